@@ -1,0 +1,34 @@
+# Every target sets up what it needs in .venv from pyproject.toml and constraints.txt; nothing else is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help demo test lint bench clean
+
+help:  ## this list
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
+
+# constraints.txt is in force from the first install on: it pins the CPU build of torch.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "triptych needs Python 3.11 or newer; found %d.%d. Try: make PYTHON=python3.12" % sys.version_info[:2])'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## make a small world, train a space on it, measure it and search it (4 minutes at most)
+	$(BIN)/triptych demo
+
+test: $(READY) lint  ## everything that must hold: style, types, tests
+	$(BIN)/python -m pytest -n 2
+
+lint: $(READY)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+bench: $(READY)  ## speed, side by side in one run
+	$(BIN)/python -m bench
+
+clean:  ## remove the environment and everything a command has made here
+	rm -rf .venv demo build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

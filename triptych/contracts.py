@@ -1,0 +1,130 @@
+"""The nouns of the house. Read this first.
+
+Letters in shapes: N, M items; L parts of an item; D width; C classes; S index width.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from torch import Tensor, nn
+
+Modality = Literal["audio", "image", "text"]
+MODALITIES: tuple[Modality, ...] = get_args(Modality)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One thing to embed: a text, a file, or the moment of a file between start and end (seconds)."""
+
+    modality: Modality
+    content: str | Path
+    start: float | None = None
+    end: float | None = None
+
+    def __str__(self) -> str:
+        moment = "" if self.start is None and self.end is None else f" [{self.start or 0:g}–{self.end or 'end'} s]"
+        return f"{self.content}{moment}"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Prepared inputs of N rows; rows of one group are right answers to each other."""
+
+    inputs: dict[Modality, Tensor]  # (N, L, ...), padded along L
+    masks: dict[Modality, Tensor]  # (N, L) bool, True where real
+    group: Tensor  # (N,) int
+    teacher: Tensor | None = None  # (N, C) class probabilities
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a space makes of N items: one embedding each, and their parts (frames, regions or words) in order."""
+
+    embedding: Tensor  # (N, D)
+    parts: Tensor  # (N, L, D)
+    mask: Tensor  # (N, L) bool, True where real
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two views of the same N rows: row i of a belongs with row i of b, and match marks every right answer."""
+
+    a: Features
+    b: Features
+    match: Tensor  # (N, N) bool
+    similarity: Similarity
+    teacher: Tensor | None = None  # (N, C)
+
+    def scores(self) -> Tensor:
+        """Every row of a against every row of b."""
+        return self.similarity(self.a, self.b)  # (N, N)
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One search result; start and end (seconds) where it is a moment of a longer file."""
+
+    item: str
+    modality: Modality
+    score: float
+    captions: tuple[str, ...] = ()
+    start: float | None = None
+    end: float | None = None
+
+
+class Encoder(nn.Module, ABC):
+    """A file or text -> its parts. Owns its preprocessing, so that training and search cannot differ."""
+
+    modality: Modality
+    width: int  # D of the parts it returns
+
+    def learn(self, sources: Iterable[Source]) -> None:
+        """Learn what must be known of the training data before the first step (a vocabulary); most learn nothing."""
+
+    @abstractmethod
+    def prepare(self, source: Source) -> Tensor:
+        """Decode one source to (L, ...); L may vary. Runs on worker threads; the same source gives the same tensor."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, L, ...) and (N, L) -> parts (N, P, width) and their mask (N, P); padding changes nothing."""
+
+    def files(self) -> dict[str, str]:
+        """What the encoder needs beside its weights, as named texts that are saved with the space."""
+        return {}
+
+    def restore(self, files: dict[str, str]) -> None:
+        """Take back what `files` gave."""
+
+
+class Similarity(nn.Module, ABC):
+    """Scores of N items against M: always higher = more alike. Belongs to the saved space."""
+
+    exact: bool  # query(a) @ keys(b).T equals forward(a, b); else it is a shortlist that forward re-ranks
+
+    @abstractmethod
+    def forward(self, a: Features, b: Features) -> Tensor: ...  # (N, M)
+
+    @abstractmethod
+    def query(self, a: Features) -> Tensor: ...  # (N, S)
+
+    @abstractmethod
+    def keys(self, b: Features) -> Tensor: ...  # (M, S)
+
+    def after_step(self) -> None:
+        """Bring parameters back to where they are allowed to be, after each optimizer step."""
+
+
+class Objective(nn.Module, ABC):
+    """What training minimises for one pair of modalities: named terms, whose sum counts."""
+
+    @abstractmethod
+    def forward(self, pair: Pair) -> dict[str, Tensor]: ...
+
+    def after_step(self) -> None:
+        """Bring parameters back to where they are allowed to be, after each optimizer step."""

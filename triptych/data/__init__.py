@@ -1,0 +1,1 @@
+"""Pairs to batches: manifests, the loader, and a made world with known answers."""

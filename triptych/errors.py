@@ -1,0 +1,57 @@
+"""Every error a user can cause, as one tree.
+
+TriptychError           catch this one to catch them all
+├── UsageError          the command or call does not make sense as it stands
+├── RecipeError         a recipe has an unknown key, a wrong value or parts that do not fit together
+├── ManifestError       a manifest cannot be used as it is; the message names row and column
+├── MediaError          one file cannot be read as sound, picture or text; batch work skips it and lists it
+├── CheckpointError     a saved space or run cannot be read, or does not belong here
+├── TrainingError       training cannot start or cannot go on
+└── CollectionError     a collection cannot be read, or was made with another space
+
+Each message says what is wrong, what was found and what to do. The command line prints it without a traceback and
+exits with code 2. Errors that are not in this tree are our bugs.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class TriptychError(Exception):
+    """Anything a user can cause and mend."""
+
+
+class UsageError(TriptychError):
+    """The command or call does not make sense as it stands."""
+
+
+class RecipeError(TriptychError):
+    """A recipe has an unknown key, a wrong value or parts that do not fit together."""
+
+
+class ManifestError(TriptychError):
+    """A manifest cannot be used as it is."""
+
+
+class MediaError(TriptychError):
+    """One file cannot be read as what it should be."""
+
+
+class CheckpointError(TriptychError):
+    """A saved space or run cannot be read, or does not belong here."""
+
+
+class TrainingError(TriptychError):
+    """Training cannot start or cannot go on."""
+
+
+class CollectionError(TriptychError):
+    """A collection cannot be read, or was made with another space."""
+
+
+def unknown(kind: str, found: str, known: Iterable[str]) -> str:
+    """The one sentence for every unknown name: what was found, what is known, which was probably meant."""
+    names = sorted(known)
+    close = get_close_matches(found, names, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{kind} {found!r} is unknown; known: {', '.join(names) or 'none'}{meant}"

@@ -1,0 +1,1 @@
+"""Files to arrays: what a user has on disk, decoded within limits."""
