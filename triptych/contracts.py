@@ -82,6 +82,7 @@ class Encoder(nn.Module, ABC):
 
     modality: Modality
     width: int  # D of the parts it returns
+    seconds: float | None = None  # the longest piece it takes at once; longer files are indexed as moments
 
     def learn(self, sources: Iterable[Source]) -> None:
         """Learn what must be known of the training data before the first step (a vocabulary); most learn nothing."""

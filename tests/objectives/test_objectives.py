@@ -1,0 +1,89 @@
+"""Every objective of the registry, against its formula as loops and against what all of them promise."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.similarities.test_similarities import features
+from triptych.contracts import Features, Pair
+from triptych.errors import RecipeError
+from triptych.objectives import OBJECTIVES
+from triptych.similarities import SIMILARITIES
+
+
+def pair_of(a, b, group=None):
+    group = torch.arange(len(a.embedding)) if group is None else group
+    return Pair(a, b, group[:, None] == group, SIMILARITIES["cosine"]())
+
+
+def total(objective, pair):
+    return torch.stack(list(objective(pair).values())).sum()
+
+
+def permuted(features, order):
+    return Features(features.embedding[order], features.parts[order], features.mask[order])
+
+
+@pytest.fixture(params=OBJECTIVES)
+def objective(request):
+    return OBJECTIVES[request.param]().double()
+
+
+def test_truth_costs_less_than_shuffled(objective):
+    a = features(8)
+    shuffled = permuted(a, torch.arange(8).roll(1))
+    assert total(objective, pair_of(a, a)) < total(objective, pair_of(a, shuffled))
+
+
+def test_the_order_of_the_batch_changes_nothing(objective):
+    a, b, order = features(8, seed=1), features(8, seed=2), torch.randperm(8)
+    assert torch.isclose(
+        total(objective, pair_of(a, b)), total(objective, pair_of(permuted(a, order), permuted(b, order))), atol=1e-12
+    )
+
+
+def test_gradients_are_right(objective):
+    a, b = features(5, seed=1), features(5, seed=2)
+    group = torch.tensor([0, 1, 1, 2, 3])
+
+    def value(x, y):
+        return total(objective, pair_of(Features(x, a.parts, a.mask), Features(y, b.parts, b.mask), group))
+
+    assert torch.autograd.gradcheck(value, (a.embedding.requires_grad_(), b.embedding.requires_grad_()))
+
+
+def test_after_a_wild_step_it_is_back_in_bounds(objective):
+    for parameter in objective.parameters():
+        parameter.data.fill_(1e4)
+    objective.after_step()
+    assert torch.isfinite(total(objective, pair_of(features(4), features(4))))
+
+
+def naive_infonce(scores, group, temperature):
+    n = len(scores)
+    loss = 0.0
+    for i in range(n):
+        row = sum(math.exp(scores[i][j] / temperature) for j in range(n) if j == i or group[j] != group[i])
+        column = sum(math.exp(scores[j][i] / temperature) for j in range(n) if j == i or group[j] != group[i])
+        loss += 0.5 * (math.log(row) + math.log(column)) - scores[i][i] / temperature
+    return loss / n
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=7), st.floats(0.02, 2.0), st.integers(0, 99))
+def test_infonce_follows_its_formula(group, temperature, seed):
+    pair = pair_of(features(len(group), seed=seed), features(len(group), seed=seed + 100), torch.tensor(group))
+    found = total(OBJECTIVES["infonce"](temperature=temperature).double(), pair)
+    expected = naive_infonce(pair.scores().tolist(), group, temperature)
+    assert found.item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+
+
+def test_infonce_keeps_the_temperature_it_was_told():
+    fixed = OBJECTIVES["infonce"](temperature=2.0, learn_temperature=False)
+    fixed.after_step()
+    assert [p for p in fixed.parameters() if p.requires_grad] == []
+    assert fixed.state_dict()["log_scale"].exp().item() == pytest.approx(0.5)
+    with pytest.raises(RecipeError, match="0 < smallest_temperature <= temperature"):
+        OBJECTIVES["infonce"](temperature=0.0)

@@ -1,0 +1,163 @@
+"""Collections: search equals a plain scan, only what changed is embedded, and another space is refused."""
+
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+
+from triptych.checkpoint import load, save
+from triptych.contracts import Source
+from triptych.data import manifest
+from triptych.errors import CollectionError, MediaError
+from triptych.search.collection import Collection, Item, items_in, items_of, moments
+from triptych.search.index import nearest
+
+
+@pytest.fixture
+def files(world, tmp_path):
+    """A user's folder: a few pictures and sounds, a text, and things that are none of these."""
+    folder = tmp_path / "mine"
+    for kind in ("images", "sounds"):
+        (folder / kind).mkdir(parents=True)
+        for path in sorted((world.parent / kind).iterdir())[:5]:
+            shutil.copy(path, folder / kind)
+    (folder / "note.txt").write_text("two red bells")
+    (folder / "data.bin").write_bytes(b"\x00")
+    (folder / ".hidden.png").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def collection(run, files, tmp_path):
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(list(items_in(files, collection.space)), show=False)
+    return collection
+
+
+def test_every_file_finds_itself_first(collection):
+    assert len(collection) == 11
+    for entry in collection.entries:
+        source = entry.item.source
+        hit = collection.search(source, [source.modality], k=3)[0]
+        assert hit.item == str(source.content)
+        assert hit.score == pytest.approx(1.0, abs=1e-5)
+
+
+def test_scores_are_the_spaces_own_similarity(collection):
+    query = Source("text", "a green frog")
+    hits = collection.search(query, k=100)
+    assert len(hits) == 11
+    space = collection.space
+    for hit in hits:
+        other = next(e.item.source for e in collection.entries if str(e.item.source.content) == hit.item)
+        score = space.similarity(space.embed_one(query), space.embed_one(other)).item()
+        assert hit.score == pytest.approx(score, abs=1e-5)
+
+
+def test_hits_come_best_first_k_of_each_wanted_kind(collection):
+    hits = collection.search(Source("text", "a bell"), ["image", "audio"], k=2)
+    assert [h.modality for h in hits] == ["image", "image", "audio", "audio"]
+    assert hits[0].score >= hits[1].score
+    assert hits[2].score >= hits[3].score
+
+
+def test_it_comes_back_as_it_was_and_embeds_only_what_is_new(collection, files):
+    again = Collection.open(collection.folder)
+    assert [e.item for e in again.entries] == [e.item for e in collection.entries]
+    assert np.array_equal([e.vector for e in again.entries], [e.vector for e in collection.entries])
+    images = sorted((files / "images").iterdir())
+    images[0].write_bytes(images[1].read_bytes())  # changed
+    images[2].unlink()  # gone
+    shutil.copy(images[3], files / "images" / "new.png")
+    done = again.index(list(items_in(files, again.space)), show=False)
+    assert (done.added, done.kept, done.dropped) == (2, 9, 1)
+    assert len(Collection.open(collection.folder)) == 11
+
+
+def test_broken_files_are_listed_and_the_rest_is_found(run, files, tmp_path):
+    (files / "broken.wav").write_text("no sound")
+    (files / "empty.txt").write_text("")
+    collection = Collection.create(tmp_path / "collection", run)
+    done = collection.index(list(items_in(files, collection.space)), show=False)
+    assert len(collection) == 11
+    assert sorted(source.content.name for source in done.failures) == ["broken.wav", "empty.txt"]
+
+
+def test_interrupted_work_is_kept(run, files, tmp_path, monkeypatch):
+    collection = Collection.create(tmp_path / "collection", run)
+    items = list(items_in(files, collection.space))
+    monkeypatch.setattr("triptych.search.collection.CHUNK", 3)
+    embed, calls = Collection._embed, []
+
+    def interrupted(self, *arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return embed(self, *arguments)
+
+    monkeypatch.setattr(Collection, "_embed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collection.index(items, show=False)
+    monkeypatch.setattr(Collection, "_embed", embed)
+    again = Collection.open(tmp_path / "collection")
+    done = again.index(items, show=False)
+    assert done.kept > 0
+    assert done.kept + done.added == 11
+
+
+def test_a_manifest_brings_its_captions(run, world, tmp_path):
+    rows = manifest.read(world).rows[:4]
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(list(items_of(rows, collection.space)), show=False)
+    hit = collection.search(Source("image", rows[0].image), ["image"], k=1)[0]
+    assert hit.captions == rows[0].texts
+    texts = {h.item for h in collection.search(Source("image", rows[0].image), ["text"], k=100)}
+    assert texts == {text for row in rows for text in row.texts}
+
+
+def test_long_sounds_become_moments(run, tmp_path):
+    soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).normal(0, 0.1, 25 * 8000), 8000)
+    found = list(moments(Item(Source("audio", tmp_path / "long.wav")), load(run)))
+    assert [(i.source.start, i.source.end) for i in found] == [(0, 10), (10, 20), (20, 25)]
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(found, show=False)
+    hit = collection.search(found[1].source, ["audio"], k=1)[0]
+    assert (hit.start, hit.end) == (10, 20)
+
+
+def test_another_space_is_refused(run, collection, tmp_path):
+    changed = load(run)
+    next(changed.parameters()).data += 0.1
+    save(changed, tmp_path / "other.safetensors")
+    with pytest.raises(CollectionError, match="was made with another space"):
+        Collection.create(collection.folder, tmp_path / "other.safetensors")
+
+
+def test_folders_that_are_no_collection_are_named(run, tmp_path):
+    with pytest.raises(CollectionError, match="no collection here; make one with `triptych index"):
+        Collection.open(tmp_path)
+    (tmp_path / "items.parquet").write_text("no")
+    with pytest.raises(CollectionError, match="cannot be read"):
+        Collection.open(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").write_text("years of work")
+    with pytest.raises(CollectionError, match="holds other things"):
+        Collection.create(tmp_path / "other", run)
+
+
+def test_a_query_that_cannot_be_read_is_an_error(collection, tmp_path):
+    with pytest.raises(MediaError, match="no such sound file"):
+        collection.search(Source("audio", tmp_path / "missing.wav"))
+    with pytest.raises(MediaError, match="holds no words"):
+        collection.search(Source("text", "  "))
+
+
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_nearest_is_a_sorted_scan_with_ties_in_order(k):
+    keys = np.random.default_rng(0).integers(-2, 3, (30, 2)).astype(np.float32)
+    query = np.array([1.0, 0.5], np.float32)
+    order, scores = nearest(query, keys, k)
+    expected = sorted(range(30), key=lambda i: (-float(keys[i] @ query), i))[:k]
+    assert order.tolist() == expected
+    assert scores.tolist() == [float(keys[i] @ query) for i in expected]

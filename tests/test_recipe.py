@@ -1,0 +1,110 @@
+"""Recipes: what a mistake says, that nothing is lost on the way to TOML and back, and that changes apply."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triptych.errors import RecipeError
+from triptych.recipe import Recipe, shipped
+
+SMALL = """
+name = "small"
+[space.similarity]
+name = "cosine"
+[space.encoders]
+audio = { name = "audio_cnn" }
+text = { name = "text_transformer" }
+[[objectives]]
+name = "infonce"
+pairs = [["audio", "text"]]
+"""
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_recipes_load_and_survive_the_round_trip(name):
+    recipe = Recipe.load(name)
+    assert recipe.name == name
+    assert recipe.about
+    assert Recipe.parse(recipe.text()) == recipe
+
+
+def test_the_text_writes_every_default_out():
+    text = Recipe.parse(SMALL).text()
+    for line in ("temperature = 0.07", 'geometry = "sphere"', "mels = 64", "weight_decay = 0.01", "seed = 0"):
+        assert line in text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("training.epoch=3", "training: key 'epoch' is unknown; known: batch, clip, epochs"),
+        ("trainin.epochs=3", "the recipe: key 'trainin' is unknown; known: about, data, name"),
+        ("space.similarity.name=cosin", "similarity 'cosin' is unknown; known: cosine; did you mean 'cosine'?"),
+        ("space.similarity.margin=1", "space.similarity: key 'margin' is unknown; known: name"),
+        ("space.similarity={}", "space.similarity: the similarity's name is missing; known: cosine"),
+        ("space.geometry=cube", "value 'cube' is unknown; known: ball, free, sphere"),
+        ("space.encoders.audio.name=image_cnn", "space.encoders.audio: 'image_cnn' is for image"),
+        ("space.encoders.smell.name=nose", "space.encoders: key 'smell' is unknown; known: audio, image, text"),
+        ("space.encoders.audio.mels=many", "space.encoders.audio.mels = 'many': must be a whole number"),
+        ("space.encoders.audio=3", "space.encoders.audio = 3: must be a section"),
+        ("training.epochs=0", "training.epochs = 0: must be between 1 and"),
+        ("training.epochs=2.5", "training.epochs = 2.5: must be a whole number"),
+        ("training.epochs=true", "training.epochs = True: must be a whole number"),
+        ("training.learning_rate=nan", "training.learning_rate = nan: must be between"),
+        ("training.batch=1", "training.batch = 1: must be between 2 and"),
+        ("objectives.0.name=infonc", "objective 'infonc' is unknown"),
+        ("objectives.0.tau=1", "objectives.0: key 'tau' is unknown; known: learn_temperature, name, pairs"),
+        ("objectives.0.pairs=[]", "objectives.0: say for which pairs"),
+        ("objectives.0.pairs=[['audio','image']]", "[audio, image]: give two of audio, text"),
+        ("objectives.0.pairs=[['audio']]", "objectives.0.pairs = ['audio']: must be a list of the form"),
+        ("objectives.7.weight=1", "'7' is not one of the entries 0 to 0"),
+        ("objectives=[]", "objectives: write at least one"),
+        ("training", "write it as section.key=value"),
+        ("name.x=3", "name is a value, not a section"),
+        ("name.x.y=3", "what is above it is a value"),
+    ],
+)
+def test_a_mistake_says_what_is_wrong_and_what_is_allowed(change, message):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.parse(SMALL, [change])
+    assert message in str(caught.value)
+
+
+def test_changes_reach_every_kind_of_value():
+    recipe = Recipe.parse(
+        SMALL,
+        [
+            "training.epochs=3",
+            "training.learning_rate=1",
+            "data.manifest=a folder/pairs.csv",
+            "space.encoders.audio.mels=32",
+            "objectives.0.temperature=0.5",
+            "objectives.0.learn_temperature=false",
+        ],
+    )
+    assert recipe.training.epochs == 3
+    assert isinstance(recipe.training.learning_rate, float)
+    assert recipe.data.manifest == "a folder/pairs.csv"
+    assert recipe.space.encoders["audio"].settings["mels"] == 32
+    assert recipe.objectives[0].settings["temperature"] == 0.5
+    assert recipe.objectives[0].settings["learn_temperature"] is False
+
+
+@pytest.mark.parametrize("text", ["", "name = ", "[space]\nwidth = 3", "objectives = 3\n[space]", "\x00"])
+def test_broken_files_are_named(text, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(RecipeError, match=r"mine\.toml"):
+        Recipe.load(path)
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(RecipeError, match="recipe 'trimodel' is unknown; known: .*did you mean 'trimodal'"):
+        Recipe.load("trimodel")
+
+
+@given(st.text(), st.integers(2, 1 << 20), st.floats(1e-6, 1e2))
+def test_any_values_survive_the_round_trip(about, batch, rate):
+    recipe = Recipe.parse(SMALL, [f"training.batch={batch}", f"training.learning_rate={rate!r}"])
+    changed = Recipe(recipe.name, recipe.space, recipe.objectives, about, recipe.data, recipe.training)
+    assert Recipe.parse(changed.text()) == changed

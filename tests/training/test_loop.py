@@ -1,0 +1,131 @@
+"""Training: it learns, it repeats itself exactly, it resumes exactly, and it fails early and clearly."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from triptych.checkpoint import identical, load
+from triptych.errors import CheckpointError, TrainingError
+from triptych.recipe import Recipe
+from triptych.training.loop import learning_rate, train
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def longer(recipe, epochs):
+    return replace(recipe, training=replace(recipe.training, epochs=epochs))
+
+
+def test_the_loss_falls_and_the_run_folder_says_everything(quick, tmp_path):
+    train(longer(quick, 6), tmp_path / "run", show=False)
+    losses = [line["loss"] for line in lines(tmp_path / "run")]
+    assert len(losses) == 6
+    assert losses[-1] < losses[0] - 0.5
+    assert set(lines(tmp_path / "run")[0]) >= {"epoch", "seconds", "loss", "infonce(image,text).a_to_b"}
+    assert Recipe.load(tmp_path / "run" / "recipe.toml") == longer(quick, 6)
+
+
+def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(quick, run, tmp_path):
+    assert identical(train(quick, tmp_path / "again", show=False), load(run))
+    other = replace(quick, training=replace(quick.training, seed=1))
+    assert not identical(train(other, tmp_path / "other", show=False), load(run))
+
+
+def test_the_number_of_workers_and_the_memory_change_nothing(quick, run, tmp_path):
+    frugal = replace(quick, data=replace(quick.data, workers=1, memory_mb=0))
+    assert identical(train(frugal, tmp_path / "frugal", show=False), load(run))
+
+
+def test_killed_and_resumed_gives_the_weights_of_an_unbroken_run(quick, tmp_path):
+    recipe = longer(quick, 5)
+    unbroken = train(recipe, tmp_path / "unbroken", show=False)
+    (tmp_path / "recipe.toml").write_text(recipe.text())
+    command = [sys.executable, "-m", "triptych", "train", str(tmp_path / "recipe.toml"), "-o", str(tmp_path / "killed")]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "killed" / "last.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 1 <= len(lines(tmp_path / "killed")) < 5, "killed too late or too early to prove anything"
+    assert identical(train(recipe, tmp_path / "killed", show=False), unbroken)
+    assert [line["epoch"] for line in lines(tmp_path / "killed")] == [1, 2, 3, 4, 5]
+
+
+def test_a_finished_run_is_left_as_it_is(quick, run):
+    before = (run / "space.safetensors").stat().st_mtime_ns
+    train(quick, run, show=False)
+    assert (run / "space.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_folder_of_another_run_is_refused_and_restart_replaces_it(quick, tmp_path):
+    train(quick, tmp_path / "run", show=False)
+    other = longer(quick, 1)
+    with pytest.raises(CheckpointError, match="holds a run of another recipe; give another folder, or --restart"):
+        train(other, tmp_path / "run", show=False)
+    train(other, tmp_path / "run", restart=True, show=False)
+    assert len(lines(tmp_path / "run")) == 1
+
+
+def test_changed_data_is_noticed_when_resuming(quick, world, tmp_path):
+    copy = world.parent / "changed.csv"
+    copy.write_text(world.read_text())
+    recipe = replace(quick, data=replace(quick.data, manifest=str(copy)))
+    train(recipe, tmp_path / "run", show=False)
+    copy.write_text("\n".join(world.read_text().splitlines()[:-1]))
+    with pytest.raises(CheckpointError, match="holds a run of other data"):
+        train(recipe, tmp_path / "run", show=False)
+
+
+def test_a_folder_with_other_things_in_it_is_refused(quick, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(TrainingError, match=r"holds other things \(thesis.tex"):
+        train(quick, tmp_path, show=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_unreadable_files_are_left_out_and_training_goes_on(quick, world, tmp_path):
+    import shutil
+
+    folder = tmp_path / "world"
+    shutil.copytree(world.parent, folder)
+    broken = sorted((folder / "images").iterdir())[:3]
+    for path in broken:
+        path.write_bytes(path.read_bytes()[:50])
+    recipe = replace(quick, data=replace(quick.data, manifest=str(folder / world.name)))
+    space = train(recipe, tmp_path / "run", show=False)
+    assert all(torch.isfinite(p).all() for p in space.parameters())
+
+
+def test_a_loss_that_is_not_a_number_stops_and_names_the_term(quick, tmp_path):
+    wild = replace(quick, training=replace(quick.training, learning_rate=1e3, clip=1e12, epochs=30, warmup=0.0))
+    with pytest.raises(TrainingError, match=r"epoch \d+, step \d+: infonce\(.*became NaN or infinite"):
+        train(wild, tmp_path / "run", show=False)
+
+
+def test_what_cannot_train_says_so_before_the_first_step(quick, world, tmp_path):
+    nowhere = replace(quick, data=replace(quick.data, manifest=""))
+    with pytest.raises(TrainingError, match="names no manifest"):
+        train(nowhere, tmp_path / "a", show=False)
+    nobody = replace(quick, data=replace(quick.data, train="nobody"))
+    with pytest.raises(Exception, match="nobody") as caught:
+        train(nobody, tmp_path / "b", show=False)
+    assert type(caught.value).__module__ == "triptych.errors"
+
+
+def test_the_learning_rate_rises_then_falls_to_nothing(quick):
+    rates = [learning_rate(quick, step, 100) for step in range(100)]
+    top = max(range(100), key=rates.__getitem__)
+    assert 8 <= top <= 11
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert rates[-1] < 1e-3 * quick.training.learning_rate

@@ -1,0 +1,1 @@
+"""What a person touches: thin layers over the package."""

@@ -1,0 +1,72 @@
+"""The command line. A new command is one file here and one line in COMMANDS."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import typer
+from rich.console import Console
+
+from triptych.app.cli import check, demo, evaluate, index, recipes, search, train, world
+from triptych.errors import TriptychError
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo.demo,
+    "world": world.world,
+    "check": check.check,
+    "recipes": recipes.recipes,
+    "train": train.train,
+    "evaluate": evaluate.evaluate,
+    "index": index.index,
+    "search": search.search,
+}
+
+app = typer.Typer(
+    name="triptych",
+    help="One embedding space for sound, pictures and words: train it on your own pairs, measure it, search it.",
+    epilog="New here? `triptych demo` shows everything in a few minutes.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+for name, command in COMMANDS.items():
+    app.command(name, no_args_is_help=name not in {"demo", "recipes"})(command)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+) -> None:
+    if show:
+        from triptych import __version__
+
+        typer.echo(f"triptych {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line: a mistake gets one clear message and exit code 2, an interruption 130."""
+    try:
+        app()
+    except TriptychError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        Console(stderr=True).print("interrupted; finished work is kept", style="yellow")
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}")
+
+
+def _fail(message: str) -> None:
+    console = Console(stderr=True)
+    console.print("error: ", style="bold red", end="")
+    console.print(message, markup=False, highlight=False, soft_wrap=True)
+    sys.exit(2)

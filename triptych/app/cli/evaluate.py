@@ -1,0 +1,37 @@
+"""triptych evaluate"""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
+    data: Annotated[Path, typer.Option(help="The manifest with the rows to measure on.")],
+    split: Annotated[str, typer.Option(help="Which rows; 'all' for all of them.")] = "test",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure recall in every direction, with chance beside it.
+
+    \b
+    Examples:
+      triptych evaluate runs/trimodal --data demo/world/manifest.csv
+      triptych evaluate runs/trimodal --data demo/world/manifest.csv --split novel --json
+    """
+    from triptych.app import show
+    from triptych.checkpoint import load
+    from triptych.data import manifest
+    from triptych.evaluation.evaluate import evaluate as measure
+
+    table = manifest.read(data)
+    show.left_out(table)
+    rows = table.rows if split == "all" else table.split(split).rows
+    result = measure(load(run), rows)
+    show.failed(result.failures)
+    if as_json:
+        typer.echo(json.dumps([asdict(direction) for direction in result.directions], indent=2))
+    else:
+        show.out.print(show.recalls(result.directions))

@@ -1,0 +1,41 @@
+"""triptych index"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def index(
+    what: Annotated[Path, typer.Argument(help="A folder of files, or a manifest whose captions come along.")],
+    space: Annotated[Path, typer.Option(help="The run folder or space file to embed with.")],
+    into: Annotated[Path, typer.Option("--into", help="Folder of the collection.")] = Path("collection"),
+    split: Annotated[str | None, typer.Option(help="Of a manifest, only these rows.")] = None,
+) -> None:
+    """Embed files so that they can be searched. Run it again after changes: only what is new is embedded.
+
+    \b
+    Examples:
+      triptych index ~/sounds --space runs/trimodal
+      triptych index demo/world/manifest.csv --split test --space demo/run --into demo/collection
+    """
+    from triptych.app import show
+    from triptych.data import manifest
+    from triptych.errors import UsageError
+    from triptych.search.collection import Collection, items_in, items_of
+
+    collection = Collection.create(into, space)
+    if what.is_dir():
+        if split:
+            raise UsageError(f"--split {split} needs a manifest; {what} is a folder")
+        items = list(items_in(what, collection.space))
+    else:
+        table = manifest.read(what)
+        show.left_out(table)
+        items = list(items_of((table.split(split) if split else table).rows, collection.space))
+    if not items:
+        raise UsageError(f"{what}: nothing here that this space can embed ({', '.join(collection.space.modalities)})")
+    done = collection.index(items)
+    show.failed(done.failures)
+    show.out.print(f"{into}: {len(collection)} items ({done.added} new, {done.kept} as before, {done.dropped} gone)")
+    show.notes.print(f'next: triptych search "some words" --in {into}')

@@ -1,0 +1,34 @@
+"""triptych train"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe by name (see `triptych recipes`) or a .toml file.")],
+    data: Annotated[Path | None, typer.Option(help="The manifest to learn from: data.manifest of the recipe.")] = None,
+    into: Annotated[Path | None, typer.Option("--into", "-o", help="Run folder; runs/NAME unless given.")] = None,
+    change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    restart: Annotated[bool, typer.Option(help="Replace a run that is in the folder.")] = False,
+) -> None:
+    """Train a space. Interrupted? The same command goes on where it was.
+
+    \b
+    Examples:
+      triptych train trimodal --data demo/world/manifest.csv
+      triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.width=256
+    """
+    from triptych.app.show import notes, out
+    from triptych.recipe import Recipe
+    from triptych.training.loop import train as train_space
+
+    effective = Recipe.load(recipe, change or [])
+    if data:
+        effective = replace(effective, data=replace(effective.data, manifest=str(data)))
+    folder = into or Path("runs") / effective.name
+    train_space(effective, folder, restart=restart)
+    out.print(f"trained: {folder}")
+    notes.print(f"next: triptych evaluate {folder} --data {effective.data.manifest} --split test")

@@ -1,0 +1,157 @@
+"""CSV, JSONL and Parquet files -> numbered raw rows. Knows nothing of what the columns mean."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triptych.data.problems import Problem, shown
+from triptych.errors import ManifestError
+
+SUFFIXES = (".csv", ".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows as they were found, and the ones that could not be read at all as problems.
+
+    A row's number is what a person sees: the spreadsheet row in a CSV (the header is row 1), the line in a JSONL file,
+    the row counted from 1 in a Parquet file.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[int, dict[str, Any]], ...]
+    problems: tuple[Problem, ...]
+    only_strings: bool  # CSV: a list can only be written as JSON inside a cell
+
+
+def read_table(path: Path, wanted: Callable[[str], bool]) -> Table:
+    """Read a table by its suffix; of a Parquet file only the wanted columns, as others may hold gigabytes."""
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ManifestError(f"{path}: a manifest is a file that ends in {', '.join(SUFFIXES)}; this ends in {suffix!r}")
+    try:
+        if path.stat().st_size == 0:
+            raise ManifestError(f"{path}: the file is empty")
+        return _read_parquet(path, wanted) if suffix == ".parquet" else _read_text(path, suffix)
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null byte. Whatever else can go wrong inside a file is caught where it is read.
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ManifestError(f"{path}: cannot be read: {reason}") from error
+
+
+def _read_text(path: Path, suffix: str) -> Table:
+    text = _decode(path, path.read_bytes())
+    if not text.strip():
+        raise ManifestError(f"{path}: the file is empty")
+    return _read_csv(path, text) if suffix == ".csv" else _read_jsonl(text)
+
+
+def _decode(path: Path, raw: bytes) -> str:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ManifestError(f"{path}: the file is UTF-16; save it as UTF-8")
+    if (place := raw.find(b"\0")) >= 0:
+        raise ManifestError(f"{path}: line {_line(raw, place)} has a null byte: not a text file, or not saved as UTF-8")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # A byte order mark is cut off before decoding, which shifts the error's place; it is never a line break.
+        byte = error.object[error.start]
+        line = _line(error.object, error.start)
+        raise ManifestError(f"{path}: line {line} is not UTF-8 (byte 0x{byte:02X}); save the file as UTF-8") from error
+
+
+def _line(raw: bytes, place: int) -> int:
+    return raw.count(b"\n", 0, place) + 1
+
+
+def _read_csv(path: Path, text: str) -> Table:
+    numbered = _csv_records(path, text)
+    _, header = next(numbered)
+    columns = _distinct(path, header)
+    if len(columns) == 1 and (other := next((mark for mark in ";\t|" if mark in columns[0]), None)):
+        raise ManifestError(f"{path}: the columns seem to be separated by {other!r}; separate them by commas")
+    rows: list[tuple[int, dict[str, Any]]] = []
+    problems: list[Problem] = []
+    for number, cells in numbered:
+        if len(cells) == len(columns):
+            rows.append((number, dict(zip(columns, cells, strict=True))))
+        else:
+            message = f"has {len(cells)} cells, the header has {len(columns)}; put a cell with commas in double quotes"
+            problems.append(Problem("error", "ragged row", number, None, message))
+    return Table(columns, tuple(rows), tuple(problems), only_strings=True)
+
+
+def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    # strict: else a quote that is never closed would silently swallow the rest of the file into one caption.
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    number = 0
+    try:
+        for number, cells in enumerate(reader, start=1):
+            if cells:  # blank lines count as rows, as in a spreadsheet, but hold nothing
+                yield number, cells
+    except csv.Error as error:
+        # Besides wrong quotes this is a cell above csv's limit of 131,072 characters.
+        raise ManifestError(
+            f"{path}: row {number + 1} (line {reader.line_num}) is broken: {error}; is a double quote left open?"
+        ) from error
+
+
+def _read_jsonl(text: str) -> Table:
+    rows: list[tuple[int, dict[str, Any]]] = []
+    problems: list[Problem] = []
+    # Not splitlines(), which also cuts at characters such as U+2028 that may stand inside a JSON string.
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            rows.append((number, _parse_object(line)))
+        except (ValueError, RecursionError) as error:
+            reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
+            problems.append(Problem("error", "broken line", number, None, f"is not a JSON object: {shown(reason)}"))
+    columns = dict.fromkeys(name for _, cells in rows for name in cells)
+    return Table(tuple(columns), tuple(rows), tuple(problems), only_strings=False)
+
+
+def _parse_object(line: str) -> dict[str, Any]:
+    value = json.loads(line, object_pairs_hook=_without_duplicates)
+    if not isinstance(value, dict):
+        raise ValueError(f"it is a {type(value).__name__}; write one {{…}} a line")  # noqa: TRY004 - caught above
+    return value
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    cells = dict(pairs)
+    if len(cells) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r} stands twice")
+    return cells
+
+
+def _read_parquet(path: Path, wanted: Callable[[str], bool]) -> Table:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            columns = _distinct(path, list(file.schema_arrow.names))
+            content = file.read(columns=[name for name in columns if wanted(name)])
+        # By column and strictly: in a damaged file the columns may differ in length from what the file says of itself.
+        values = zip(*(column.to_pylist() for column in content.columns), strict=True)
+        rows = [(number, dict(zip(content.column_names, cells, strict=True))) for number, cells in enumerate(values, 1)]
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise ManifestError(f"{path}: cannot be read as Parquet: {shown(error)}") from error
+    return Table(columns, tuple(rows), (), only_strings=False)
+
+
+def _distinct(path: Path, names: list[str]) -> tuple[str, ...]:
+    twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
+    if twice:
+        raise ManifestError(f"{path}: the header names a column twice: {', '.join(shown(name) for name in twice)}")
+    return tuple(names)

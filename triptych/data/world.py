@@ -1,0 +1,259 @@
+"""A made world with known answers: pictures, sounds and captions of scenes built from independent factors.
+
+World says what to make, make writes it, read_truth reads its answers; FACTORS has every value and where it shows,
+phrases how captions say it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import wave
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from triptych.data import noise
+from triptych.data.world_pictures import draw
+from triptych.data.world_scenes import FACTORS, THINGS, HeldOut, assign_splits, hold_out, sample_scene
+from triptych.data.world_sounds import RATE, play
+from triptych.data.world_truth import FILE as TRUTH
+from triptych.data.world_truth import Truth, read_truth, truth_line
+from triptych.data.world_words import Telling, describe, phrases
+from triptych.errors import UsageError, unknown
+
+if TYPE_CHECKING:
+    from triptych.contracts import Modality  # only for annotations: contracts load torch, the world does not need it
+
+__all__ = ["FACTORS", "PRESETS", "Knobs", "Truth", "World", "make", "phrases", "read_truth"]
+
+VERSION = 1  # raise it when the same settings give other files
+MANIFEST, SETTINGS, SWAPS = "manifest.csv", "world.json", "swaps.csv"
+Difficulty = Literal["easy", "medium", "hard"]
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """What makes a world hard, apart from the number of actors."""
+
+    picture_noise: float  # spread of the grain, 1 = black to white
+    sound_noise: float  # loudness of the backdrop; a note has about 0.1
+    jitter: float  # how far size, place, pitch, loudness and timing stray: 0 not at all, 1 as far as the factors allow
+    vagueness: float  # how often a caption leaves a factor out
+
+
+PRESETS: dict[Difficulty, Knobs] = {
+    "easy": Knobs(picture_noise=0.01, sound_noise=0.003, jitter=0.4, vagueness=0.15),
+    "medium": Knobs(picture_noise=0.04, sound_noise=0.012, jitter=0.7, vagueness=0.3),
+    "hard": Knobs(picture_noise=0.1, sound_noise=0.04, jitter=1.0, vagueness=0.5),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """What to make; the same settings always give the same bytes."""
+
+    scenes: int = 3000
+    seed: int = 0
+    actors: int = 2  # at most so many in a scene
+    things: int = len(THINGS)  # the first so many kinds
+    captions: int = 5
+    size: int = 64  # pixels
+    seconds: float = 2.0
+    difficulty: Difficulty = "easy"
+    picture_noise: float | None = None  # these four: None takes the value of the difficulty
+    sound_noise: float | None = None
+    jitter: float | None = None
+    vagueness: float | None = None
+    held_out: float = 0.1  # share of the (thing, colour) and (thing, height) combinations only the novel split has
+    valid: float = 0.05  # shares of the scenes; train has the rest
+    test: float = 0.15
+    novel: float = 0.05
+    noise: float = 0.0  # share of the train rows that are given the content of another row
+    noise_kind: noise.Kind = "random"
+    noise_modality: Modality = "text"
+
+    def __post_init__(self) -> None:
+        for name, (kind, low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in Knobs.__annotations__:
+                _check(name, value, kind, low, high)
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UsageError(unknown(name.replace("_", " "), str(getattr(self, name)), known))
+        if self.things < self.actors:
+            raise UsageError(
+                f"things is {self.things} and actors is {self.actors}; allowed: at least one thing an actor"
+            )
+        if min(self.split_counts.values()) < 0 or self.split_counts["train"] == 0:
+            raise UsageError(
+                f"valid {self.valid}, test {self.test} and novel {self.novel} leave no scene for train; "
+                "allowed: shares with a sum below 1"
+            )
+        combinations = self.held_out_combinations
+        if self.split_counts["novel"] and not (combinations.colours or combinations.heights):
+            raise UsageError(
+                f"novel is {self.novel}, but held_out {self.held_out} holds no combination out; "
+                "raise held_out, or set novel to 0"
+            )
+
+    @property
+    def knobs(self) -> Knobs:
+        """The difficulty, with what was set by hand in place of its own values."""
+        preset = asdict(PRESETS[self.difficulty])
+        return Knobs(
+            **{name: value if getattr(self, name) is None else getattr(self, name) for name, value in preset.items()}
+        )
+
+    @property
+    def split_counts(self) -> dict[str, int]:
+        """How many scenes each split has."""
+        counts = {name: round(getattr(self, name) * self.scenes) for name in ("valid", "test", "novel")}
+        return {"train": self.scenes - sum(counts.values()), **counts}
+
+    @property
+    def held_out_combinations(self) -> HeldOut:
+        """The combinations that only the novel split has."""
+        return hold_out(THINGS[: self.things], self.held_out, np.random.default_rng([self.seed, 0, 1]))
+
+
+RANGES: dict[str, tuple[type, float, float]] = {
+    "scenes": (int, 10, 999_999),
+    "seed": (int, 0, 2**63 - 1),
+    "actors": (int, 1, 3),
+    "things": (int, 2, len(THINGS)),
+    "captions": (int, 1, 20),
+    "size": (int, 32, 1024),
+    "seconds": (float, 1, 60),
+    "picture_noise": (float, 0, 1),
+    "sound_noise": (float, 0, 1),
+    "jitter": (float, 0, 1),
+    "vagueness": (float, 0, 1),
+    "held_out": (float, 0, 0.5),
+    "valid": (float, 0, 1),
+    "test": (float, 0, 1),
+    "novel": (float, 0, 1),
+    "noise": (float, 0, 1),
+}
+CHOICES: dict[str, Sequence[str]] = {
+    "difficulty": get_args(Difficulty),
+    "noise_kind": noise.KINDS,
+    "noise_modality": tuple(noise.COLUMNS),
+}
+
+
+def _check(name: str, value: object, kind: type, low: float, high: float) -> None:
+    is_number = isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    if not is_number or not low <= float(str(value)) <= high:
+        raise UsageError(
+            f"{name} is {value!r}; allowed: {'a whole' if kind is int else 'a'} number from {low} to {high}"
+        )
+
+
+def make(world: World, folder: Path, workers: int = 2, progress: Callable[[int, int], None] | None = None) -> Path:
+    """Write a world to a folder and return its manifest; one with the same settings that is already there is kept.
+
+    The folder appears only when everything in it is written. progress is told the scenes done, and their number.
+    """
+    if workers < 1:
+        raise UsageError(f"workers is {workers}; allowed: 1 or more")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; choose another folder for the world")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not _is_same(world, folder):
+            raise UsageError(
+                f"{folder} is not empty and is no world with these settings; remove it or choose another folder"
+            )
+        return folder / MANIFEST
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        for kind in ("images", "sounds"):
+            (part / kind).mkdir(parents=True)
+        _fill(world, part, workers, progress)
+        if folder.is_dir():
+            folder.rmdir()  # it is empty; not every system lets a rename replace it
+        part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return folder / MANIFEST
+
+
+def _fill(world: World, folder: Path, workers: int, progress: Callable[[int, int], None] | None) -> None:
+    splits = assign_splits(world.split_counts, np.random.default_rng([world.seed, 0, 2]))
+    held_out = world.held_out_combinations
+    rows: list[dict[str, str]] = []
+    # threads and not processes: drawing, playing and saving spend their time outside the interpreter's lock,
+    # and a script that makes a world at its top level stays safe
+    pool = ThreadPoolExecutor(workers)
+    try:
+        made = pool.map(lambda index: _make_scene(world, held_out, splits[index], index, folder), range(world.scenes))
+        with (folder / TRUTH).open("w", encoding="utf-8", newline="\n") as file:
+            for line, row in made:
+                file.write(line + "\n")
+                rows.append(row)
+                if progress:
+                    progress(len(rows), world.scenes)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    rows = _damage(world, rows, folder)
+    with (folder / MANIFEST).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    (folder / SETTINGS).write_text(json.dumps(_describe_settings(world), indent=2) + "\n", encoding="utf-8")
+
+
+def _make_scene(world: World, held_out: HeldOut, split: str, index: int, folder: Path) -> tuple[str, dict[str, str]]:
+    """Write the files of one scene; returns its line of truth and its row of the manifest."""
+    rng = np.random.default_rng([world.seed, index])
+    knobs, name = world.knobs, f"{index:06d}"
+    scene = sample_scene(THINGS[: world.things], world.actors, held_out, split == "novel", rng)
+    picture, boxes = draw(scene, world.size, knobs.jitter, knobs.picture_noise, rng)
+    sound, notes = play(scene, world.seconds, knobs.jitter, knobs.sound_noise, rng)
+    told = describe(scene, world.captions, knobs.vagueness, rng)
+    picture.save(folder / f"images/{name}.png", compress_level=1)
+    with wave.open(str(folder / f"sounds/{name}.wav"), "wb") as file:  # soundfile would wait for the disk at each file
+        file.setparams((1, 2, RATE, len(sound), "NONE", ""))
+        file.writeframes(sound.astype("<i2").tobytes())
+    row = {"id": name, "image": f"images/{name}.png", "audio": f"sounds/{name}.wav", **_caption_cells(told)}
+    row |= {"split": split, "label": scene.actors[0].thing}
+    return truth_line(name, split, scene, boxes, notes, told), row
+
+
+def _caption_cells(told: Sequence[Telling]) -> dict[str, str]:
+    return {f"caption_{number}": each.text for number, each in enumerate(told, start=1)}
+
+
+def _damage(world: World, rows: list[dict[str, str]], folder: Path) -> list[dict[str, str]]:
+    """Exchange content between train rows only: what a model is measured on must be right."""
+    if not world.noise:
+        return rows
+    train = [row for row in rows if row["split"] == "train"]
+    ids, labels = [row["id"] for row in train], [row["label"] for row in train]
+    swaps = noise.swap(ids, labels, world.noise, world.noise_kind, world.seed, world.noise_modality)
+    noise.write_swaps(folder / SWAPS, swaps)
+    return noise.apply(rows, swaps)
+
+
+def _describe_settings(world: World) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "settings": asdict(world),
+        "difficulty": asdict(world.knobs),
+        "splits": world.split_counts,
+        "held_out": asdict(world.held_out_combinations),
+    }
+
+
+def _is_same(world: World, folder: Path) -> bool:
+    try:
+        found = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return found == json.loads(json.dumps(_describe_settings(world)))

@@ -1,0 +1,86 @@
+"""A small convolutional network over log-mel frames, trained from scratch; its parts are moments in order."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.contracts import Encoder, Source
+from triptych.errors import RecipeError
+from triptych.media import audio
+
+QUIET, SPAN = -40.0, 40.0  # dB that become 0, and dB that become 1 more: keeps inputs near [-1.5, 2]
+
+
+class AudioCNN(Encoder):
+    """Log-mel frames through four convolutions, then one vector for each eighth frame, which knows when it is.
+
+    parts_t = W·[conv(mel)]_t + position(t),  one part per 8·hop seconds
+
+    Source: the common log-mel CNN, made small.
+    Use when: there are thousands of sounds and no pretrained network suits them.
+    Beware: `seconds` is the longest piece it hears at once; a longer file is heard from its start in training,
+    and in moments of that length when it is indexed.
+    """
+
+    modality = "audio"
+
+    def __init__(
+        self, width: int = 128, rate: int = 16_000, mels: int = 64, hop_ms: float = 12.5, seconds: float = 10.0
+    ) -> None:
+        super().__init__()
+        if mels % 16:
+            raise RecipeError(f"audio_cnn: mels = {mels}; must be a multiple of 16")
+        if width % 8:
+            raise RecipeError(f"audio_cnn: width = {width}; must be a multiple of 8")
+        self.width, self.rate, self.mels, self.hop_ms, self.seconds = width, rate, mels, hop_ms, seconds
+        self.hop = round(rate * hop_ms / 1000)
+        channels = (1, width // 4, width // 2, width, width)
+        strides = ((2, 2), (2, 2), (2, 2), (2, 1))  # over (mel, time)
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(channels[i], channels[i + 1], 3, stride=strides[i], padding=1) for i in range(4)
+        )
+        self.norms = nn.ModuleList(FrameNorm(c) for c in channels[1:])
+        self.out = nn.Linear(width * mels // 16, width)
+        self.mix = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def prepare(self, source: Source) -> Tensor:
+        start = source.start or 0.0
+        end = start + self.seconds if source.end is None else min(source.end, start + self.seconds)
+        samples = audio.read(Path(source.content), self.rate, start, end)
+        decibels = audio.log_mel(samples, self.rate, self.mels, 4 * self.hop, self.hop)
+        return (decibels - QUIET) / SPAN  # (frames, mels)
+
+    def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        x = inputs.transpose(1, 2).unsqueeze(1)  # (N, 1, mels, frames)
+        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
+            # Zeroing what is padding before each convolution makes it look like the convolution's own border.
+            x = F.gelu(norm(convolution(x * mask[:, None, None, :])))
+            mask = mask[:, :: convolution.stride[1]]
+        parts = self.out(x.flatten(1, 2).transpose(1, 2))  # (N, P, width)
+        parts = parts + sinusoids(parts.shape[1], self.width, parts)
+        return parts + self.mix(parts), mask
+
+
+class FrameNorm(nn.Module):
+    """Layer norm over channels and mel bands of each frame alone, so that neither padding nor neighbours matter."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(channels, 1, 1))
+        self.bias = nn.Parameter(torch.zeros(channels, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x, dim=(1, 2), keepdim=True, correction=0)
+        return (x - mean) * torch.rsqrt(variance + 1e-5) * self.gain + self.bias
+
+
+def sinusoids(length: int, width: int, like: Tensor) -> Tensor:
+    """Position codes (length, width): sines and cosines of geometrically spaced wavelengths."""
+    place = torch.arange(length, device=like.device, dtype=like.dtype)[:, None]
+    rates = torch.exp(torch.arange(0, width, 2, device=like.device, dtype=like.dtype) * (-math.log(1000.0) / width))
+    return torch.cat([torch.sin(place * rates), torch.cos(place * rates)], dim=1)

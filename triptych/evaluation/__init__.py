@@ -1,0 +1,1 @@
+"""How well a space finds what belongs together."""

@@ -1,0 +1,1 @@
+"""A user's files, embedded once and searched by text, sound or picture."""

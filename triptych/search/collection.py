@@ -1,0 +1,253 @@
+"""A collection: what was embedded, with which space, and the search over it. One Parquet file in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from triptych import checkpoint
+from triptych.contracts import Hit, Modality, Source
+from triptych.data.loader import source_of
+from triptych.data.manifest import Row
+from triptych.errors import CollectionError, MediaError
+from triptych.media import audio, modality_of
+from triptych.progress import Bar, progress
+from triptych.search.index import nearest
+from triptych.space import Space
+
+ITEMS_FILE = "items.parquet"
+SAVE_SECONDS = 60.0  # how much work a kill can cost at most
+CHUNK = 256
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to be found: a file, a moment of one, or a text; with the captions known for it."""
+
+    source: Source
+    captions: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What makes it this item: where its content is, and which moment."""
+        return f"{self.source.modality}:{self.source}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item as it is kept: with a hash of its content and its vector."""
+
+    item: Item
+    content: str
+    vector: np.ndarray  # (S,)
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What indexing did: new, unchanged and gone items, and the files that could not be read."""
+
+    added: int
+    kept: int
+    dropped: int
+    failures: dict[Source, str]
+
+
+class Collection:
+    """Items embedded with one space, searchable by anything the space can embed."""
+
+    def __init__(self, folder: Path, space_path: Path, entries: Sequence[Entry] = ()) -> None:
+        self.folder, self.space_path, self.entries = folder, space_path, list(entries)
+        self.space: Space = checkpoint.load(space_path)
+        self.fingerprint = checkpoint.fingerprint(space_path)
+        if not self.space.similarity.exact:
+            name = self.space.recipe.space.similarity.name
+            raise CollectionError(f"a space whose similarity is {name!r} cannot be searched yet; use cosine")
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @staticmethod
+    def create(folder: str | Path, space: str | Path) -> Collection:
+        """The collection in a folder, new or as it is, for a space; another space than its own is refused."""
+        folder, space_path = Path(folder), checkpoint.find(space).resolve()
+        if not (folder / ITEMS_FILE).exists():
+            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+                raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
+            return Collection(folder, space_path)
+        table = _read(folder / ITEMS_FILE)
+        return _opened(folder, table, space_path)
+
+    @staticmethod
+    def open(folder: str | Path) -> Collection:
+        """A collection that was made before."""
+        folder = Path(folder)
+        if not (folder / ITEMS_FILE).exists():
+            raise CollectionError(f"{folder}: no collection here; make one with `triptych index FOLDER --space RUN`")
+        table = _read(folder / ITEMS_FILE)
+        return _opened(folder, table, Path(_note(table, folder, "space")))
+
+    def index(self, items: Sequence[Item], show: bool = True) -> Indexed:
+        """Make the collection hold exactly these items, embedding only what is new or changed.
+
+        Work done is saved now and then, and when interrupted: the next call goes on from there.
+        """
+        known = {(entry.item.key, entry.content): entry for entry in self.entries}
+        failures: dict[Source, str] = {}
+        new: list[Entry] = []
+        kept: list[Entry] = []
+        fresh: dict[Modality, list[tuple[Item, str]]] = {}
+        for item in dict.fromkeys(items):
+            content = _content_hash(item.source)
+            entry = known.get((item.key, content))
+            if entry:
+                kept.append(Entry(item, content, entry.vector))
+            else:
+                fresh.setdefault(item.source.modality, []).append((item, content))
+        dropped = len({e.item.key for e in self.entries} - {item.key for item in items})
+        try:
+            with progress("indexing", sum(map(len, fresh.values())), show) as bar:
+                saved = time.monotonic()
+                for modality, wanted in fresh.items():
+                    for first in range(0, len(wanted), CHUNK):
+                        new += self._embed(modality, wanted[first : first + CHUNK], failures, bar)
+                        if time.monotonic() - saved > SAVE_SECONDS:
+                            self._save([*kept, *new])
+                            saved = time.monotonic()
+        finally:
+            self._save([*kept, *new])
+        return Indexed(len(new), len(kept), dropped, failures)
+
+    def search(self, query: Source, want: Sequence[Modality] = (), k: int = 10) -> list[Hit]:
+        """The k best items of each wanted modality (all of them, unless told), best first within each."""
+        vector = self.space.similarity.query(self.space.embed_one(query))[0].numpy()
+        hits: list[Hit] = []
+        for modality in want or self.space.modalities:
+            entries = [entry for entry in self.entries if entry.item.source.modality == modality]
+            if not entries:
+                continue
+            order, scores = nearest(vector, np.stack([entry.vector for entry in entries]), k)
+            for position, score in zip(order, scores, strict=True):
+                item = entries[position].item
+                moment = (item.source.start, item.source.end)
+                hits.append(Hit(str(item.source.content), modality, float(score), item.captions, *moment))
+        return hits
+
+    def _embed(
+        self, modality: Modality, wanted: Sequence[tuple[Item, str]], failures: dict[Source, str], bar: Bar
+    ) -> list[Entry]:
+        embedded = self.space.embed((item.source for item, _ in wanted), modality, bar=bar)
+        failures |= embedded.failures
+        vectors = self.space.similarity.keys(embedded.features).numpy()
+        return [Entry(*wanted[i], vectors[row]) for row, i in enumerate(embedded.read)]
+
+    def _save(self, entries: list[Entry]) -> None:
+        """Write everything to one file that takes the old one's place whole."""
+        self.entries = sorted(entries, key=lambda entry: entry.item.key)
+        sources = [entry.item.source for entry in self.entries]
+        width = len(self.entries[0].vector) if self.entries else 1
+        flat = np.concatenate([e.vector for e in self.entries]) if self.entries else np.empty(0, np.float32)
+        table = pa.table(
+            {
+                "modality": pa.array([s.modality for s in sources], pa.string()),
+                "file": pa.array([str(s.content) if isinstance(s.content, Path) else None for s in sources], pa.string()),
+                "text": pa.array([s.content if isinstance(s.content, str) else None for s in sources], pa.string()),
+                "start": pa.array([s.start for s in sources], pa.float64()),
+                "end": pa.array([s.end for s in sources], pa.float64()),
+                "captions": pa.array([list(e.item.captions) for e in self.entries], pa.list_(pa.string())),
+                "content": pa.array([e.content for e in self.entries], pa.string()),
+                "vector": pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), width),
+            }
+        ).replace_schema_metadata({"space": str(self.space_path), "fingerprint": self.fingerprint})
+        with checkpoint.replacing(self.folder / ITEMS_FILE) as temporary:
+            pq.write_table(table, temporary)
+
+
+def items_in(folder: Path, space: Space) -> Iterator[Item]:
+    """Every file below a folder that the space can embed, in order of path; hidden ones are passed over."""
+    if not folder.is_dir():
+        raise CollectionError(f"{folder}: no such folder")
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(place) / name
+            modality = modality_of(path)
+            if modality in space.modalities and not name.startswith("."):
+                yield from moments(Item(Source(modality, path.resolve())), space)
+
+
+def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
+    """Every file of a manifest's rows with its captions, and every caption as a text."""
+    for row in rows:
+        for modality in row.modalities:
+            if modality == "text" and "text" in space.modalities:
+                yield from (Item(Source("text", caption)) for caption in row.texts)
+            elif modality in space.modalities:
+                yield from moments(Item(source_of(row, modality), row.texts), space)
+
+
+def moments(item: Item, space: Space) -> Iterator[Item]:
+    """A sound longer than its encoder hears at once as several moments; anything else as it is."""
+    source, longest = item.source, space.encoder(item.source.modality).seconds
+    if source.modality != "audio" or longest is None:
+        yield item
+        return
+    try:
+        end = source.end or audio.duration(Path(source.content))
+    except MediaError:
+        yield item  # embedding it will say what is wrong, once
+        return
+    start = source.start or 0.0
+    if end - start <= longest:
+        yield item
+        return
+    for i in range(int(np.ceil((end - start) / longest))):
+        first = start + i * longest
+        yield Item(Source("audio", source.content, first, min(first + longest, end)), item.captions)
+
+
+def _content_hash(source: Source) -> str:
+    content = source.content
+    try:
+        data = content.read_bytes() if isinstance(content, Path) else content.encode()
+    except OSError:
+        data = b""  # embedding it will say what is wrong
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise CollectionError(f"{path}: cannot be read ({error}); delete the file and index again") from error
+
+
+def _note(table: pa.Table, folder: Path, name: str) -> str:
+    value = (table.schema.metadata or {}).get(name.encode())
+    if value is None:
+        raise CollectionError(f"{folder}: {ITEMS_FILE} was not written by triptych; give another folder")
+    return value.decode()
+
+
+def _opened(folder: Path, table: pa.Table, space_path: Path) -> Collection:
+    if not space_path.exists():
+        raise CollectionError(f"{folder}: its space {space_path} is gone; index again with --space RUN")
+    if checkpoint.fingerprint(space_path) != _note(table, folder, "fingerprint"):
+        raise CollectionError(
+            f"{folder}: was made with another space than {space_path}; give another folder with --into, or delete it"
+        )
+    vectors = table.column("vector").combine_chunks()
+    matrix = vectors.flatten().to_numpy().reshape(len(table), -1) if len(table) else np.empty((0, 0), np.float32)
+    entries = []
+    for row, vector in zip(table.drop_columns(["vector"]).to_pylist(), matrix, strict=True):
+        content = row["text"] if row["file"] is None else Path(row["file"])
+        source = Source(row["modality"], content, row["start"], row["end"])
+        entries.append(Entry(Item(source, tuple(row["captions"])), row["content"], vector))
+    return Collection(folder, space_path, entries)

@@ -1,0 +1,1 @@
+"""From a recipe and pairs to a space."""

@@ -1,0 +1,134 @@
+"""train(): the whole method, top to bottom."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from triptych.contracts import Batch, Encoder, Modality, Objective
+from triptych.data import manifest
+from triptych.data.loader import Loader
+from triptych.errors import TrainingError
+from triptych.evaluation.evaluate import sources_of
+from triptych.objectives import OBJECTIVES
+from triptych.progress import progress
+from triptych.recipe import Recipe
+from triptych.space import Space
+from triptych.training.run import Run, restore_optimizer
+
+
+def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool = True) -> Space:
+    """Train a space on the recipe's manifest into a run folder; an interrupted run goes on where it was.
+
+    The same recipe, seed and data give the same weights on the same machine, interrupted or not.
+    """
+    if not recipe.data.manifest:
+        raise TrainingError("the recipe names no manifest; add data.manifest, or give --data MANIFEST")
+    table = manifest.read(Path(recipe.data.manifest), recipe.data.allow_outside)
+    rows = table.split(recipe.data.train).rows
+    run = Run(Path(folder), recipe, data_hash=hashlib.sha256(table.path.read_bytes()).hexdigest())
+    reached = run.start(restart)
+
+    torch.manual_seed(recipe.training.seed)
+    space = reached.space if reached else Space(recipe)
+    encoders = {m: space.encoder(m) for m in space.modalities}
+    if not reached:
+        for modality, encoder in encoders.items():
+            encoder.learn(s for row in rows if modality in row.modalities for s in sources_of(row, modality))
+    terms = Terms(recipe)
+    optimizer = _optimizer(recipe, space, terms)
+    if reached:
+        terms.load_state_dict(reached.objectives)
+        restore_optimizer(optimizer, reached.optimizer)
+    settings = recipe.data
+    loader = Loader(rows, encoders, recipe.training.batch, recipe.training.seed, settings.workers, settings.memory_mb)
+
+    first_epoch, epochs, steps = (reached.epochs if reached else 0), recipe.training.epochs, loader.steps
+    with progress("training", epochs * steps, show) as bar:
+        bar.advance(first_epoch * steps)
+        for epoch in range(first_epoch, epochs):
+            # Seeded anew each epoch, so that a resumed run draws what an unbroken one would have drawn.
+            torch.manual_seed(recipe.training.seed * 1_000_003 + epoch + 1)
+            space.train()
+            started, pairs, totals = time.monotonic(), 0, defaultdict(float)
+            for step, batch in enumerate(loader.epoch(epoch)):
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate(recipe, epoch * steps + step, epochs * steps)
+                values = terms(space, batch)
+                loss = torch.stack(list(values.values())).sum()
+                if not torch.isfinite(loss):
+                    bad = [name for name, value in values.items() if not torch.isfinite(value)]
+                    raise TrainingError(
+                        f"epoch {epoch + 1}, step {step + 1}: {', '.join(bad)} became NaN or infinite; the last good "
+                        f"epoch is kept in {run.folder}. Try a smaller training.learning_rate"
+                    )
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                nn.utils.clip_grad_norm_(space.parameters(), recipe.training.clip)
+                optimizer.step()
+                space.similarity.after_step()
+                terms.after_step()
+                pairs += len(batch.group)
+                totals["loss"] += loss.item()
+                for name, value in values.items():
+                    totals[name] += value.item()
+                rate = pairs / (time.monotonic() - started)
+                bar.advance(1, f"epoch {epoch + 1}/{epochs} · loss {loss.item():.3f} · {rate:.0f} rows/s")
+            seconds = time.monotonic() - started
+            run.save(epoch + 1, space, terms, optimizer)
+            run.log({"epoch": epoch + 1, "seconds": round(seconds, 2)} | {n: t / steps for n, t in totals.items()})
+    return space.eval()
+
+
+class Terms(nn.Module):
+    """The recipe's objectives, one instance for each pair of modalities, as named terms over a batch."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.uses: list[tuple[str, Modality, Modality, float]] = []
+        self.objectives = nn.ModuleList()
+        for use in recipe.objectives:
+            for a, b in use.pairs:
+                self.uses.append((f"{use.name}({a},{b})", a, b, use.weight))
+                self.objectives.append(OBJECTIVES[use.name](**use.settings))
+
+    def forward(self, space: Space, batch: Batch) -> dict[str, Tensor]:
+        """Every term whose two modalities are in the batch, weighted."""
+        features = {m: space(m, batch.inputs[m], batch.masks[m]) for m in batch.inputs}
+        values: dict[str, Tensor] = {}
+        for (name, a, b, weight), objective in zip(self.uses, self.objectives, strict=True):
+            if a in features and b in features:
+                terms = objective(space.pair(features[a], features[b], batch))
+                values |= {f"{name}.{term}": weight * value for term, value in terms.items()}
+        return values
+
+    def after_step(self) -> None:
+        """Let each objective bring its parameters back to where they are allowed to be."""
+        for objective in self.objectives:
+            if isinstance(objective, Objective):
+                objective.after_step()
+
+
+def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
+    """Linear warm-up over a share of the steps, then half a cosine down to zero."""
+    warm = recipe.training.warmup * steps
+    if step < warm:
+        return recipe.training.learning_rate * (step + 1) / (warm + 1)
+    return recipe.training.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1.0, steps - warm)))
+
+
+def _optimizer(recipe: Recipe, space: Space, terms: Terms) -> torch.optim.Optimizer:
+    """AdamW; only matrices decay, not biases, norms, positions or temperatures."""
+    parameters = [p for p in [*space.parameters(), *terms.parameters()] if p.requires_grad]
+    decayed = [p for p in parameters if p.dim() >= 2]
+    others = [p for p in parameters if p.dim() < 2]
+    return torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": recipe.training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=recipe.training.learning_rate,
+    )
