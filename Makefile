@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint docs bench clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
@@ -25,6 +25,10 @@ lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
+
+docs: $(READY)  ## write docs/mechanisms.md from the docstrings, and the picture in the README
+	$(BIN)/python docs/mechanisms.py
+	$(BIN)/python docs/scenes.py
 
 bench: $(READY)  ## speed, side by side in one run
 	$(BIN)/python -m bench

@@ -46,9 +46,14 @@ def test_files_that_are_not_spaces_are_named(run, tmp_path):
 def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "kept.txt"
     path.write_text("old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert [p.name for p in tmp_path.iterdir()] == ["kept.txt"]
     assert path.read_text() == "old"
     with replacing(path) as temporary:

@@ -99,7 +99,7 @@ def test_broken_files_are_named(text, tmp_path):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(RecipeError, match="recipe 'trimodel' is unknown; known: .*did you mean 'trimodal'"):
+    with pytest.raises(RecipeError, match=r"recipe 'trimodel' is unknown; known: .*did you mean 'trimodal'"):
         Recipe.load("trimodel")
 
 

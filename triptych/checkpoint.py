@@ -29,11 +29,12 @@ FORM = "triptych-space-1"
 
 def save(space: Space, path: Path, extra: dict[str, Tensor] | None = None, notes: dict[str, str] | None = None) -> None:
     """Write a space, and what else a trainer wants to find again, to one file."""
-    tensors = {f"space.{name}": value.contiguous() for name, value in space.state_dict().items()}
+    tensors = {f"space.{name}": value for name, value in space.state_dict().items()} | (extra or {})
     files = {m: space.encoder(m).files() for m in space.modalities}
     header = {"form": FORM, "recipe": space.recipe.text(), "files": json.dumps(files)}
     with replacing(path) as temporary:
-        save_file(tensors | (extra or {}), temporary, metadata=header | (notes or {}))
+        plain = {name: value.contiguous() for name, value in tensors.items()}
+        save_file(plain, temporary, metadata=header | (notes or {}))
 
 
 def load(path: str | Path) -> Space:
@@ -46,7 +47,9 @@ def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, str]
     path = find(path)
     tensors, header = _read(path)
     if header.get("form") != FORM:
-        raise CheckpointError(f"{path}: not a space saved by triptych (its form is {header.get('form', 'not given')!r})")
+        raise CheckpointError(
+            f"{path}: not a space saved by triptych (its form is {header.get('form', 'not given')!r})"
+        )
     space = Space(Recipe.parse(header["recipe"], where=f"the recipe in {path}"))
     for modality, files in json.loads(header["files"]).items():
         if files:

@@ -5,6 +5,7 @@ Letters in shapes: N, M items; L parts of an item; D width; C classes; S index w
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ class Encoder(nn.Module, ABC):
 
     modality: Modality
     width: int  # D of the parts it returns
-    seconds: float | None = None  # the longest piece it takes at once; longer files are indexed as moments
+    seconds: float = math.inf  # the longest piece it takes at once; longer files are indexed as moments
 
     def learn(self, sources: Iterable[Source]) -> None:
         """Learn what must be known of the training data before the first step (a vocabulary); most learn nothing."""

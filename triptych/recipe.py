@@ -196,7 +196,9 @@ def _space(table: Table) -> SpaceRecipe:
     _only(table, {f.name for f in fields(SpaceRecipe)}, "space")
     encoders = _section(table.get("encoders", {}), "space.encoders")
     _only(encoders, set(MODALITIES), "space.encoders")
-    parts = {m: _part(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders}
+    parts: dict[Modality, Part] = {
+        m: _part(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders
+    }
     return SpaceRecipe(
         encoders=parts,
         similarity=_part(table.get("similarity", {"name": "cosine"}), SIMILARITIES, "similarity", "space.similarity"),

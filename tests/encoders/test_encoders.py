@@ -11,7 +11,12 @@ from triptych.data.loader import collate
 from triptych.encoders import ENCODERS
 from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingError
 
-CAPTIONS = ["two red bells ring low", "a frog", "three blue birds sing high by the river this morning", "a drum, slowly"]
+CAPTIONS = [
+    "two red bells ring low",
+    "a frog",
+    "three blue birds sing high by the river this morning",
+    "a drum, slowly",
+]
 
 
 @pytest.fixture
@@ -116,6 +121,10 @@ def test_mistakes_are_explained():
     text.learn(Source("text", c) for c in CAPTIONS)
     with pytest.raises(MediaError, match="holds no words"):
         text.prepare(Source("text", " \n "))
-    for name, settings in {"audio_cnn": {"mels": 20}, "image_cnn": {"size": 60}, "text_transformer": {"heads": 3}}.items():
+    for name, settings in {
+        "audio_cnn": {"mels": 20},
+        "image_cnn": {"size": 60},
+        "text_transformer": {"heads": 3},
+    }.items():
         with pytest.raises(RecipeError, match=name):
             ENCODERS[name](**settings)

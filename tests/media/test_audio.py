@@ -14,7 +14,9 @@ def tone(seconds=1.0, hertz=440.0, rate=RATE):
     return 0.5 * np.sin(2 * np.pi * hertz * np.arange(int(seconds * rate)) / rate)
 
 
-@pytest.mark.parametrize(("ending", "loss"), [("wav", 1e-4), ("flac", 1e-4), ("ogg", 0.1), ("mp3", 0.1), ("aiff", 1e-4)])
+@pytest.mark.parametrize(
+    ("ending", "loss"), [("wav", 1e-4), ("flac", 1e-4), ("ogg", 0.1), ("mp3", 0.1), ("aiff", 1e-4)]
+)
 def test_formats_come_back_as_they_went_in(ending, loss, tmp_path):
     path = tmp_path / f"tone.{ending}"
     soundfile.write(path, tone(), RATE)

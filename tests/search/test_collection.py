@@ -1,6 +1,7 @@
 """Collections: search equals a plain scan, only what changed is embedded, and another space is refused."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import soundfile
 from triptych.checkpoint import load, save
 from triptych.contracts import Source
 from triptych.data import manifest
+from triptych.data.loader import source_of
 from triptych.errors import CollectionError, MediaError
 from triptych.search.collection import Collection, Item, items_in, items_of, moments
 from triptych.search.index import nearest
@@ -81,7 +83,7 @@ def test_broken_files_are_listed_and_the_rest_is_found(run, files, tmp_path):
     collection = Collection.create(tmp_path / "collection", run)
     done = collection.index(list(items_in(files, collection.space)), show=False)
     assert len(collection) == 11
-    assert sorted(source.content.name for source in done.failures) == ["broken.wav", "empty.txt"]
+    assert sorted(Path(source.content).name for source in done.failures) == ["broken.wav", "empty.txt"]
 
 
 def test_interrupted_work_is_kept(run, files, tmp_path, monkeypatch):
@@ -110,14 +112,16 @@ def test_a_manifest_brings_its_captions(run, world, tmp_path):
     rows = manifest.read(world).rows[:4]
     collection = Collection.create(tmp_path / "collection", run)
     collection.index(list(items_of(rows, collection.space)), show=False)
-    hit = collection.search(Source("image", rows[0].image), ["image"], k=1)[0]
+    picture = source_of(rows[0], "image")
+    hit = collection.search(picture, ["image"], k=1)[0]
     assert hit.captions == rows[0].texts
-    texts = {h.item for h in collection.search(Source("image", rows[0].image), ["text"], k=100)}
+    texts = {h.item for h in collection.search(picture, ["text"], k=100)}
     assert texts == {text for row in rows for text in row.texts}
 
 
 def test_long_sounds_become_moments(run, tmp_path):
-    soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).normal(0, 0.1, 25 * 8000), 8000)
+    pitch = np.repeat([200, 900, 2500], [80_000, 80_000, 40_000])
+    soundfile.write(tmp_path / "long.wav", 0.3 * np.sin(2 * np.pi * pitch * np.arange(200_000) / 8000), 8000)
     found = list(moments(Item(Source("audio", tmp_path / "long.wav")), load(run)))
     assert [(i.source.start, i.source.end) for i in found] == [(0, 10), (10, 20), (20, 25)]
     collection = Collection.create(tmp_path / "collection", run)

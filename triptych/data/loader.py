@@ -69,7 +69,7 @@ class Loader:
         self._room = memory_mb * 1_000_000
         self.kinds: dict[tuple[Modality, ...], list[int]] = {}
         for i, row in enumerate(rows):
-            kind = tuple(m for m in encoders if m in row.modalities)
+            kind: tuple[Modality, ...] = tuple(m for m in encoders if m in row.modalities)
             if len(kind) >= 2:
                 self.kinds.setdefault(kind, []).append(i)
         self.kinds = {kind: members for kind, members in self.kinds.items() if len(members) >= 2}

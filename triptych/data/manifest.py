@@ -81,6 +81,8 @@ class Manifest:
     def split(self, name: str) -> Manifest:
         """Only the rows of one split; the problems stay, as a row with an error may have belonged to it."""
         rows = tuple(row for row in self.rows if row.split == name)
+        if not rows and not self.counts.splits:
+            raise ManifestError(f"{self.path}: no row says which split it is in; add a split column, or take all rows")
         if not rows:
             raise ManifestError(f"{self.path}: {unknown('split', name, self.counts.splits)}")
         return replace(self, rows=rows)

@@ -13,13 +13,14 @@ from triptych.contracts import Encoder, Source
 from triptych.errors import RecipeError
 from triptych.media import audio
 
+PATCH, TIME_STRIDES, MEL_STRIDES = 4, (1, 2, 1), (2, 2, 1)  # 8 frames to a part; mel bands 16 to 1
 QUIET, SPAN = -40.0, 40.0  # dB that become 0, and dB that become 1 more: keeps inputs near [-1.5, 2]
 
 
 class AudioCNN(Encoder):
-    """Log-mel frames through four convolutions, then one vector for each eighth frame, which knows when it is.
+    """Log-mel patches through three convolutions, then one vector for every eight frames, which knows when it is.
 
-    parts_t = W·[conv(mel)]_t + position(t),  one part per 8·hop seconds
+    parts_t = norm(W·conv(mel)_t) + position(t),  one part per 8 · hop_ms
 
     Source: the common log-mel CNN, made small.
     Use when: there are thousands of sounds and no pretrained network suits them.
@@ -30,7 +31,7 @@ class AudioCNN(Encoder):
     modality = "audio"
 
     def __init__(
-        self, width: int = 128, rate: int = 16_000, mels: int = 64, hop_ms: float = 12.5, seconds: float = 10.0
+        self, width: int = 128, rate: int = 16_000, mels: int = 64, hop_ms: float = 16.0, seconds: float = 10.0
     ) -> None:
         super().__init__()
         if mels % 16:
@@ -39,14 +40,17 @@ class AudioCNN(Encoder):
             raise RecipeError(f"audio_cnn: width = {width}; must be a multiple of 8")
         self.width, self.rate, self.mels, self.hop_ms, self.seconds = width, rate, mels, hop_ms, seconds
         self.hop = round(rate * hop_ms / 1000)
-        channels = (1, width // 4, width // 2, width, width)
-        strides = ((2, 2), (2, 2), (2, 2), (2, 1))  # over (mel, time)
+        self.patches = nn.Conv2d(1, width // 4, PATCH, stride=PATCH)
+        channels = (width // 4, width // 2, width, width)
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(channels[i], channels[i + 1], 3, stride=strides[i], padding=1) for i in range(4)
+            nn.Conv2d(channels[i], channels[i + 1], 3, stride=(TIME_STRIDES[i], MEL_STRIDES[i]), padding=1)
+            for i in range(3)
         )
-        self.norms = nn.ModuleList(FrameNorm(c) for c in channels[1:])
         self.out = nn.Linear(width * mels // 16, width)
+        self.norm = nn.LayerNorm(width)  # of each moment alone: neither padding nor neighbours matter
         self.mix = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        # Convolutions on a CPU are two to four times faster so.
+        self.convolutions.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def prepare(self, source: Source) -> Tensor:
         start = source.start or 0.0
@@ -56,27 +60,15 @@ class AudioCNN(Encoder):
         return (decibels - QUIET) / SPAN  # (frames, mels)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = inputs.transpose(1, 2).unsqueeze(1)  # (N, 1, mels, frames)
-        for convolution, norm in zip(self.convolutions, self.norms, strict=True):
-            # Zeroing what is padding before each convolution makes it look like the convolution's own border.
-            x = F.gelu(norm(convolution(x * mask[:, None, None, :])))
-            mask = mask[:, :: convolution.stride[1]]
-        parts = self.out(x.flatten(1, 2).transpose(1, 2))  # (N, P, width)
+        # Zeroing what is padding before each convolution makes it look like the convolution's own border.
+        x = F.pad(inputs * mask[:, :, None], (0, 0, 0, -inputs.shape[1] % PATCH)).unsqueeze(1)  # (N, 1, frames, mels)
+        x, mask = F.gelu(self.patches(x)), mask[:, ::PATCH]
+        for convolution, stride in zip(self.convolutions, TIME_STRIDES, strict=True):
+            x = F.gelu(convolution(x * mask[:, None, :, None]))
+            mask = mask[:, ::stride]
+        parts = self.norm(self.out(x.permute(0, 2, 3, 1).flatten(2)))  # (N, P, width)
         parts = parts + sinusoids(parts.shape[1], self.width, parts)
         return parts + self.mix(parts), mask
-
-
-class FrameNorm(nn.Module):
-    """Layer norm over channels and mel bands of each frame alone, so that neither padding nor neighbours matter."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(channels, 1, 1))
-        self.bias = nn.Parameter(torch.zeros(channels, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(x, dim=(1, 2), keepdim=True, correction=0)
-        return (x - mean) * torch.rsqrt(variance + 1e-5) * self.gain + self.bias
 
 
 def sinusoids(length: int, width: int, like: Tensor) -> Tensor:

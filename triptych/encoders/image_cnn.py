@@ -40,14 +40,16 @@ class ImageCNN(Encoder):
         self.norms = nn.ModuleList(nn.GroupNorm(8, c) for c in channels[1:])
         self.position = nn.Parameter(torch.randn((size // 8) ** 2, width) * 0.5)
         self.mix = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+        # Convolutions on a CPU are two to four times faster so.
+        self.convolutions.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def prepare(self, source: Source) -> Tensor:
-        pixels = torch.from_numpy(image.read(Path(source.content), self.size).copy())
-        return pixels  # (size, size, 3) uint8: four times smaller to keep than floats
+        # (size, size, 3) uint8: four times smaller to keep than floats
+        return torch.from_numpy(image.read(Path(source.content), self.size).copy())
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = (inputs.movedim(3, 1).to(self.position.dtype) / 127.5) - 1  # (N, 3, size, size)
+        x = inputs.movedim(3, 1).to(self.position.dtype) / 127.5 - 1  # (N, 3, size, size), channels last
         for convolution, norm in zip(self.convolutions, self.norms, strict=True):
             x = F.gelu(norm(convolution(x)))
-        parts = x.flatten(2).transpose(1, 2) + self.position  # (N, P, width)
+        parts = x.movedim(1, 3).flatten(1, 2) + self.position  # (N, P, width)
         return parts + self.mix(parts), mask[:, :1].expand(-1, parts.shape[1])

@@ -1,4 +1,4 @@
-"""Word pieces learned from the captions, through a small transformer trained from scratch; its parts are word pieces."""
+"""Word pieces learned from the captions, through a small transformer; its parts are the word pieces."""
 
 from __future__ import annotations
 

@@ -44,7 +44,12 @@ def measure(query: str, gallery: str, ranks: Tensor, right: Tensor, items: int) 
 
 @torch.inference_mode()
 def ranks(
-    similarity: Similarity, query: Features, gallery: Features, query_group: Tensor, gallery_group: Tensor, block: int = 256
+    similarity: Similarity,
+    query: Features,
+    gallery: Features,
+    query_group: Tensor,
+    gallery_group: Tensor,
+    block: int = 256,
 ) -> tuple[Tensor, Tensor]:
     """Rank (1 = first) of each query's best right answer, and how many right answers it has: (Q,), (Q,).
 

@@ -16,7 +16,7 @@ class InfoNCE(Objective):
     L = ½ · mean_i [ -log softmax_j(s_ij / τ)_i ] + ½ · mean_j [ -log softmax_i(s_ij / τ)_j ]
     where other right answers of i (match_ij, i ≠ j) are left out of the sums: they are not wrong.
 
-    Source: van den Oord et al. 2018; symmetric with a learned τ: Radford et al. 2021 (CLIP), Elizalde et al. 2022 (CLAP).
+    Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022.
     Use when: pairs are mostly right and batches are large (hundreds).
     Beware: every other item of the batch counts as wrong unless it shares the group; wrong pairs are learned too.
     """

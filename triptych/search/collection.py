@@ -157,7 +157,9 @@ class Collection:
         table = pa.table(
             {
                 "modality": pa.array([s.modality for s in sources], pa.string()),
-                "file": pa.array([str(s.content) if isinstance(s.content, Path) else None for s in sources], pa.string()),
+                "file": pa.array(
+                    [str(s.content) if isinstance(s.content, Path) else None for s in sources], pa.string()
+                ),
                 "text": pa.array([s.content if isinstance(s.content, str) else None for s in sources], pa.string()),
                 "start": pa.array([s.start for s in sources], pa.float64()),
                 "end": pa.array([s.end for s in sources], pa.float64()),
@@ -196,7 +198,7 @@ def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
 def moments(item: Item, space: Space) -> Iterator[Item]:
     """A sound longer than its encoder hears at once as several moments; anything else as it is."""
     source, longest = item.source, space.encoder(item.source.modality).seconds
-    if source.modality != "audio" or longest is None:
+    if source.modality != "audio":
         yield item
         return
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections import defaultdict
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -31,13 +31,13 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
     if not recipe.data.manifest:
         raise TrainingError("the recipe names no manifest; add data.manifest, or give --data MANIFEST")
     table = manifest.read(Path(recipe.data.manifest), recipe.data.allow_outside)
-    rows = table.split(recipe.data.train).rows
+    rows = table.split(recipe.data.train).rows if table.counts.splits else table.rows
     run = Run(Path(folder), recipe, data_hash=hashlib.sha256(table.path.read_bytes()).hexdigest())
     reached = run.start(restart)
 
     torch.manual_seed(recipe.training.seed)
     space = reached.space if reached else Space(recipe)
-    encoders = {m: space.encoder(m) for m in space.modalities}
+    encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
     if not reached:
         for modality, encoder in encoders.items():
             encoder.learn(s for row in rows if modality in row.modalities for s in sources_of(row, modality))
@@ -56,34 +56,43 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
             # Seeded anew each epoch, so that a resumed run draws what an unbroken one would have drawn.
             torch.manual_seed(recipe.training.seed * 1_000_003 + epoch + 1)
             space.train()
-            started, pairs, totals = time.monotonic(), 0, defaultdict(float)
+            started, seen, totals = time.monotonic(), 0, Counter[str]()
             for step, batch in enumerate(loader.epoch(epoch)):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(recipe, epoch * steps + step, epochs * steps)
-                values = terms(space, batch)
-                loss = torch.stack(list(values.values())).sum()
-                if not torch.isfinite(loss):
-                    bad = [name for name, value in values.items() if not torch.isfinite(value)]
+                values = take_step(space, terms, optimizer, batch, recipe.training.clip)
+                broken = [name for name, value in values.items() if not math.isfinite(value)]
+                if broken:
                     raise TrainingError(
-                        f"epoch {epoch + 1}, step {step + 1}: {', '.join(bad)} became NaN or infinite; the last good "
-                        f"epoch is kept in {run.folder}. Try a smaller training.learning_rate"
+                        f"epoch {epoch + 1}, step {step + 1}: {', '.join(broken)} became NaN or infinite; the last "
+                        f"good epoch is kept in {run.folder}. Try a smaller training.learning_rate"
                     )
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                nn.utils.clip_grad_norm_(space.parameters(), recipe.training.clip)
-                optimizer.step()
-                space.similarity.after_step()
-                terms.after_step()
-                pairs += len(batch.group)
-                totals["loss"] += loss.item()
-                for name, value in values.items():
-                    totals[name] += value.item()
-                rate = pairs / (time.monotonic() - started)
-                bar.advance(1, f"epoch {epoch + 1}/{epochs} · loss {loss.item():.3f} · {rate:.0f} rows/s")
-            seconds = time.monotonic() - started
+                totals.update(values)
+                seen += len(batch.group)
+                rate = seen / (time.monotonic() - started)
+                bar.advance(1, f"epoch {epoch + 1}/{epochs} · loss {values['loss']:.3f} · {rate:.0f} rows/s")
+            means = {name: total / steps for name, total in totals.items()}
+            # Logged before it is saved: a line too many is dropped on resume, a line too few would be lost.
+            run.log({"epoch": epoch + 1, "seconds": round(time.monotonic() - started, 2), **means})
+            run.leave_out([*map(str, table.errors), *loader.failures.values()])
             run.save(epoch + 1, space, terms, optimizer)
-            run.log({"epoch": epoch + 1, "seconds": round(seconds, 2)} | {n: t / steps for n, t in totals.items()})
     return space.eval()
+
+
+def take_step(
+    space: Space, terms: Terms, optimizer: torch.optim.Optimizer, batch: Batch, clip: float
+) -> dict[str, float]:
+    """One step down the gradient; returns every term and their sum. A loss that is not finite changes nothing."""
+    values = terms(space, batch)
+    loss = torch.stack(list(values.values())).sum()
+    if torch.isfinite(loss):
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(space.parameters(), clip)
+        optimizer.step()
+        space.similarity.after_step()
+        terms.after_step()
+    return {name: value.item() for name, value in values.items()} | {"loss": loss.item()}
 
 
 class Terms(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from triptych.recipe import Recipe
 from triptych.space import Space
 
 RECIPE_FILE, METRICS_FILE, LAST_FILE = "recipe.toml", "metrics.jsonl", "last.safetensors"
+LEFT_OUT_FILE = "left_out.txt"
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class Run:
         """Claim the folder; what an earlier, interrupted run of the same recipe on the same data has reached."""
         last = self.folder / LAST_FILE
         if restart:
-            for name in (LAST_FILE, METRICS_FILE, RECIPE_FILE, checkpoint.SPACE_FILE):
+            for name in (LAST_FILE, METRICS_FILE, RECIPE_FILE, LEFT_OUT_FILE, checkpoint.SPACE_FILE):
                 (self.folder / name).unlink(missing_ok=True)
         if self.folder.exists() and not last.exists():
-            strangers = {p.name for p in self.folder.iterdir()} - {RECIPE_FILE, METRICS_FILE}
+            strangers = {p.name for p in self.folder.iterdir()} - {RECIPE_FILE, METRICS_FILE, LEFT_OUT_FILE}
             if strangers:
                 raise TrainingError(
-                    f"{self.folder}: this folder holds other things ({sorted(strangers)[0]} …); give an empty or new one"
+                    f"{self.folder}: holds other things ({sorted(strangers)[0]} …); give an empty or new folder"
                 )
         reached = self._reached(last) if last.exists() else None
         try:
@@ -70,6 +71,13 @@ class Run:
         with (self.folder / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(metrics) + "\n")
 
+    def leave_out(self, reasons: Iterable[str]) -> None:
+        """Write down what training could not use, a line each."""
+        lines = [" ".join(reason.split()) for reason in reasons]
+        if lines:
+            with checkpoint.replacing(self.folder / LEFT_OUT_FILE) as temporary:
+                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
     def _reached(self, last: Path) -> Progress:
         space, extra, header = checkpoint.load_all(last)
         if space.recipe != self.recipe or header.get("data") != self.data_hash:
@@ -89,6 +97,12 @@ class Run:
 
 
 _KINDS = ("objectives.", "optimizer.")
+
+
+def left_out(folder: Path) -> list[str]:
+    """What a run could not use, and why."""
+    path = folder / LEFT_OUT_FILE
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:

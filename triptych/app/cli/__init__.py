@@ -23,6 +23,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "search": search.search,
 }
 
+INTERRUPTED = 130  # the exit code typer gives for Ctrl-C
+
 app = typer.Typer(
     name="triptych",
     help="One embedding space for sound, pictures and words: train it on your own pairs, measure it, search it.",
@@ -40,6 +42,7 @@ for name, command in COMMANDS.items():
 def version(
     show: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
 ) -> None:
+    """Print the version, if asked."""
     if show:
         from triptych import __version__
 
@@ -53,9 +56,10 @@ def main() -> None:
         app()
     except TriptychError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
-        Console(stderr=True).print("interrupted; finished work is kept", style="yellow")
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            Console(stderr=True).print("interrupted; finished work is kept", style="yellow")
+        raise
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nobody is left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,5 +1,6 @@
 """triptych check"""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +10,10 @@ import typer
 def check(
     manifest: Annotated[Path, typer.Argument(help="CSV, JSONL or Parquet, or a folder that holds one.")],
     allow_outside: Annotated[bool, typer.Option(help="Accept files that lie outside the manifest's folder.")] = False,
-    all_problems: Annotated[bool, typer.Option("--all", help="List every problem, not the first few of a kind.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="List every problem, not the first few of a kind.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Diagnose a manifest: what is there, what is wrong, row by row.
+    """Diagnose a manifest: what is there, and what is wrong in which row and column. Errors give exit code 2.
 
     \b
     Examples:
@@ -21,7 +23,11 @@ def check(
     from triptych.app import show
     from triptych.data import manifest as manifests
 
-    table = manifests.read(manifest, allow_outside=allow_outside)
-    show.diagnosis(table, everything=all_problems)
-    if any(problem.severity == "error" for problem in table.problems):
+    table = manifests.read(manifest, allow_outside)
+    summary = manifests.summary(table, first=len(table.problems) if every else show.FIRST)
+    if as_json:
+        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+    else:
+        show.diagnosis(summary)
+    if table.errors:
         raise typer.Exit(2)

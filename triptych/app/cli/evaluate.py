@@ -13,6 +13,7 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="The manifest with the rows to measure on.")],
     split: Annotated[str, typer.Option(help="Which rows; 'all' for all of them.")] = "test",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
     """Measure recall in every direction, with chance beside it.
 
@@ -26,11 +27,11 @@ def evaluate(
     from triptych.data import manifest
     from triptych.evaluation.evaluate import evaluate as measure
 
-    table = manifest.read(data)
+    table = manifest.read(data, allow_outside)
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
     result = measure(load(run), rows)
-    show.failed(result.failures)
+    show.failed(result.failures.values())
     if as_json:
         typer.echo(json.dumps([asdict(direction) for direction in result.directions], indent=2))
     else:

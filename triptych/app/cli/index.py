@@ -11,6 +11,7 @@ def index(
     space: Annotated[Path, typer.Option(help="The run folder or space file to embed with.")],
     into: Annotated[Path, typer.Option("--into", help="Folder of the collection.")] = Path("collection"),
     split: Annotated[str | None, typer.Option(help="Of a manifest, only these rows.")] = None,
+    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
     """Embed files so that they can be searched. Run it again after changes: only what is new is embedded.
 
@@ -30,12 +31,12 @@ def index(
             raise UsageError(f"--split {split} needs a manifest; {what} is a folder")
         items = list(items_in(what, collection.space))
     else:
-        table = manifest.read(what)
+        table = manifest.read(what, allow_outside)
         show.left_out(table)
         items = list(items_of((table.split(split) if split else table).rows, collection.space))
     if not items:
         raise UsageError(f"{what}: nothing here that this space can embed ({', '.join(collection.space.modalities)})")
     done = collection.index(items)
-    show.failed(done.failures)
+    show.failed(done.failures.values())
     show.out.print(f"{into}: {len(collection)} items ({done.added} new, {done.kept} as before, {done.dropped} gone)")
     show.notes.print(f'next: triptych search "some words" --in {into}')

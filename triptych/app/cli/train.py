@@ -21,14 +21,16 @@ def train(
       triptych train trimodal --data demo/world/manifest.csv
       triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.width=256
     """
-    from triptych.app.show import notes, out
+    from triptych.app import show
     from triptych.recipe import Recipe
     from triptych.training.loop import train as train_space
+    from triptych.training.run import left_out
 
     effective = Recipe.load(recipe, change or [])
     if data:
         effective = replace(effective, data=replace(effective.data, manifest=str(data)))
     folder = into or Path("runs") / effective.name
     train_space(effective, folder, restart=restart)
-    out.print(f"trained: {folder}")
-    notes.print(f"next: triptych evaluate {folder} --data {effective.data.manifest} --split test")
+    show.failed(left_out(folder))
+    show.out.print(f"trained: {folder}")
+    show.notes.print(f"next: triptych evaluate {folder} --data {effective.data.manifest} --split test")

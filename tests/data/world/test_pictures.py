@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from triptych.data.world import FACTORS, World, make, read_truth
-from triptych.data.world_pictures import COLOURS
+from triptych.data.world.pictures import COLOURS
 
 WORLDS = {
     "easy": World(scenes=300, seed=5, novel=0.1),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from triptych.data.world_scenes import FACTORS, Actor, Scene
+from triptych.data.world.scenes import FACTORS, Actor, Scene
 
 Samples = NDArray[np.float64]
 Span = tuple[float, float]  # start and end in seconds
@@ -33,7 +33,7 @@ def play(
             first, last = round(start * RATE), round(end * RATE)
             wave[first:last] += loudness * _note(actor.thing, pitch, last - first, rng)
         spans.append(notes)
-    return np.round(np.clip(wave, -1, 1) * 32_767).astype(np.int16), spans
+    return np.rint(np.clip(wave, -1, 1) * 32_767).astype(np.int16), spans
 
 
 def _time_notes(actor: Actor, seconds: float, jitter: float, rng: np.random.Generator) -> list[Span]:
@@ -56,13 +56,11 @@ def _note(thing: str, pitch: float, samples: int, rng: np.random.Generator) -> S
 
 def _backdrop(kind: str, samples: int, noise: float, rng: np.random.Generator) -> Samples:
     """What is heard before anything happens: almost nothing, a hiss, or the hum of a mains cable."""
-    hiss = noise * rng.standard_normal(samples, dtype=np.float32)
-    if kind == "hiss":
+    hiss = rng.standard_normal(samples, dtype=np.float32) * np.float32(noise if kind == "hiss" else 0.1 * noise)
+    if kind != "hum":
         return hiss.astype(np.float64)
-    if kind == "hush":
-        return 0.1 * hiss.astype(np.float64)
     period = np.arange(RATE // 50) / RATE
-    return 0.1 * hiss + np.resize(noise * _sum_partials(period, 50.0, (1, 2, 3), (0.6, 1.0, 0.5)), samples)
+    return hiss + np.resize(noise * _sum_partials(period, 50.0, (1, 2, 3), (0.6, 1.0, 0.5)), samples)
 
 
 def _sum_partials(time: Samples, pitch: float, ratios: Sequence[float], weights: Sequence[float]) -> Samples:

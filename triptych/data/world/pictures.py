@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw
 
-from triptych.data.world_scenes import FACTORS, Actor, Scene, pick
+from triptych.data.world.scenes import FACTORS, Actor, Scene, pick
 
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels; x1 and y1 are the first ones outside
 Colour = tuple[int, int, int]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from triptych.data.noise import read_swaps
 from triptych.data.world import FACTORS, World, make, phrases, read_truth
-from triptych.data.world_scenes import hold_out
+from triptych.data.world.scenes import hold_out
 from triptych.errors import UsageError
 
 EASY = World(scenes=400, seed=5, novel=0.1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.data.world_pictures import Box
-from triptych.data.world_scenes import FACTORS, Actor, Scene
-from triptych.data.world_sounds import Span
-from triptych.data.world_words import Telling
+from triptych.data.world.pictures import Box
+from triptych.data.world.scenes import FACTORS, Actor, Scene
+from triptych.data.world.sounds import Span
+from triptych.data.world.words import Telling
 from triptych.errors import UsageError
 
 FILE = "truth.jsonl"
@@ -83,13 +83,10 @@ def truth_line(
 ) -> str:
     """One scene as a line of JSON; boxes and times of words follow from factor and actors, so they are not repeated."""
     actors = [
-        {**asdict(actor), "boxes": seen, "notes": heard}
+        {**vars(actor), "boxes": seen, "notes": heard}
         for actor, seen, heard in zip(scene.actors, boxes, notes, strict=True)
     ]
-    captions = [
-        {"text": each.text, "words": [[word.start, word.end, word.factor, word.actors] for word in each.words]}
-        for each in told
-    ]
+    captions = [{"text": each.text, "words": each.words} for each in told]
     about = {"occasion": scene.occasion, "shade": scene.shade, "backdrop": scene.backdrop}
     return json.dumps({"id": name, "split": split, "actors": actors, **about, "captions": captions})
 

@@ -13,25 +13,23 @@ import shutil
 import wave
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
 from triptych.data import noise
-from triptych.data.world_pictures import draw
-from triptych.data.world_scenes import FACTORS, THINGS, HeldOut, assign_splits, hold_out, sample_scene
-from triptych.data.world_sounds import RATE, play
-from triptych.data.world_truth import FILE as TRUTH
-from triptych.data.world_truth import Truth, read_truth, truth_line
-from triptych.data.world_words import Telling, describe, phrases
+from triptych.data.world.pictures import draw
+from triptych.data.world.scenes import THINGS, HeldOut, assign_splits, hold_out, sample_scene
+from triptych.data.world.sounds import RATE, play
+from triptych.data.world.truth import FILE as TRUTH
+from triptych.data.world.truth import truth_line
+from triptych.data.world.words import Telling, describe
 from triptych.errors import UsageError, unknown
 
 if TYPE_CHECKING:
     from triptych.contracts import Modality  # only for annotations: contracts load torch, the world does not need it
-
-__all__ = ["FACTORS", "PRESETS", "Knobs", "Truth", "World", "make", "phrases", "read_truth"]
 
 VERSION = 1  # raise it when the same settings give other files
 MANIFEST, SETTINGS, SWAPS = "manifest.csv", "world.json", "swaps.csv"
@@ -106,10 +104,8 @@ class World:
     @property
     def knobs(self) -> Knobs:
         """The difficulty, with what was set by hand in place of its own values."""
-        preset = asdict(PRESETS[self.difficulty])
-        return Knobs(
-            **{name: value if getattr(self, name) is None else getattr(self, name) for name, value in preset.items()}
-        )
+        own = {name: getattr(self, name) for name in Knobs.__annotations__ if getattr(self, name) is not None}
+        return replace(PRESETS[self.difficulty], **own)
 
     @property
     def split_counts(self) -> dict[str, int]:
@@ -188,8 +184,8 @@ def _fill(world: World, folder: Path, workers: int, progress: Callable[[int, int
     splits = assign_splits(world.split_counts, np.random.default_rng([world.seed, 0, 2]))
     held_out = world.held_out_combinations
     rows: list[dict[str, str]] = []
-    # threads and not processes: drawing, playing and saving spend their time outside the interpreter's lock,
-    # and a script that makes a world at its top level stays safe
+    # threads and not processes: only part of the work leaves the interpreter's lock, so more workers gain little, but
+    # nothing has to be imported again, and a script that makes a world at its top level stays safe
     pool = ThreadPoolExecutor(workers)
     try:
         made = pool.map(lambda index: _make_scene(world, held_out, splits[index], index, folder), range(world.scenes))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from triptych.data.world_scenes import FACTORS, Actor, Scene, pick
+from triptych.data.world.scenes import FACTORS, Actor, Scene, pick
 
 NOUNS: dict[str, tuple[tuple[str, str], ...]] = {  # (one, several)
     "bell": (("bell", "bells"), ("handbell", "handbells")),
@@ -89,8 +89,7 @@ CLAUSES: tuple[tuple[str, ...], ...] = (
 LINKS = (",", "and"), (";",), (".",)
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(NamedTuple):
     """A few words before they are put into a sentence: the factor they express, and of which actors."""
 
     text: str
@@ -98,8 +97,7 @@ class Piece:
     actors: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Mention:
+class Mention(NamedTuple):
     """One word of a caption: text[start:end], the factor it expresses (None: a function word), and of which actors."""
 
     start: int
@@ -108,8 +106,7 @@ class Mention:
     actors: tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Telling:
+class Telling(NamedTuple):
     """A caption and its words."""
 
     text: str

@@ -1,0 +1,27 @@
+"""How long a user waits for `triptych --help` and `import triptych`, beside an empty Python and `import torch`."""
+
+import statistics
+import subprocess
+import sys
+import time
+
+COMMANDS = {
+    "python -c pass": ["-c", "pass"],
+    "import triptych": ["-c", "import triptych"],
+    "triptych --help": ["-m", "triptych", "--help"],
+    "triptych check --help": ["-m", "triptych", "check", "--help"],
+    "import torch": ["-c", "import torch"],
+}
+REPEATS = 7
+
+
+def main() -> None:
+    """One round after another, so that a noisy moment touches every command."""
+    times: dict[str, list[float]] = {name: [] for name in COMMANDS}
+    for _ in range(REPEATS):
+        for name, arguments in COMMANDS.items():
+            started = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            times[name].append(time.perf_counter() - started)
+    for name, found in times.items():
+        print(f"{name:<24}{statistics.median(found):6.2f} s   ({min(found):.2f} to {max(found):.2f})")

@@ -1,0 +1,32 @@
+"""Writes docs/mechanisms.md from the docstrings of the registries: python docs/mechanisms.py"""
+
+import inspect
+from pathlib import Path
+
+from triptych.encoders import ENCODERS
+from triptych.objectives import OBJECTIVES
+from triptych.similarities import SIMILARITIES
+
+TITLES = {"Similarities": SIMILARITIES, "Objectives": OBJECTIVES, "Encoders": ENCODERS}
+HEAD = """# Mechanisms
+
+Every part a recipe can name, from the code's own docstrings (`make docs` writes this page). The settings are the keys
+a recipe may give, with their defaults.
+"""
+
+
+def page() -> str:
+    """The whole page as Markdown."""
+    sections = [HEAD]
+    for title, registry in TITLES.items():
+        sections.append(f"## {title}\n")
+        for name, mechanism in registry.items():
+            arguments = inspect.signature(mechanism).parameters.values()
+            settings = [f"`{a.name} = {a.default!r}`" for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD]
+            sections.append(f"### `{name}`\n\n```text\n{inspect.getdoc(mechanism)}\n```\n")
+            sections.append(f"Settings: {', '.join(settings) or 'none'}.\n")
+    return "\n".join(sections)
+
+
+if __name__ == "__main__":
+    Path(__file__).with_suffix(".md").write_text(page(), encoding="utf-8")

@@ -1,0 +1,178 @@
+"""The command line as a user meets it: real processes, what they print, and what a mistake gets."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from triptych.app.cli import COMMANDS
+
+
+def triptych(*arguments, cwd=None, timeout=120):
+    return subprocess.run(
+        [sys.executable, "-m", "triptych", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "100", "OMP_NUM_THREADS": "1"},
+    )
+
+
+def test_help_and_import_do_not_load_torch():
+    for code in ("import triptych", "from triptych.app.cli import app", "import triptych.data.manifest"):
+        check = f"{code}; import sys; sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0, code
+
+
+def test_help_takes_less_than_half_a_second():
+    """In processor time, the best of three: the clock on the wall depends on what else runs here."""
+    spent = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert triptych("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(spent) < 0.5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_examples(command):
+    result = triptych(command, "--help")
+    assert result.returncode == 0
+    assert f"triptych {command}" in result.stdout
+    if command != "demo":
+        assert "Examples:" in result.stdout
+
+
+def test_the_installed_script_and_the_version():
+    script = shutil.which("triptych", path=os.path.dirname(sys.executable))  # noqa: PTH120
+    assert script
+    result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert result.stdout.startswith("triptych 0.")
+
+
+def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
+    collection = tmp_path / "collection"
+    result = triptych("index", world.parent / "images", "--space", run, "--into", collection)
+    assert result.returncode == 0, result.stderr
+    assert "80 items (80 new, 0 as before, 0 gone)" in result.stdout
+    picture = world.parent / "images" / "000003.png"
+    result = triptych("search", "--picture", picture, "--in", collection, "-k", "2", "--json")
+    hits = json.loads(result.stdout)
+    assert hits[0]["item"] == str(picture.resolve())
+    assert [hit["modality"] for hit in hits] == ["image", "image"]
+    result = triptych("search", "two red bells", "--in", collection, "-k", "3")
+    assert result.stdout.count(".png") == 3
+    assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "audio").stdout
+
+
+def test_evaluate_prints_six_directions(run, world):
+    result = triptych("evaluate", run, "--data", world)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("→") == 7
+    found = json.loads(triptych("evaluate", run, "--data", world, "--json").stdout)
+    assert {(d["query"], d["gallery"]) for d in found} == {
+        (a, b) for a in ("audio", "image", "text") for b in ("audio", "image", "text") if a != b
+    }
+
+
+def test_check_lists_everything_and_exits_2(world, tmp_path):
+    clean = triptych("check", world)
+    assert clean.returncode == 0
+    assert "80 rows, 160 captions" in clean.stdout
+    (tmp_path / "pairs.csv").write_text("audio,text,colour\nmissing.wav,a bell,red\n../up.wav,,red\n")
+    result = triptych("check", tmp_path / "pairs.csv")
+    assert result.returncode == 2
+    for part in ("missing file: 1", "row 2, audio: no such file: missing.wav", "outside path", "colour"):
+        assert part in result.stdout
+    assert json.loads(triptych("check", tmp_path / "pairs.csv", "--json").stdout)["errors"] == 2
+
+
+def test_world_and_recipes(tmp_path):
+    result = triptych("world", tmp_path / "w", "--scenes", "12", "--captions", "1")
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "w" / "manifest.csv").exists()
+    assert "trimodal" in triptych("recipes").stdout
+    assert "epochs = 3" in triptych("recipes", "trimodal", "--set", "training.epochs=3").stdout
+
+
+MISTAKES = [
+    (["fly"], "No such command 'fly'"),
+    (["train", "trimodel"], "recipe 'trimodel' is unknown"),
+    (["train", "trimodal"], "names no manifest"),
+    (["train", "trimodal", "--data", "missing.csv"], "missing.csv: no such file"),
+    (["train", "trimodal", "--set", "training.epoch=1"], "key 'epoch' is unknown; known: batch"),
+    (["evaluate", "missing", "--data", "missing.csv"], "no such file"),
+    (["index", "missing", "--space", "missing"], "no such run folder"),
+    (["search", "bell", "--in", "missing"], "no collection here"),
+    (["search"], "Usage"),
+    (["search", "bell", "--sound", "x.wav"], "one of them; found 2"),
+    (["search", "bell", "--want", "smell"], "kind 'smell' is unknown; known: audio, image, text"),
+    (["search", "bell", "-k", "0"], "greater than or equal to 1"),
+    (["check", "missing.csv"], "missing.csv: no such file"),
+    (["world", "here", "--scenes", "1"], "scenes is 1; allowed"),
+    (["world", "here", "--noise", "1.5"], "noise is 1.5; allowed"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
+def test_a_mistake_gets_one_clear_message_and_exit_code_2(arguments, message, tmp_path):
+    result = triptych(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
+    assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+
+
+def test_an_unwritable_folder_is_named(quick, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "recipe.toml").write_text(quick.text())
+    result = triptych("train", tmp_path / "recipe.toml", "-o", tmp_path / "file" / "run")
+    assert result.returncode == 2
+    assert "file" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def interrupt(arguments, ready, tmp_path):
+    """Start a command, send Ctrl-C once `ready()` holds, and return its exit code and error output."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "triptych", *map(str, arguments)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+    )
+    deadline = time.monotonic() + 60
+    while not ready() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    return process.wait(60), process.communicate()[1]
+
+
+def test_ctrl_c_while_making_a_world_leaves_nothing(tmp_path):
+    code, errors = interrupt(["world", "w"], lambda: any(tmp_path.glob(".w.*/images/*")), tmp_path)
+    assert code == 130
+    assert "interrupted" in errors
+    assert "Traceback" not in errors
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_training_leaves_whole_files(quick, tmp_path):
+    (tmp_path / "long.toml").write_text(quick.text().replace("epochs = 2", "epochs = 500"))
+    run = tmp_path / "run"
+    code, errors = interrupt(["train", "long.toml", "-o", run], (run / "last.safetensors").exists, tmp_path)
+    assert code == 130
+    assert "Traceback" not in errors
+    assert not list(run.glob(".*")), "a half-written file is left"
+    assert triptych("search", "x", "--in", run).returncode == 2
+    from triptych.checkpoint import load
+
+    load(run / "last.safetensors")
