@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor, nn
+
+from triptych.errors import InputError
 
 Modality = Literal["audio", "image", "text"]
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
@@ -50,6 +53,13 @@ class Features:
     parts: Tensor  # (N, L, D)
     mask: Tensor  # (N, L) bool, True where real
 
+    def __post_init__(self) -> None:
+        whole, parts, mask = (tuple(t.shape) for t in (self.embedding, self.parts, self.mask))
+        if (len(whole), len(parts), len(mask)) != (2, 3, 2) or parts[:2] != mask or whole[0] != mask[0]:
+            raise InputError(f"embedding {whole}, parts {parts}, mask {mask}; need (N, D), (N, L, D), (N, L)")
+        if not self.mask.any(dim=1).all():
+            raise InputError(f"mask: row {int((~self.mask.any(dim=1)).nonzero()[0])} has no real part")
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -60,6 +70,16 @@ class Pair:
     match: Tensor  # (N, N) bool
     similarity: Similarity
     teacher: Tensor | None = None  # (N, C)
+
+    def __post_init__(self) -> None:
+        n, m = len(self.a.embedding), len(self.b.embedding)
+        if n == 0 or n != m:
+            raise InputError(f"a has {n} rows and b has {m}; row i of a belongs with row i of b, and one is the least")
+        if self.match.shape != (n, n) or self.match.dtype != torch.bool:
+            raise InputError(f"match is {tuple(self.match.shape)} {self.match.dtype}; need ({n}, {n}) torch.bool")
+        for name, features in (("a", self.a), ("b", self.b)):
+            if not torch.isfinite(features.embedding).all():
+                raise InputError(f"{name}.embedding holds NaN or infinity")
 
     def scores(self) -> Tensor:
         """Every row of a against every row of b."""

@@ -4,6 +4,7 @@ TriptychError           catch this one to catch them all
 ├── UsageError          the command or call does not make sense as it stands
 ├── RecipeError         a recipe has an unknown key, a wrong value or parts that do not fit together
 ├── ManifestError       a manifest cannot be used as it is; the message names row and column
+├── InputError          numbers given to a mechanism make no sense: shapes, NaN, an empty batch, a range
 ├── MediaError          one file cannot be read as sound, picture or text; batch work skips it and lists it
 ├── CheckpointError     a saved space or run cannot be read, or does not belong here
 ├── TrainingError       training cannot start or cannot go on
@@ -31,6 +32,10 @@ class RecipeError(TriptychError):
 
 class ManifestError(TriptychError):
     """A manifest cannot be used as it is."""
+
+
+class InputError(TriptychError):
+    """Numbers given to a mechanism make no sense; the message names the argument and what was found."""
 
 
 class MediaError(TriptychError):
