@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from triptych.contracts import Batch, Encoder, Modality, Objective
 from triptych.data import manifest
 from triptych.data.loader import Loader
-from triptych.errors import TrainingError
+from triptych.errors import InputError, TrainingError
 from triptych.evaluation.evaluate import sources_of
 from triptych.objectives import OBJECTIVES
 from triptych.progress import progress
@@ -60,13 +60,13 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
             for step, batch in enumerate(loader.epoch(epoch)):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(recipe, epoch * steps + step, epochs * steps)
-                values = take_step(space, terms, optimizer, batch, recipe.training.clip)
-                broken = [name for name, value in values.items() if not math.isfinite(value)]
-                if broken:
+                try:
+                    values = take_step(space, terms, optimizer, batch, recipe.training.clip)
+                except InputError as error:
                     raise TrainingError(
-                        f"epoch {epoch + 1}, step {step + 1}: {', '.join(broken)} became NaN or infinite; the last "
-                        f"good epoch is kept in {run.folder}. Try a smaller training.learning_rate"
-                    )
+                        f"epoch {epoch + 1}, step {step + 1}: {error}; the last good epoch is kept in {run.folder}. "
+                        "Try a smaller training.learning_rate"
+                    ) from error
                 totals.update(values)
                 seen += len(batch.group)
                 rate = seen / (time.monotonic() - started)
@@ -82,16 +82,18 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
 def take_step(
     space: Space, terms: Terms, optimizer: torch.optim.Optimizer, batch: Batch, clip: float
 ) -> dict[str, float]:
-    """One step down the gradient; returns every term and their sum. A loss that is not finite changes nothing."""
+    """One step down the gradient; returns every term and their sum. A loss that is not finite is an InputError."""
     values = terms(space, batch)
+    for name, value in values.items():
+        if not torch.isfinite(value):
+            raise InputError(f"{name} became NaN or infinite")
     loss = torch.stack(list(values.values())).sum()
-    if torch.isfinite(loss):
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(space.parameters(), clip)
-        optimizer.step()
-        space.similarity.after_step()
-        terms.after_step()
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    nn.utils.clip_grad_norm_(space.parameters(), clip)
+    optimizer.step()
+    space.similarity.after_step()
+    terms.after_step()
     return {name: value.item() for name, value in values.items()} | {"loss": loss.item()}
 
 
@@ -113,7 +115,10 @@ class Terms(nn.Module):
         values: dict[str, Tensor] = {}
         for (name, a, b, weight), objective in zip(self.uses, self.objectives, strict=True):
             if a in features and b in features:
-                terms = objective(space.pair(features[a], features[b], batch))
+                try:
+                    terms = objective(space.pair(features[a], features[b], batch))
+                except InputError as error:
+                    raise InputError(f"{name}: {error}") from error
                 values |= {f"{name}.{term}": weight * value for term, value in terms.items()}
         return values
 
