@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triptych.errors import RecipeError
-from triptych.recipe import Recipe, shipped
+from triptych.recipe import Part, Recipe, shipped
 
 SMALL = """
 name = "small"
@@ -54,6 +54,7 @@ def test_the_text_writes_every_default_out():
         ("training.batch=1", "training.batch = 1: must be between 2 and"),
         ("objectives.0.name=infonc", "objective 'infonc' is unknown"),
         ("objectives.0.tau=1", "objectives.0: key 'tau' is unknown; known: learn_temperature, name, pairs"),
+        ("objectives.0.similarity.name=cosin", "objectives.0.similarity: similarity 'cosin' is unknown"),
         ("objectives.0.pairs=[]", "objectives.0: say for which pairs"),
         ("objectives.0.pairs=[['audio','image']]", "[audio, image]: give two of audio, text"),
         ("objectives.0.pairs=[['audio']]", "objectives.0.pairs = ['audio']: must be a list of the form"),
@@ -80,6 +81,7 @@ def test_changes_reach_every_kind_of_value():
             "space.encoders.audio.mels=32",
             "objectives.0.temperature=0.5",
             "objectives.0.learn_temperature=false",
+            "objectives.0.similarity.name=cosine",
         ],
     )
     assert recipe.training.epochs == 3
@@ -88,6 +90,8 @@ def test_changes_reach_every_kind_of_value():
     assert recipe.space.encoders["audio"].settings["mels"] == 32
     assert recipe.objectives[0].settings["temperature"] == 0.5
     assert recipe.objectives[0].settings["learn_temperature"] is False
+    assert recipe.objectives[0].similarity == Part("cosine")
+    assert Recipe.parse(recipe.text()) == recipe
 
 
 @pytest.mark.parametrize("text", ["", "name = ", "[space]\nwidth = 3", "objectives = 3\n[space]", "\x00"])

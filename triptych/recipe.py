@@ -38,6 +38,7 @@ class ObjectiveUse:
     pairs: tuple[tuple[Modality, Modality], ...]
     weight: float = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
+    similarity: Part | None = None  # another than the space's own, for this objective alone
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ class Recipe:
         plain["space"]["similarity"] = _flat(plain["space"]["similarity"])
         plain["space"]["encoders"] = {m: _flat(part) for m, part in plain["space"]["encoders"].items()}
         plain["objectives"] = [_flat(use) for use in plain["objectives"]]
+        for use in plain["objectives"]:
+            similarity = use.pop("similarity")
+            if similarity:
+                use["similarity"] = _flat(similarity)
         return tomli_w.dumps({key: plain[key] for key in ("name", "about", "data", "space", "objectives", "training")})
 
 
@@ -209,13 +214,16 @@ def _space(table: Table) -> SpaceRecipe:
 
 def _objective(table: Any, where: str) -> ObjectiveUse:
     table = _section(table, where)
-    own = {key: value for key, value in table.items() if key not in {"pairs", "weight"}}
-    part = _part(own, OBJECTIVES, "objective", where, also={"pairs", "weight"})
+    uses = {"pairs", "weight", "similarity"}
+    own = {key: value for key, value in table.items() if key not in uses}
+    part = _part(own, OBJECTIVES, "objective", where, also=uses)
+    similarity = table.get("similarity")
     return ObjectiveUse(
         name=part.name,
         pairs=_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{where}.pairs"),
         weight=_value(table.get("weight", 1.0), float, f"{where}.weight"),
         settings=part.settings,
+        similarity=_part(similarity, SIMILARITIES, "similarity", f"{where}.similarity") if similarity else None,
     )
 
 

@@ -61,9 +61,9 @@ class Space(nn.Module):
         mean = (parts * weight).sum(dim=1) / weight.sum(dim=1).clamp_min(1)
         return Features(onto(self.recipe.space.geometry, mean), parts, mask)
 
-    def pair(self, a: Features, b: Features, batch: Batch) -> Pair:
-        """Two modalities of one batch as a pair."""
-        return Pair(a, b, batch.group[:, None] == batch.group, self.similarity, batch.teacher)
+    def pair(self, a: Features, b: Features, batch: Batch, similarity: Similarity | None = None) -> Pair:
+        """Two modalities of one batch as a pair, scored by the space's own similarity or by another."""
+        return Pair(a, b, batch.group[:, None] == batch.group, similarity or self.similarity, batch.teacher)
 
     @torch.inference_mode()
     def embed(

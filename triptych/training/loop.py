@@ -11,14 +11,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from triptych.contracts import Batch, Encoder, Modality, Objective
+from triptych.contracts import Batch, Encoder, Modality, Objective, Similarity
 from triptych.data import manifest
 from triptych.data.loader import Loader
-from triptych.errors import InputError, TrainingError
+from triptych.errors import InputError, RecipeError, TrainingError
 from triptych.evaluation.evaluate import sources_of
 from triptych.objectives import OBJECTIVES
 from triptych.progress import progress
-from triptych.recipe import Recipe
+from triptych.recipe import ObjectiveUse, Recipe
+from triptych.similarities import SIMILARITIES
 from triptych.space import Space
 from triptych.training.run import Run, restore_optimizer
 
@@ -102,24 +103,32 @@ class Terms(nn.Module):
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
-        self.uses: list[tuple[str, Modality, Modality, float]] = []
+        self.uses: list[tuple[str, Modality, Modality, ObjectiveUse]] = []
         self.objectives = nn.ModuleList()
+        self.similarities: list[Similarity | None] = []
         for use in recipe.objectives:
             for a, b in use.pairs:
-                self.uses.append((f"{use.name}({a},{b})", a, b, use.weight))
+                own = use.similarity
+                similarity = SIMILARITIES[own.name](**own.settings) if own else None
+                if similarity and list(similarity.parameters()):
+                    raise RecipeError(f"{use.name}: similarity {own} learns; only the space's own similarity may")
+                name = f"{use.name}({a},{b})"
+                again = sum(used.startswith(name) for used, *_ in self.uses)
+                self.uses.append((f"{name}#{again + 1}" if again else name, a, b, use))
                 self.objectives.append(OBJECTIVES[use.name](**use.settings))
+                self.similarities.append(similarity)
 
     def forward(self, space: Space, batch: Batch) -> dict[str, Tensor]:
         """Every term whose two modalities are in the batch, weighted."""
         features = {m: space(m, batch.inputs[m], batch.masks[m]) for m in batch.inputs}
         values: dict[str, Tensor] = {}
-        for (name, a, b, weight), objective in zip(self.uses, self.objectives, strict=True):
+        for (name, a, b, use), objective, similarity in zip(self.uses, self.objectives, self.similarities, strict=True):
             if a in features and b in features:
                 try:
-                    terms = objective(space.pair(features[a], features[b], batch))
+                    terms = objective(space.pair(features[a], features[b], batch, similarity))
                 except InputError as error:
                     raise InputError(f"{name}: {error}") from error
-                values |= {f"{name}.{term}": weight * value for term, value in terms.items()}
+                values |= {f"{name}.{term}": use.weight * value for term, value in terms.items()}
         return values
 
     def after_step(self) -> None:
