@@ -12,6 +12,7 @@ help:  ## this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "triptych needs Python 3.11 or newer; found %d.%d. Try: make PYTHON=python3.12" % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing into .venv: about a minute and a half"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
@@ -33,6 +34,6 @@ docs: $(READY)  ## write docs/mechanisms.md from the docstrings, and the picture
 bench: $(READY)  ## speed, side by side in one run
 	$(BIN)/python -m bench
 
-clean:  ## remove the environment and everything a command has made here
+clean:  ## remove the environment, the demo and the caches; runs and collections stay
 	rm -rf .venv demo build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,6 +23,12 @@ QUICK = [
 ]
 
 
+def identical(first, second) -> bool:
+    """Whether two spaces have the same weights, bit by bit."""
+    one, other = first.state_dict(), second.state_dict()
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
 @pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
     """The manifest of 80 scenes."""

@@ -1,12 +1,17 @@
 """Saving and loading: whole, atomic, and clear about files that are not ours."""
 
+import json
+import os
+
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
-from triptych.checkpoint import find, fingerprint, identical, load, replacing, save
+from tests.conftest import identical
+from triptych.checkpoint import find, fingerprint, load, replacing, save
 from triptych.contracts import Source
-from triptych.errors import CheckpointError
+from triptych.errors import CheckpointError, TriptychError
 
 
 def test_a_space_comes_back_with_weights_recipe_and_words(run, tmp_path):
@@ -18,6 +23,40 @@ def test_a_space_comes_back_with_weights_recipe_and_words(run, tmp_path):
     query = Source("text", "two red bells")
     assert torch.equal(space.embed_one(query).embedding, copy.embed_one(query).embedding)
     assert fingerprint(run) == fingerprint(run / "space.safetensors")
+
+
+def test_the_same_space_gives_the_same_bytes(run, tmp_path):
+    space = load(run)
+    for number in range(6):
+        save(space, tmp_path / f"{number}.safetensors")
+    assert len({fingerprint(tmp_path / f"{number}.safetensors") for number in range(6)}) == 1
+
+
+def test_others_may_read_what_we_write(run):
+    mask = os.umask(0)
+    os.umask(mask)
+    assert (run / "space.safetensors").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_changed_headers_and_weights_are_named(run, tmp_path):
+    with safe_open(run / "space.safetensors", framework="pt") as file:
+        header = json.loads(file.metadata()["triptych"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    path = tmp_path / "changed.safetensors"
+    nan = {**tensors, "space.projections.text.weight": tensors["space.projections.text.weight"] * float("nan")}
+    cases = [
+        ({**header, "files": {"text": {"tokenizer.json": "no"}}}, tensors, "tokenizer.json cannot be read"),
+        ({**header, "files": 3}, tensors, "do not fit together"),
+        ({k: v for k, v in header.items() if k != "recipe"}, tensors, "do not fit together"),
+        ({**header, "recipe": "name = 3"}, tensors, "the recipe in"),
+        (header, dict(list(tensors.items())[1:]), "do not fit together"),
+        (header, nan, "projections.text.weight hold NaN"),
+        ([], tensors, "not a space saved by triptych"),
+    ]
+    for changed, weights, message in cases:
+        save_file(weights, path, metadata={"triptych": json.dumps(changed)})
+        with pytest.raises(TriptychError, match=message):
+            load(path)
 
 
 def test_identical_sees_one_changed_weight(run):

@@ -24,17 +24,22 @@ from triptych.recipe import Recipe
 from triptych.space import Space
 
 SPACE_FILE = "space.safetensors"
-FORM = "triptych-space-1"
+HEADER, FORM = "triptych", "space-1"
+PART = ".part"
 
 
 def save(space: Space, path: Path, extra: dict[str, Tensor] | None = None, notes: dict[str, str] | None = None) -> None:
     """Write a space, and what else a trainer wants to find again, to one file."""
     tensors = {f"space.{name}": value for name, value in space.state_dict().items()} | (extra or {})
     files = {m: space.encoder(m).files() for m in space.modalities}
-    header = {"form": FORM, "recipe": space.recipe.text(), "files": json.dumps(files)}
-    with replacing(path) as temporary:
-        plain = {name: value.contiguous() for name, value in tensors.items()}
-        save_file(plain, temporary, metadata=header | (notes or {}))
+    header = {"form": FORM, "recipe": space.recipe.text(), "files": files} | (notes or {})
+    plain = {name: value.contiguous() for name, value in tensors.items()}
+    try:
+        with replacing(path) as temporary:
+            # One key, as safetensors writes several in an order of its own: the same space must give the same bytes.
+            save_file(plain, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
+    except SafetensorError as error:
+        raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
 def load(path: str | Path) -> Space:
@@ -42,23 +47,25 @@ def load(path: str | Path) -> Space:
     return load_all(path)[0]
 
 
-def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, str]]:
+def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
     """A space, the other tensors of its file, and the header."""
     path = find(path)
     tensors, header = _read(path)
     if header.get("form") != FORM:
-        raise CheckpointError(
-            f"{path}: not a space saved by triptych (its form is {header.get('form', 'not given')!r})"
-        )
-    space = Space(Recipe.parse(header["recipe"], where=f"the recipe in {path}"))
-    for modality, files in json.loads(header["files"]).items():
-        if files:
-            space.encoder(modality).restore(files)
+        raise CheckpointError(f"{path}: not a space saved by triptych; `triptych train` makes one")
     own = {name.removeprefix("space."): tensors.pop(name) for name in list(tensors) if name.startswith("space.")}
     try:
+        space = Space(Recipe.parse(header["recipe"], where=f"the recipe in {path}"))
+        for modality in space.modalities:
+            files = header["files"].get(modality)
+            if files:
+                space.encoder(modality).restore(files)
         space.load_state_dict(own)
-    except RuntimeError as error:
-        raise CheckpointError(f"{path}: the weights do not fit the recipe in the file: {error}") from error
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: its parts do not fit together ({error}); the file has been changed") from error
+    for name, value in space.named_parameters():
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{path}: the weights {name} hold NaN or infinity; train the space again")
     return space.eval(), tensors, header
 
 
@@ -77,19 +84,20 @@ def find(path: str | Path) -> Path:
 
 def fingerprint(path: str | Path) -> str:
     """A hash of a saved space, by which a collection knows its own."""
-    digest = hashlib.sha256(find(path).read_bytes())
-    return digest.hexdigest()[:16]
+    with find(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
+        temporary.chmod(0o666 & ~_umask())  # mkstemp's own mode would hide the file from everybody else
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -97,16 +105,36 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def write_text(path: Path, text: str) -> None:
+    """Write a text file that is replaced whole or not at all."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def remains(folder: Path) -> set[str]:
+    """The names of temporary files that a killed process has left in a folder."""
+    return {path.name for path in folder.glob(f".*{PART}")}
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a killed process has left in a folder of ours."""
+    for name in remains(folder):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
-            header: dict[str, Any] = file.metadata() or {}
-            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118 - not a dict
-    except (SafetensorError, OSError, ValueError) as error:
+            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); it may be cut short") from error
-
-
-def identical(first: Space, second: Space) -> bool:
-    """Whether two spaces have the same weights, bit by bit."""
-    one, other = first.state_dict(), second.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: not a space saved by triptych; `triptych train` makes one")
+    return tensors, header

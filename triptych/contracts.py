@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from triptych.errors import InputError
 
-Modality = Literal["audio", "image", "text"]
+Modality = Literal["image", "audio", "text"]  # in this order wherever two of them make a pair
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 
 

@@ -14,6 +14,7 @@ Each message says what is wrong, what was found and what to do. The command line
 exits with code 2. Errors that are not in this tree are our bugs.
 """
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -52,6 +53,13 @@ class TrainingError(TriptychError):
 
 class CollectionError(TriptychError):
     """A collection cannot be read, or was made with another space."""
+
+
+def check_range(name: str, value: float, least: float, most: float = math.inf) -> None:
+    """The one sentence for every number that is out of its range; NaN and infinity are out of every range."""
+    if not least <= value <= most or math.isinf(value):
+        allowed = f"at least {least:g}" if math.isinf(most) else f"between {least:g} and {most:g}"
+        raise RecipeError(f"{name} = {value}: must be {allowed}")
 
 
 def unknown(kind: str, found: str, known: Iterable[str]) -> str:

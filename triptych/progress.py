@@ -11,6 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 
+WIDE = 100
+
+
+def tell(message: str, show: bool = True) -> None:
+    """One line about long work, on the error stream."""
+    if show:
+        Console(stderr=True).print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
+
+
 class Bar:
     """Tells how far a piece of work is."""
 
@@ -28,9 +37,10 @@ class Bar:
 def progress(title: str, total: int, show: bool = True) -> Iterator[Bar]:
     """A bar for `total` steps, on the error stream so that results can be piped."""
     console = Console(stderr=True)
+    bar = [BarColumn(bar_width=24)] if console.width >= WIDE else []  # on a narrow terminal the numbers come first
     live = Progress(
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        *bar,
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),

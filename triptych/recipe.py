@@ -13,7 +13,7 @@ import tomli_w
 
 from triptych.contracts import MODALITIES, Modality
 from triptych.encoders import ENCODERS
-from triptych.errors import RecipeError, unknown
+from triptych.errors import RecipeError, check_range, unknown
 from triptych.objectives import OBJECTIVES
 from triptych.similarities import SIMILARITIES
 
@@ -56,7 +56,8 @@ class DataRecipe:
     """Which rows to learn from."""
 
     manifest: str = ""
-    train: str = "train"
+    train: str = "train"  # the split to learn from
+    test: str = "test"  # the split to measure on
     allow_outside: bool = False  # may files lie outside the manifest's folder?
     workers: int = 2
     memory_mb: int = 2000  # prepared inputs kept between epochs; beyond it, files are decoded again
@@ -108,7 +109,8 @@ class Recipe:
         try:
             return _recipe(table)
         except RecipeError as error:
-            raise RecipeError(f"{where}: {error}") from error
+            changed = f" with {', '.join(changes)}" if changes else ""
+            raise RecipeError(f"{where}{changed}: {error}") from error
 
     def text(self) -> str:
         """The whole recipe as TOML, every default written out; parsing it gives an equal recipe."""
@@ -135,6 +137,8 @@ def _find(name_or_path: str | Path) -> Path:
     if str(name_or_path) in known:
         return known[str(name_or_path)]
     path = Path(name_or_path)
+    if path.suffix.lower() in {".csv", ".jsonl", ".parquet"}:
+        raise RecipeError(f"{path} is a manifest, not a recipe; write: triptych train RECIPE --data {path}")
     if path.suffix == ".toml" or path.exists():
         if not path.is_file():
             raise RecipeError(f"recipe {path}: no such file; or name one of: {', '.join(known)}")
@@ -172,7 +176,7 @@ def _step(place: Any, key: str, change: str) -> Any:
 
 
 def _index(place: list[Any], key: str, change: str) -> int:
-    if not key.isdigit() or int(key) >= len(place):
+    if not key.isdecimal() or int(key) >= len(place):
         raise RecipeError(f"--set {change!r}: {key!r} is not one of the entries 0 to {len(place) - 1}")
     return int(key)
 
@@ -217,13 +221,14 @@ def _objective(table: Any, where: str) -> ObjectiveUse:
     uses = {"pairs", "weight", "similarity"}
     own = {key: value for key, value in table.items() if key not in uses}
     part = _part(own, OBJECTIVES, "objective", where, also=uses)
-    similarity = table.get("similarity")
     return ObjectiveUse(
         name=part.name,
         pairs=_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{where}.pairs"),
         weight=_value(table.get("weight", 1.0), float, f"{where}.weight"),
         settings=part.settings,
-        similarity=_part(similarity, SIMILARITIES, "similarity", f"{where}.similarity") if similarity else None,
+        similarity=_part(table["similarity"], SIMILARITIES, "similarity", f"{where}.similarity")
+        if "similarity" in table
+        else None,
     )
 
 
@@ -296,9 +301,9 @@ def _check(recipe: Recipe) -> None:
         ("training.clip", training.clip, 1e-12, 1e12),
         ("training.seed", training.seed, 0, 1 << 32),
     ]
+    ranges += [(f"objectives.{i}.weight", use.weight, 0, 1e12) for i, use in enumerate(recipe.objectives)]
     for key, value, least, most in ranges:
-        if not least <= value <= most:
-            raise RecipeError(f"{key} = {value}: must be between {least} and {most}")
+        check_range(key, value, least, most)
     if len(space.encoders) < 2:
         raise RecipeError(f"space.encoders: at least two of {', '.join(MODALITIES)}; found {list(space.encoders)}")
     for modality, part in space.encoders.items():
@@ -310,6 +315,11 @@ def _check(recipe: Recipe) -> None:
         for a, b in use.pairs:
             if a == b or a not in space.encoders or b not in space.encoders:
                 raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: give two of {', '.join(space.encoders)}")
+            if MODALITIES.index(a) > MODALITIES.index(b):
+                raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: write it as [{b}, {a}]")
+    for modality in space.encoders:
+        if not any(modality in pair for use in recipe.objectives for pair in use.pairs):
+            raise RecipeError(f"space.encoders.{modality}: no objective trains it; add a pair with it, or leave it out")
 
 
 def _flat(part: dict[str, Any]) -> dict[str, Any]:

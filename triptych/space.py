@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Batch, Encoder, Features, Modality, Pair, Similarity, Source
+from triptych.contracts import MODALITIES, Batch, Encoder, Features, Modality, Pair, Similarity, Source
 from triptych.data.loader import collate, prepared
 from triptych.encoders import ENCODERS
 from triptych.errors import MediaError, UsageError, unknown
@@ -65,30 +65,51 @@ class Space(nn.Module):
         """Two modalities of one batch as a pair, scored by the space's own similarity or by another."""
         return Pair(a, b, batch.group[:, None] == batch.group, similarity or self.similarity, batch.teacher)
 
+    def scores(self, query: Features, query_is: Modality, gallery: Features, gallery_is: Modality) -> Tensor:
+        """Queries of one modality against a gallery of another: (Q, M).
+
+        Not every similarity is symmetric, so it always gets the two in the order of MODALITIES, as in training.
+        """
+        if MODALITIES.index(query_is) > MODALITIES.index(gallery_is):
+            return self.similarity(gallery, query).T
+        return self.similarity(query, gallery)
+
     @torch.inference_mode()
     def embed(
-        self, sources: Iterable[Source], modality: Modality, batch: int = 64, workers: int = 2, bar: Bar | None = None
+        self,
+        sources: Iterable[Source],
+        modality: Modality,
+        batch: int = 64,
+        workers: int = 2,
+        bar: Bar | None = None,
+        parts: bool = True,
     ) -> Embedded:
-        """Embed sources of one modality, in order; those that cannot be read are listed, not lost."""
+        """Embed sources of one modality, in order; those that cannot be read are listed, not lost.
+
+        Without parts, each item's only part is its embedding: a similarity that reads no parts needs no more.
+        """
         was_training = self.training
         self.eval()
         read: list[int] = []
         features: list[Features] = []
         failures: dict[Source, str] = {}
         stream = enumerate(prepared(sources, self.encoder(modality), workers))
-        while chunk := list(islice(stream, batch)):
-            tensors = []
-            for position, (source, tensor) in chunk:
-                if isinstance(tensor, MediaError):
-                    failures[source] = str(tensor)
-                else:
-                    read.append(position)
-                    tensors.append(tensor)
-            if tensors:
-                features.append(self(modality, *collate(tensors)))
-            if bar:
-                bar.advance(len(chunk))
-        self.train(was_training)
+        try:
+            while chunk := list(islice(stream, batch)):
+                tensors = []
+                for position, (source, tensor) in chunk:
+                    if isinstance(tensor, MediaError):
+                        failures[source] = str(tensor)
+                    else:
+                        read.append(position)
+                        tensors.append(tensor)
+                if tensors:
+                    found = self(modality, *collate(tensors))
+                    features.append(found if parts else alone(found.embedding))
+                if bar:
+                    bar.advance(len(chunk))
+        finally:
+            self.train(was_training)
         return Embedded(read, joined(features, self.recipe.space.width), failures)
 
     def embed_one(self, source: Source) -> Features:
@@ -108,10 +129,15 @@ def onto(geometry: Geometry, z: Tensor) -> Tensor:
     return z
 
 
+def alone(embedding: Tensor) -> Features:
+    """Features of embeddings without parts: each is its own only part."""
+    return Features(embedding, embedding.unsqueeze(1), torch.ones(len(embedding), 1, dtype=torch.bool))
+
+
 def joined(features: list[Features], width: int) -> Features:
     """Batches of features as one, parts padded to the longest."""
     if not features:
-        return Features(torch.empty(0, width), torch.empty(0, 1, width), torch.empty(0, 1, dtype=torch.bool))
+        return alone(torch.empty(0, width))
     longest = max(f.parts.shape[1] for f in features)
     return Features(
         torch.cat([f.embedding for f in features]),

@@ -29,19 +29,19 @@ def test_every_format_gives_the_same_rows(folder: Path, form: str) -> None:
     assert (x.group, x.split, x.label, x.start, x.end) == ("g", "train", "dog", None, None)
     assert (y.audio, y.texts, y.label) == (folder / "sub" / "c.wav", ('says "hi",\nloud',), None)
     assert (z.video, z.texts, z.start, z.end) == (folder / "a.mp4", ("ein Vögelchen 🐦",), 1.5, 2.0)
-    assert z.group == f"row-{z.number}"
+    assert z.group == f"(row-{z.number})"
     assert x.modalities == z.modalities == ("audio", "image", "text")
 
 
 def test_rows_without_id_and_group_get_their_own(folder: Path) -> None:
     rows = read(save(folder / "m.jsonl", [{"audio": "a.wav", "text": "a"}, {"audio": "b.wav", "text": "b"}])).rows
-    assert [(row.id, row.group) for row in rows] == [("row-1", "row-1"), ("row-2", "row-2")]
+    assert [(row.id, row.group) for row in rows] == [("row-1", "(row-1)"), ("row-2", "(row-2)")]
 
 
 def test_numbers_and_gaps_of_pandas_become_words(folder: Path) -> None:
     rows = [{"id": 7, "text": "a", "label": 3.0, "group": float("nan"), "split": 1.5, "start": None}]
     (row,) = read(save(folder / "m.jsonl", rows)).rows
-    assert (row.id, row.label, row.group, row.split, row.start) == ("7", "3", "row-1", "1.5", None)
+    assert (row.id, row.label, row.group, row.split, row.start) == ("7", "3", "(row-1)", "1.5", None)
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])

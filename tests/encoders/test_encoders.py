@@ -60,6 +60,15 @@ def test_neighbours_and_order_change_nothing(encoder, sources):
         assert torch.allclose(one, other, atol=1e-5)
 
 
+def test_what_stands_in_the_padding_changes_nothing(encoder, sources):
+    inputs, mask = collate([encoder.prepare(source) for source in sources[encoder.modality]])
+    garbage = inputs.clone()
+    garbage[~mask] = 7
+    with torch.inference_mode():
+        (clean, clean_mask), (dirty, _) = encoder(inputs, mask), encoder(garbage, mask)
+    assert torch.allclose(clean[clean_mask], dirty[clean_mask], atol=1e-6)
+
+
 def test_different_sources_differ_and_parts_are_ordered(encoder, sources):
     first, second = parts_of(encoder, sources[encoder.modality][2:])
     shortest = min(len(first), len(second))
@@ -121,6 +130,17 @@ def test_mistakes_are_explained():
     text.learn(Source("text", c) for c in CAPTIONS)
     with pytest.raises(MediaError, match="holds no words"):
         text.prepare(Source("text", " \n "))
+    for name, settings in [
+        ("audio_cnn", {"hop_ms": 0.0}),
+        ("audio_cnn", {"rate": 0}),
+        ("audio_cnn", {"seconds": float("nan")}),
+        ("image_cnn", {"width": 0}),
+        ("text_transformer", {"heads": 0}),
+        ("text_transformer", {"layers": 0}),
+        ("text_transformer", {"vocabulary": 10}),
+    ]:
+        with pytest.raises(RecipeError, match=f"{name}: {next(iter(settings))} = .*must be"):
+            ENCODERS[name](**settings)
     for name, settings in {
         "audio_cnn": {"mels": 20},
         "image_cnn": {"size": 60},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.similarities.test_similarities import features
 from triptych.contracts import Features
-from triptych.evaluation.retrieval import chance, measure, ranks
+from triptych.evaluation.retrieval import average_precision, chance, measure, ranks
 from triptych.similarities import SIMILARITIES
 
 COSINE = SIMILARITIES["cosine"]()
@@ -35,6 +35,28 @@ def test_ranks_follow_their_definition_whatever_the_block(query_group, gallery_g
         worse = sum(float(scores[i, j]) >= best for j, g in enumerate(gallery_group) if g != mine)
         assert found[i] == 1 + worse
         assert right[i] == gallery_group.count(mine)
+
+
+@given(
+    st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    st.integers(1, 12),
+    st.integers(0, 999),
+)
+def test_average_precision_follows_its_definition_whatever_the_block(query_group, gallery_group, cut, seed):
+    scores = torch.randint(0, 6, (len(query_group), len(gallery_group)), generator=torch.Generator().manual_seed(seed))
+    a, b = features(len(query_group)), features(len(gallery_group))
+    rows = {tuple(row): i for i, row in enumerate(a.embedding.tolist())}
+
+    def score(some, gallery):
+        return torch.stack([scores[rows[tuple(row)]].double() for row in some.embedding.tolist()])
+
+    found = average_precision(score, a, b, torch.tensor(query_group), torch.tensor(gallery_group), cut, block=2)
+    for i, mine in enumerate(query_group):
+        answers = sorted((-int(scores[i, j]), g == mine) for j, g in enumerate(gallery_group))  # ties: wrong ones first
+        hits = [rank for rank, (_, right) in enumerate(answers, start=1) if right]
+        expected = sum(k / rank for k, rank in enumerate(hits, start=1) if rank <= cut) / max(len(hits), 1)
+        assert found[i].item() == pytest.approx(expected)
 
 
 def test_a_collapsed_space_never_scores():

@@ -33,7 +33,7 @@ def files(world, tmp_path):
 @pytest.fixture
 def collection(run, files, tmp_path):
     collection = Collection.create(tmp_path / "collection", run)
-    collection.index(list(items_in(files, collection.space)), show=False)
+    collection.index(items_in(files, collection.space), files, show=False)
     return collection
 
 
@@ -72,16 +72,52 @@ def test_it_comes_back_as_it_was_and_embeds_only_what_is_new(collection, files):
     images[0].write_bytes(images[1].read_bytes())  # changed
     images[2].unlink()  # gone
     shutil.copy(images[3], files / "images" / "new.png")
-    done = again.index(list(items_in(files, again.space)), show=False)
+    done = again.index(items_in(files, again.space), files, show=False)
     assert (done.added, done.kept, done.dropped) == (2, 9, 1)
     assert len(Collection.open(collection.folder)) == 11
+
+
+def test_two_folders_share_a_collection(collection, files, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    shutil.copy(next((files / "images").iterdir()), other / "again.png")
+    done = collection.index(items_in(other, collection.space), other, show=False)
+    assert (done.added, done.kept, done.dropped) == (1, 0, 0)
+    assert len(collection) == 12
+    (other / "again.png").unlink()
+    done = collection.index(items_in(other, collection.space), other, show=False)
+    assert (done.added, done.kept, done.dropped) == (0, 0, 1)
+    assert len(Collection.open(collection.folder)) == 11
+
+
+def test_a_file_of_several_rows_is_one_item_with_all_captions(run, files, tmp_path):
+    picture = next((files / "images").iterdir())
+    items = [Item(Source("image", picture), ("a bell",)), Item(Source("image", picture), ("one bell", "a bell"))]
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(items, files, show=False)
+    assert [e.item.captions for e in collection.entries] == [("a bell", "one bell")]
+    collection.index([Item(Source("image", picture), ("renamed",))], files, show=False)
+    hits = Collection.open(tmp_path / "collection").search(Source("image", picture), k=5)
+    assert [hit.captions for hit in hits] == [("renamed",)]
+
+
+def test_work_is_saved_on_the_way(run, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("triptych.search.collection.CHUNK", 4)
+    monkeypatch.setattr("triptych.search.collection.SAVE_SECONDS", 0.0)
+    saves = []
+    save = Collection._save
+    monkeypatch.setattr(Collection, "_save", lambda self, entries: (saves.append(len(entries)), save(self, entries)))
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(items_in(files, collection.space), files, show=False)
+    assert len(saves) >= 4
+    assert saves == sorted(saves)
 
 
 def test_broken_files_are_listed_and_the_rest_is_found(run, files, tmp_path):
     (files / "broken.wav").write_text("no sound")
     (files / "empty.txt").write_text("")
     collection = Collection.create(tmp_path / "collection", run)
-    done = collection.index(list(items_in(files, collection.space)), show=False)
+    done = collection.index(items_in(files, collection.space), files, show=False)
     assert len(collection) == 11
     assert sorted(Path(source.content).name for source in done.failures) == ["broken.wav", "empty.txt"]
 
@@ -100,10 +136,10 @@ def test_interrupted_work_is_kept(run, files, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Collection, "_embed", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        collection.index(items, show=False)
+        collection.index(items, files, show=False)
     monkeypatch.setattr(Collection, "_embed", embed)
     again = Collection.open(tmp_path / "collection")
-    done = again.index(items, show=False)
+    done = again.index(items, files, show=False)
     assert done.kept > 0
     assert done.kept + done.added == 11
 
@@ -111,7 +147,7 @@ def test_interrupted_work_is_kept(run, files, tmp_path, monkeypatch):
 def test_a_manifest_brings_its_captions(run, world, tmp_path):
     rows = manifest.read(world).rows[:4]
     collection = Collection.create(tmp_path / "collection", run)
-    collection.index(list(items_of(rows, collection.space)), show=False)
+    collection.index(items_of(rows, collection.space), world, show=False)
     picture = source_of(rows[0], "image")
     hit = collection.search(picture, ["image"], k=1)[0]
     assert hit.captions == rows[0].texts
@@ -123,9 +159,9 @@ def test_long_sounds_become_moments(run, tmp_path):
     pitch = np.repeat([200, 900, 2500], [80_000, 80_000, 40_000])
     soundfile.write(tmp_path / "long.wav", 0.3 * np.sin(2 * np.pi * pitch * np.arange(200_000) / 8000), 8000)
     found = list(moments(Item(Source("audio", tmp_path / "long.wav")), load(run)))
-    assert [(i.source.start, i.source.end) for i in found] == [(0, 10), (10, 20), (20, 25)]
+    assert [(i.source.start, i.source.end) for i in found] == [(0, 10), (10, 20), (15, 25)]
     collection = Collection.create(tmp_path / "collection", run)
-    collection.index(found, show=False)
+    collection.index(found, tmp_path, show=False)
     hit = collection.search(found[1].source, ["audio"], k=1)[0]
     assert (hit.start, hit.end) == (10, 20)
 

@@ -7,18 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from triptych.checkpoint import identical, load
+from tests.conftest import identical
+from triptych.checkpoint import load
 from triptych.data import manifest
-from triptych.errors import CheckpointError, TrainingError
+from triptych.data.loader import Loader
+from triptych.errors import CheckpointError, InputError, TrainingError
 from triptych.recipe import Recipe
-from triptych.training.loop import learning_rate, train
-from triptych.training.run import left_out
+from triptych.training.loop import Terms, learning_rate, take_step, train
+from triptych.training.run import Run, left_out
 
 
 def lines(folder):
@@ -63,6 +66,100 @@ def test_killed_and_resumed_gives_the_weights_of_an_unbroken_run(quick, tmp_path
     assert 1 <= len(lines(tmp_path / "killed")) < 5, "killed too late or too early to prove anything"
     assert identical(train(recipe, tmp_path / "killed", show=False), unbroken)
     assert [line["epoch"] for line in lines(tmp_path / "killed")] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("moment", ["space.safetensors", "last.safetensors", "metrics.jsonl"])
+def test_stopped_at_any_file_of_a_save_it_goes_on_to_the_same_weights(quick, run, tmp_path, monkeypatch, moment):
+    """Stop dead while the second epoch's file is being put in its place, leaving the temporary file as a kill would."""
+    folder = tmp_path / "run"
+    place, log, count = Path.replace, Run.log, Counter()
+
+    def stop(name):
+        count[name] += name == moment
+        if count[moment] == (3 if moment == "metrics.jsonl" else 2):
+            shutil.copy(folder / "recipe.toml", folder / f".{moment}.abc.part")
+            raise KeyboardInterrupt
+
+    def replacing(self, target):
+        stop(Path(target).name)
+        return place(self, target)
+
+    def logging(self, metrics):
+        log(self, metrics)
+        stop("metrics.jsonl")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replacing)
+        patch.setattr(Run, "log", logging)
+        with pytest.raises(KeyboardInterrupt):
+            train(quick, folder, show=False)
+    assert identical(train(quick, folder, show=False), load(run))
+    assert identical(load(folder), load(run))
+    assert [line["epoch"] for line in lines(folder)] == [1, 2]
+    assert not list(folder.glob(".*"))
+
+
+def some_batch(recipe, space):
+    rows = manifest.read(recipe.data.manifest).rows
+    encoders = {m: space.encoder(m) for m in space.modalities}
+    return next(Loader(rows, encoders, recipe.objectives[0].pairs, 8, 0).epoch(0))
+
+
+def test_an_objectives_weight_counts_and_two_on_one_pair_both_do(quick, run):
+    space = load(run)
+    (use,) = quick.objectives
+    one = Terms(quick)(space, some_batch(quick, space))
+    twice = replace(quick, objectives=(replace(use, weight=2.0), replace(use, weight=0.5)))
+    both = Terms(twice)(space, some_batch(quick, space))
+    assert len(both) == 2 * len(one)
+    for name, value in one.items():
+        pair, term = name.rsplit(".", 1)
+        assert both[name].item() == pytest.approx(2 * value.item())
+        assert both[f"{pair}#2.{term}"].item() == pytest.approx(0.5 * value.item())
+
+
+def test_a_step_is_clipped_and_brings_temperatures_back(quick, run):
+    space, terms = load(run), Terms(quick)
+    for objective in terms.objectives:
+        objective.state_dict()["log_scale"].fill_(4.6)
+    optimizer = torch.optim.SGD([*space.parameters(), *terms.parameters()], lr=1.0)
+    before = torch.cat([p.detach().flatten().clone() for p in space.parameters()])
+    take_step(space, terms, optimizer, some_batch(quick, space), clip=1e-3)
+    moved = torch.cat([p.detach().flatten() for p in space.parameters()]) - before
+    assert 0 < moved.norm() <= 1.001e-3
+    for objective in terms.objectives:
+        objective.state_dict()["log_scale"].fill_(6.0)
+    take_step(space, terms, optimizer, some_batch(quick, space), clip=1e-3)
+    assert all(o.state_dict()["log_scale"] <= 4.606 for o in terms.objectives)
+
+
+def test_a_gradient_that_is_not_a_number_changes_nothing(quick, run):
+    space, terms = load(run), Terms(quick)
+    before = [p.detach().clone() for p in space.parameters()]
+    first = next(space.parameters())
+    first.register_hook(lambda gradient: gradient * float("nan"))
+    optimizer = torch.optim.SGD(space.parameters(), lr=1.0)
+    with pytest.raises(InputError, match=r"the gradient of .* holds NaN"):
+        take_step(space, terms, optimizer, some_batch(quick, space), clip=1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, space.parameters(), strict=True))
+
+
+def test_restart_keeps_a_run_until_the_new_one_can_begin(quick, tmp_path):
+    train(quick, tmp_path / "run", show=False)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(TrainingError, match=r"notes\.txt"):
+        train(quick, tmp_path / "run", restart=True, show=False)
+    assert (tmp_path / "run" / "space.safetensors").exists()
+
+
+def test_when_nothing_can_be_read_it_says_so(quick, world, tmp_path):
+    folder = tmp_path / "world"
+    shutil.copytree(world.parent, folder)
+    for path in (folder / "images").iterdir():
+        path.write_bytes(b"broken")
+    recipe = replace(quick, data=replace(quick.data, manifest=str(folder / world.name)))
+    with pytest.raises(TrainingError, match=r"nothing could be read: \d+ files failed; the first: .*\.png"):
+        train(recipe, tmp_path / "run", show=False)
 
 
 def test_a_finished_run_is_left_as_it_is(quick, run):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +33,8 @@ def run(folder: Path, again: bool = False) -> None:
         pairs = make(WORLD, folder / "world", progress=lambda done, _: bar.advance(done - bar.done))
     table = manifest.read(pairs)
     held_out = table.split("test").rows
-    show.out.print(f"{len(table.split('train').rows)} scenes to learn from, {len(held_out)} held out")
+    counts = table.counts.splits
+    show.out.print(", ".join(f"{name} {count}" for name, count in counts.items()))
     show.out.print(f'for example: "{held_out[0].texts[0]}"')
 
     show.out.rule("2 · one space for all three, trained from scratch", align="left")
@@ -39,21 +42,25 @@ def run(folder: Path, again: bool = False) -> None:
     recipe = replace(recipe, data=replace(recipe.data, manifest=str(pairs)))
     train(recipe, folder / "run", restart=again)
 
-    show.out.rule("3 · does it find what belongs together? 450 held-out scenes, every direction", align="left")
+    show.out.rule(f"3 · does it find what belongs together? {len(held_out)} held-out scenes", align="left")
     result = evaluate(load(folder / "run"), held_out)
     show.out.print(show.recalls(result.directions))
 
     show.out.rule("4 · search the held-out files", align="left")
+    if again:
+        shutil.rmtree(folder / "collection", ignore_errors=True)  # of the space that was there before
     collection = Collection.create(folder / "collection", folder / "run")
-    collection.index(list(items_of(held_out, collection.space)))
+    collection.index(items_of(held_out, collection.space), pairs)
     _search(collection, held_out)
 
     show.out.rule(f"done in {time.monotonic() - started:.0f} s", align="left")
-    show.out.print(_NEXT.format(folder=folder), markup=False)
+    program = "triptych" if shutil.which("triptych") else show.from_here(Path(sys.argv[0]).absolute())
+    show.out.print(_NEXT.format(program=program, folder=folder))
 
 
 def _search(collection: Collection, rows: tuple[Row, ...]) -> None:
     """Queries in different directions; a hit is marked where it is the very scene the query came from."""
+    show.out.print("✓ marks the very scene that was asked for")
     picks = random.Random(1).sample(rows, 4)  # noqa: S311 - a fixed choice of examples, nothing secret
     directions: list[tuple[Modality, Modality]] = [
         ("text", "image"),
@@ -65,15 +72,16 @@ def _search(collection: Collection, rows: tuple[Row, ...]) -> None:
         words = max(row.texts, key=len)
         source = Source("text", words) if query == "text" else source_of(row, query)
         said = f'"{words}"' if query == "text" else f"{Path(source.content).name}  ({words})"
-        show.out.print(f"\n[bold]{query} → {want}[/]  ", end="")
-        show.out.print(said, markup=False)
+        show.out.print(f"\n{query} → {want}  ", style="bold", end="")
+        show.out.print(said)
         right = {str(row.image), str(row.audio), *row.texts}
         show.out.print(show.hits(collection.search(source, [want], k=3), right))
 
 
 _NEXT = """Next:
-  triptych search "three yellow birds" --in {folder}/collection
-  triptych search --sound {folder}/world/sounds/000007.wav --want image,text --in {folder}/collection
-  triptych evaluate {folder}/run --data {folder}/world/manifest.csv --split novel   (combinations it never saw)
-  triptych check pairs.csv                                      (your own files: see docs/manifest.md)
-  triptych train trimodal --data pairs.csv -o runs/mine"""
+  {program} search "two red bells high up" --in {folder}/collection
+  {program} search --sound {folder}/world/sounds/000007.wav --want picture --in {folder}/collection
+  {program} evaluate {folder}/run --data {folder}/world/manifest.csv --split novel
+Your own files: write down what belongs together as in docs/manifest.md, then
+  {program} check pairs.csv
+  {program} train trimodal --data pairs.csv -o runs/mine"""

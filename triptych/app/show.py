@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,26 +12,35 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from triptych.progress import tell
+
 if TYPE_CHECKING:
     from triptych.contracts import Hit
     from triptych.data.manifest import Manifest
     from triptych.evaluation.retrieval import Retrieval
+    from triptych.recipe import Recipe
 
 FIRST = 5  # how many problems of a kind are shown
+NARROW = 72  # columns
+FEW_STEPS = 300  # below this, encoders from scratch have hardly begun
 MANY = 12  # how many names of a kind are shown
-out = Console(highlight=False, soft_wrap=True)
-notes = Console(stderr=True, highlight=False, soft_wrap=True)
+# Without markup: a user's path may hold square brackets.
+out = Console(highlight=False, soft_wrap=True, markup=False)
+notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
 
 
 def recalls(directions: Iterable[Retrieval]) -> Table:
     """Recall in every direction with chance beside it."""
+    wide = out.width >= NARROW  # on a narrow terminal columns go, never digits
     table = Table(title="recall in %; chance is that of R@10", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → found", "items", "R@1", "R@5", "R@10", "chance", "R@10 ÷ chance", "median rank"):
+    rest = ("items", "R@10 ÷ chance", "median rank") if wide else ()
+    for heading in ("query → found", "R@1", "R@5", "R@10", "chance", *rest):
         table.add_column(heading, justify="left" if "→" in heading else "right", no_wrap=True)
     for d in directions:
         cells = [f"{100 * share:.1f}" for share in (d.recall[1], d.recall[5], d.recall[10], d.chance[10])]
         ratio = f"{d.recall[10] / d.chance[10]:.1f}×"
-        table.add_row(f"{d.query} → {d.gallery}", f"{d.items}", *cells, ratio, f"{d.median_rank:g}")
+        more = (f"{d.items}", ratio, f"{d.median_rank:g}") if wide else ()
+        table.add_row(f"{d.query} → {d.gallery}", *cells, *more)
     return table
 
 
@@ -41,49 +51,62 @@ def hits(found: Sequence[Hit], right: Container[str] = ()) -> Table:
         table.add_column(style=style, overflow="fold", no_wrap=bool(style))
     for hit in found:
         moment = "" if hit.start is None else f" [{hit.start:g}–{hit.end:g} s]"
-        name = "" if hit.modality == "text" else Path(hit.item).name + moment
+        name = "" if hit.modality == "text" else from_here(Path(hit.item)) + moment
         # Of several captions the longest: it says the most.
         words = hit.item if hit.modality == "text" else max(hit.captions, key=len, default="")
         mark = "✓" if hit.item in right else " "
-        table.add_row(f"{mark} {hit.score:.3f}", hit.modality, Text(name), Text(words))
+        table.add_row(f"{mark} {hit.score:6.3f}", hit.modality, Text(name), Text(words))
     return table
+
+
+def from_here(path: Path) -> str:
+    """A path as one would type it: from the current folder where the file lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def failed(messages: Collection[str]) -> None:
     """What could not be read: how many, the first few, and why."""
     if messages:
-        notes.print(f"[yellow]{len(messages)} could not be read and were left out:[/]")
+        tell(f"could not be read and left out: {len(messages)}")
         for message in list(messages)[:FIRST]:
-            notes.print(f"  {message}", markup=False)
+            notes.print(f"  {message}")
         if len(messages) > FIRST:
             notes.print(f"  … and {len(messages) - FIRST} more")
 
 
 def left_out(manifest: Manifest) -> None:
     """One line on the rows of a manifest that cannot be used."""
-    if manifest.counts.unusable:
-        notes.print(
-            f"{manifest.counts.unusable} rows cannot be used and were left out; "
-            f"`triptych check {manifest.path}` says why",
-            style="yellow",
-            markup=False,
-        )
+    counts = manifest.counts
+    if counts.unusable:
+        total = counts.rows + counts.unusable
+        tell(f"{counts.unusable} of {total} rows cannot be used; `triptych check {manifest.path}` says why")
+
+
+def trained(folder: Path, recipe: Recipe, steps: int) -> None:
+    """What to know and do after training."""
+    if steps < FEW_STEPS:
+        epochs = math.ceil(recipe.training.epochs * FEW_STEPS / max(1, steps))
+        tell(f"only {steps} steps: few rows want more epochs, such as --set training.epochs={epochs} --restart")
+    notes.print(f"next: triptych evaluate {folder} --data {recipe.data.manifest} --split {recipe.data.test}")
 
 
 def diagnosis(summary: Mapping[str, Any]) -> None:
     """What a manifest holds and everything that is wrong with it."""
     counts = summary["counts"]
-    out.print(f"{summary['path']}: {counts['rows']} rows, {counts['captions']} captions", markup=False)
+    total = counts["rows"] + counts["unusable"]
+    rows = f"{total} rows" if not counts["unusable"] else f"{counts['rows']} of {total} rows can be used"
+    out.print(f"{summary['path']}: {rows}, {counts['captions']} captions")
     for title in ("modalities", "pairs", "splits", "labels"):
         found = [f"{name} {number}" for name, number in counts[title].items() if number]
         shown = found if len(found) <= MANY else [*found[:MANY], f"… {len(found) - MANY} more"]
-        out.print(f"  {title:<11}{', '.join(shown) or 'none'}", markup=False)
+        out.print(f"  {title:<11}{', '.join(shown) or 'none'}")
     for group in summary["problems"]:
         colour = "red" if group["severity"] == "error" else "yellow"
-        out.print(f"[bold {colour}]{group['severity']}[/] {group['kind']}: {group['total']}")
+        out.print(f"{group['severity']}: {group['kind']}: {group['total']}", style=f"bold {colour}")
         for line in group["first"]:
-            out.print(f"  {line}", markup=False)
+            out.print(f"  {line}")
         if group["more"]:
             out.print(f"  … and {group['more']} more")
     if not summary["problems"]:
-        out.print("[green]nothing is wrong with it[/]")
+        out.print("nothing is wrong with it", style="green")

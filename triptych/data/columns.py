@@ -212,8 +212,8 @@ def _kind_by_ending(name: str) -> FileKind:
 
 
 def _seconds(cell: Any) -> float | None:
-    if cell is None or cell == "":
-        return None
+    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+        return None  # NaN is how pandas writes an empty number
     try:
         seconds = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):

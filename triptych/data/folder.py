@@ -58,5 +58,5 @@ class Folder:
     @staticmethod
     def _outside(name: str) -> UnfitError:
         return UnfitError(
-            "outside path", f"leaves the manifest's folder: {shown(name)}; if that is meant, allow it (allow_outside)"
+            "outside path", f"leaves the manifest's folder: {shown(name)}; if that is meant, allow it (--allow-outside)"
         )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -19,12 +22,18 @@ AHEAD = 2  # batches that are being prepared while one is used
 
 def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
     """What a row has of a modality; of several captions, the given one."""
+    if modality not in row.modalities:
+        raise UsageError(f"row {row.number} has no {modality}; it has {', '.join(row.modalities)}")
     if modality == "text":
         return Source("text", row.texts[caption % len(row.texts)])
-    path = (row.audio if modality == "audio" else row.image) or row.video
-    if path is None:
-        raise UsageError(f"row {row.number} has no {modality}; it has {', '.join(row.modalities)}")
+    path = (row.audio if modality == "audio" else row.image) or row.video or Path()
     return Source(modality, path, row.start, row.end) if modality == "audio" else Source(modality, path)
+
+
+def sources_of(row: Row, modality: Modality) -> list[Source]:
+    """Everything a row has of a modality: one file, or all its captions."""
+    count = len(row.texts) if modality == "text" else 1
+    return [source_of(row, modality, caption) for caption in range(count)]
 
 
 def collate(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -38,7 +47,7 @@ def prepared(
     sources: Iterable[Source], encoder: Encoder, workers: int = 2, ahead: int = 64
 ) -> Iterator[tuple[Source, Tensor | MediaError]]:
     """Each source with its tensor, or with the error that names the file, in order."""
-    with ThreadPoolExecutor(workers) as pool:
+    with _threads(workers) as pool:
         waiting: deque[tuple[Source, Future[Tensor | MediaError]]] = deque()
         for source in sources:
             waiting.append((source, pool.submit(_prepare, encoder, source)))
@@ -50,12 +59,13 @@ def prepared(
 
 
 class Loader:
-    """Batches of the rows that have at least two of the modalities, each batch of one kind of row."""
+    """Batches of the rows that have both sides of a trained pair, each batch of one kind of row."""
 
     def __init__(
         self,
         rows: Sequence[Row],
         encoders: Mapping[Modality, Encoder],
+        pairs: Collection[tuple[Modality, Modality]],
         batch: int,
         seed: int,
         workers: int = 2,
@@ -67,21 +77,29 @@ class Loader:
         self._group = [groups[row.group] for row in rows]
         self._kept: dict[Source, Tensor] = {}
         self._room = memory_mb * 1_000_000
+        self._lock = Lock()
         self.kinds: dict[tuple[Modality, ...], list[int]] = {}
         for i, row in enumerate(rows):
             kind: tuple[Modality, ...] = tuple(m for m in encoders if m in row.modalities)
-            if len(kind) >= 2:
+            if any(a in kind and b in kind for a, b in pairs):
                 self.kinds.setdefault(kind, []).append(i)
         self.kinds = {kind: members for kind, members in self.kinds.items() if len(members) >= 2}
         if not self.kinds:
+            wanted = ", ".join(f"{a}–{b}" for a, b in pairs)
             raise TrainingError(
-                f"none of the {len(rows)} rows pairs two of {', '.join(encoders)}; `triptych check` shows what is there"
+                f"of {len(rows)} rows no two of a kind give a pair to learn from ({wanted}); "
+                "`triptych check` shows what is there"
             )
 
     @property
     def steps(self) -> int:
         """Batches in an epoch; what does not fill a last batch waits for another epoch's shuffle."""
         return sum(max(1, len(members) // self.batch) for members in self.kinds.values())
+
+    def nothing_read(self) -> str:
+        """What to say when an epoch had no batch at all."""
+        first = next(iter(self.failures.values()), "")
+        return f"nothing could be read: {len(self.failures)} files failed; the first: {first}"
 
     def epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch: the same for the same seed and number, whatever came before."""
@@ -92,7 +110,7 @@ class Loader:
             order = rng.permutation(members)
             count = max(1, len(order) // self.batch)
             plan += [(kind, order[i * self.batch : (i + 1) * self.batch].tolist()) for i in range(count)]
-        with ThreadPoolExecutor(self.workers) as pool:
+        with _threads(self.workers) as pool:
             waiting: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[Future]]]] = deque()
             for place in rng.permutation(len(plan)):
                 kind, members = plan[place]
@@ -129,11 +147,22 @@ class Loader:
                 self.failures[source] = str(tensor)
                 return None
             size = tensor.numel() * tensor.element_size()
-            if size > self._room:
-                return tensor
-            self._room -= size
-            self._kept[source] = tensor
+            with self._lock:
+                if size > self._room:
+                    return tensor
+                self._room -= size
+                self._kept[source] = tensor
         return self._kept[source]
+
+
+@contextmanager
+def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool that drops what is still waiting when its user stops early."""
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _prepare(encoder: Encoder, source: Source) -> Tensor | MediaError:

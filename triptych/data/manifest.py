@@ -82,7 +82,7 @@ class Manifest:
         """Only the rows of one split; the problems stay, as a row with an error may have belonged to it."""
         rows = tuple(row for row in self.rows if row.split == name)
         if not rows and not self.counts.splits:
-            raise ManifestError(f"{self.path}: no row says which split it is in; add a split column, or take all rows")
+            raise ManifestError(f"{self.path}: no row names a split; add a split column, or use --split all")
         if not rows:
             raise ManifestError(f"{self.path}: {unknown('split', name, self.counts.splits)}")
         return replace(self, rows=rows)
@@ -124,7 +124,10 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
     table = read_table(file, wanted=is_known)
     if table.columns and not any(is_known(name) for name in table.columns):
         found = ", ".join(shown(name, 30) for name in table.columns[:8])
-        raise ManifestError(f"{file}: no column is known (found: {found}); known: {', '.join(KNOWN)}")
+        raise ManifestError(
+            f"{file}: no column is known (found: {found}); known, in small letters: {', '.join(KNOWN)}. "
+            "Is the header row missing?"
+        )
     if not table.rows and not table.problems:
         raise ManifestError(f"{file}: the table has no rows")
 
@@ -139,7 +142,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
             rows.append(
                 Row(
                     id=content.words.get("id") or own,
-                    group=content.words.get("group") or own,
+                    group=content.words.get("group") or f"({own})",  # in brackets: a user's own group may be "row-5"
                     split=content.words.get("split") or clotho_split,
                     label=content.words.get("label"),
                     texts=content.texts,

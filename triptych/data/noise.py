@@ -99,7 +99,10 @@ def read_swaps(path: Path) -> list[Swap]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     modalities: dict[str, Modality] = {name: name for name in COLUMNS}
-    return [Swap(row["id"], modalities[row["modality"]], row["taken_from"]) for row in rows]
+    try:
+        return [Swap(row["id"], modalities[row["modality"]], row["taken_from"]) for row in rows]
+    except KeyError as error:
+        raise UsageError(f"{path}: is no list of swaps ({error} is missing or unknown)") from error
 
 
 def _rings(labels: Sequence[str]) -> list[list[int]]:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.contracts import Encoder, Source
-from triptych.errors import RecipeError
+from triptych.errors import RecipeError, check_range
 from triptych.media import audio
 
 PATCH, TIME_STRIDES, MEL_STRIDES = 4, (1, 2, 1), (2, 2, 1)  # 8 frames to a part; mel bands 16 to 1
@@ -34,10 +34,15 @@ class AudioCNN(Encoder):
         self, width: int = 128, rate: int = 16_000, mels: int = 64, hop_ms: float = 16.0, seconds: float = 10.0
     ) -> None:
         super().__init__()
+        check_range("audio_cnn: width", width, 8, 8192)
+        check_range("audio_cnn: rate", rate, 1000, 768_000)
+        check_range("audio_cnn: mels", mels, 16, 512)
+        check_range("audio_cnn: hop_ms", hop_ms, 1000 / rate, 1000)
+        check_range("audio_cnn: seconds", seconds, 0.05, 3600)
         if mels % 16:
-            raise RecipeError(f"audio_cnn: mels = {mels}; must be a multiple of 16")
+            raise RecipeError(f"audio_cnn: mels = {mels}: must be a multiple of 16")
         if width % 8:
-            raise RecipeError(f"audio_cnn: width = {width}; must be a multiple of 8")
+            raise RecipeError(f"audio_cnn: width = {width}: must be a multiple of 8")
         self.width, self.rate, self.mels, self.hop_ms, self.seconds = width, rate, mels, hop_ms, seconds
         self.hop = round(rate * hop_ms / 1000)
         self.patches = nn.Conv2d(1, width // 4, PATCH, stride=PATCH)

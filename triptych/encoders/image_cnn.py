@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.contracts import Encoder, Source
-from triptych.errors import RecipeError
+from triptych.errors import RecipeError, check_range
 from triptych.media import image
 
 
@@ -27,10 +27,12 @@ class ImageCNN(Encoder):
 
     def __init__(self, width: int = 128, size: int = 64) -> None:
         super().__init__()
-        if size % 8 or size < 16:
-            raise RecipeError(f"image_cnn: size = {size}; must be a multiple of 8, at least 16")
+        check_range("image_cnn: width", width, 32, 8192)
+        check_range("image_cnn: size", size, 16, 4096)
+        if size % 8:
+            raise RecipeError(f"image_cnn: size = {size}: must be a multiple of 8")
         if width % 32:
-            raise RecipeError(f"image_cnn: width = {width}; must be a multiple of 32")
+            raise RecipeError(f"image_cnn: width = {width}: must be a multiple of 32")
         self.width, self.size = width, size
         channels = (3, width // 4, width // 2, width, width)
         self.convolutions = nn.ModuleList(

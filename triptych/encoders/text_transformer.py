@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from torch import Tensor, nn
 
 from triptych.contracts import Encoder, Source
-from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingError
+from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingError, check_range
 from triptych.media import text
 
 PADDING = "[PAD]"
@@ -35,10 +35,13 @@ class TextTransformer(Encoder):
         self, width: int = 128, layers: int = 2, heads: int = 4, vocabulary: int = 2000, length: int = 64
     ) -> None:
         super().__init__()
+        check_range("text_transformer: width", width, 4, 8192)
+        check_range("text_transformer: layers", layers, 1, 100)
+        check_range("text_transformer: heads", heads, 1, width)
+        check_range("text_transformer: vocabulary", vocabulary, BYTES + 1, 1_000_000)
+        check_range("text_transformer: length", length, 1, 100_000)
         if width % heads:
-            raise RecipeError(f"text_transformer: width = {width} is not a multiple of heads = {heads}")
-        if vocabulary <= BYTES:
-            raise RecipeError(f"text_transformer: vocabulary = {vocabulary}; must be more than the {BYTES} bytes")
+            raise RecipeError(f"text_transformer: width = {width}: must be a multiple of heads = {heads}")
         self.width, self.layers, self.heads = width, layers, heads
         self.vocabulary, self.length = vocabulary, length
         self.tokenizer: Tokenizer | None = None
@@ -90,4 +93,9 @@ class TextTransformer(Encoder):
     def restore(self, files: dict[str, str]) -> None:
         if VOCABULARY_FILE not in files:
             raise CheckpointError(f"the saved text encoder has no {VOCABULARY_FILE}; the file is not whole")
-        self.tokenizer = Tokenizer.from_str(files[VOCABULARY_FILE])
+        try:
+            self.tokenizer = Tokenizer.from_str(files[VOCABULARY_FILE])
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(f"the saved {VOCABULARY_FILE} cannot be read ({error})") from error
+        if self.tokenizer.get_vocab_size() > self.vocabulary:
+            raise CheckpointError(f"the saved {VOCABULARY_FILE} has more pieces than the recipe's {self.vocabulary}")

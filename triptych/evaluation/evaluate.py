@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import permutations
 
 from torch import Tensor
 
 from triptych.contracts import Features, Modality, Source
-from triptych.data.loader import source_of
+from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.errors import ManifestError
 from triptych.evaluation.retrieval import Retrieval, groups, measure, ranks
@@ -32,29 +33,30 @@ def evaluate(space: Space, rows: Sequence[Row], show: bool = True) -> Evaluation
     group: dict[Modality, Tensor] = {}
     failures: dict[Source, str] = {}
     for modality in space.modalities:
-        items = [(s, row.group) for row in rows if modality in row.modalities for s in sources_of(row, modality)]
-        if not items:
-            continue
-        with progress(f"embedding {modality}", len(items), show) as bar:
-            embedded = space.embed((source for source, _ in items), modality, bar=bar)
+        # A file or caption that several rows of one group share is one item, not several.
+        found = [(s, row.group) for row in rows if modality in row.modalities for s in sources_of(row, modality)]
+        items = list(dict.fromkeys(found))
+        with progress(f"embedding {modality}", len(items), show and bool(items)) as bar:
+            embedded = space.embed((source for source, _ in items), modality, bar=bar, parts=not space.similarity.exact)
         failures |= embedded.failures
+        if not embedded.read:
+            continue
         features[modality] = embedded.features
         group[modality] = groups([items[i][1] for i in embedded.read], known)
     directions = []
     for a, b in permutations(features, 2):
-        rank, right = ranks(space.similarity, features[a], features[b], group[a], group[b])
+        score = partial(_score, space, a, b)
+        rank, right = ranks(score, features[a], features[b], group[a], group[b])
         answered = right > 0  # a query without any right answer in the gallery says nothing
         if answered.any():
             directions.append(measure(a, b, rank[answered], right[answered], len(features[b].embedding)))
     if not directions:
         raise ManifestError(
             f"nothing to measure: no two of {', '.join(space.modalities)} occur together in these {len(rows)} rows"
+            + (f", and {len(failures)} files could not be read" if failures else "")
         )
     return Evaluation(directions, failures)
 
 
-def sources_of(row: Row, modality: Modality) -> list[Source]:
-    """Everything a row has of a modality: one file, or all its captions."""
-    if modality == "text":
-        return [source_of(row, "text", i) for i in range(len(row.texts))]
-    return [source_of(row, modality)]
+def _score(space: Space, a: Modality, b: Modality, query: Features, gallery: Features) -> Tensor:
+    return space.scores(query, a, gallery, b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import lgamma
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triptych.contracts import Features, Similarity
+from triptych.contracts import Features
 from triptych.space import blocks
 
 CUTS = (1, 5, 10)
@@ -44,7 +44,7 @@ def measure(query: str, gallery: str, ranks: Tensor, right: Tensor, items: int) 
 
 @torch.inference_mode()
 def ranks(
-    similarity: Similarity,
+    score: Callable[[Features, Features], Tensor],
     query: Features,
     gallery: Features,
     query_group: Tensor,
@@ -58,12 +58,41 @@ def ranks(
     """
     found, right = [], []
     for first, rows in blocks(query, block):
-        scores = similarity(rows, gallery)  # (block, M)
+        scores = score(rows, gallery)  # (block, M)
         match = query_group[first : first + block, None] == gallery_group
         best = scores.masked_fill(~match, -torch.inf).amax(dim=1, keepdim=True)
-        found.append(1 + (~match & (scores >= best)).sum(dim=1))
+        found.append(1 + (~match & ~(scores < best)).sum(dim=1))
         right.append(match.sum(dim=1))
     return torch.cat(found), torch.cat(right)
+
+
+@torch.inference_mode()
+def average_precision(
+    score: Callable[[Features, Features], Tensor],
+    query: Features,
+    gallery: Features,
+    query_group: Tensor,
+    gallery_group: Tensor,
+    cut: int = 10,
+    block: int = 256,
+) -> Tensor:
+    """Average precision of each query among its first `cut` answers, (Q,); its mean is mAP@cut.
+
+    AP_i = 1/R_i · sum_k k / rank_ik over the right answers with rank_ik <= cut, best first (k = 1, 2, …); R_i of them
+    are in the gallery, so a query with more than `cut` cannot reach 1. Ties count against us; no right answer: 0.
+    """
+    found = []
+    for first, rows in blocks(query, block):
+        scores = score(rows, gallery)  # (block, M)
+        match = query_group[first : first + block, None] == gallery_group
+        right = scores.masked_fill(~match, -torch.inf).sort(dim=1, descending=True).values[:, :cut]
+        wrong = scores.masked_fill(match, -torch.inf).sort(dim=1).values
+        above = scores.shape[1] - torch.searchsorted(wrong, right.contiguous())  # wrong answers no lower than each
+        place = torch.arange(1, right.shape[1] + 1, device=scores.device, dtype=torch.double)
+        rank = place + above
+        precision = torch.where((rank <= cut) & (right > -torch.inf), place / rank, 0.0)
+        found.append(precision.sum(dim=1) / match.sum(dim=1).clamp(min=1))
+    return torch.cat(found)
 
 
 def chance(items: int, right: int, k: int) -> float:

@@ -20,12 +20,16 @@ def normalise(text: str) -> str:
 def read(path: Path) -> str:
     """The words of a text file."""
     try:
+        if path.exists() and not path.is_file():
+            raise MediaError(f"{path}: is not a file")
         size = path.stat().st_size
         if size > MOST_BYTES:
             raise MediaError(f"{path}: {size / 1e6:.1f} MB of text; at most {MOST_BYTES / 1e6:g} MB: cut it")
         text = normalise(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise MediaError(f"{path}: no such text file") from error
+    except OSError as error:
+        raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise MediaError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     if not text:

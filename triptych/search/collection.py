@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 
 from triptych import checkpoint
-from triptych.contracts import Hit, Modality, Source
+from triptych.contracts import MODALITIES, Hit, Modality, Source
 from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import CollectionError, MediaError
@@ -38,14 +41,15 @@ class Item:
     @property
     def key(self) -> str:
         """What makes it this item: where its content is, and which moment."""
-        return f"{self.source.modality}:{self.source}"
+        return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An item as it is kept: with a hash of its content and its vector."""
+    """An item as it is kept: where it was indexed from, a hash of its content, and its vector."""
 
     item: Item
+    origin: str
     content: str
     vector: np.ndarray  # (S,)
 
@@ -65,6 +69,7 @@ class Collection:
 
     def __init__(self, folder: Path, space_path: Path, entries: Sequence[Entry] = ()) -> None:
         self.folder, self.space_path, self.entries = folder, space_path, list(entries)
+        self._ready: dict[Modality, tuple[list[Entry], np.ndarray]] = {}
         self.space: Space = checkpoint.load(space_path)
         self.fingerprint = checkpoint.fingerprint(space_path)
         if not self.space.similarity.exact:
@@ -79,7 +84,9 @@ class Collection:
         """The collection in a folder, new or as it is, for a space; another space than its own is refused."""
         folder, space_path = Path(folder), checkpoint.find(space).resolve()
         if not (folder / ITEMS_FILE).exists():
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if folder.exists() and not folder.is_dir():
+                raise CollectionError(f"{folder}: is a file; give a folder for the collection")
+            if folder.exists() and {p.name for p in folder.iterdir()} - checkpoint.remains(folder):
                 raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
             return Collection(folder, space_path)
         table = _read(folder / ITEMS_FILE)
@@ -94,63 +101,79 @@ class Collection:
         table = _read(folder / ITEMS_FILE)
         return _opened(folder, table, Path(_note(table, folder, "space")))
 
-    def index(self, items: Sequence[Item], show: bool = True) -> Indexed:
-        """Make the collection hold exactly these items, embedding only what is new or changed.
+    def index(self, items: Iterable[Item], origin: str | Path, show: bool = True) -> Indexed:
+        """Make the collection hold exactly these items of an origin (a folder, a manifest), beside those of others.
 
-        Work done is saved now and then, and when interrupted: the next call goes on from there.
+        Only what is new or changed is embedded. Work done is saved now and then, and when interrupted: the next call
+        goes on from there.
         """
+        origin, wanted = str(Path(origin).resolve()), _merged(items)
         known = {(entry.item.key, entry.content): entry for entry in self.entries}
-        failures: dict[Source, str] = {}
-        new: list[Entry] = []
-        kept: list[Entry] = []
+        keys = {item.key for item in wanted}
+        kept = [entry for entry in self.entries if entry.origin != origin and entry.item.key not in keys]
+        dropped = sum(entry.origin == origin and entry.item.key not in keys for entry in self.entries)
+        others, new, failures = len(kept), list[Entry](), dict[Source, str]()
         fresh: dict[Modality, list[tuple[Item, str]]] = {}
-        for item in dict.fromkeys(items):
-            content = _content_hash(item.source)
+        hashes: dict[str | Path, str] = {}  # a long file has many moments, and is hashed once
+        for item in wanted:
+            place = item.source.content
+            content = hashes.get(place) or _content_hash(place)
+            hashes[place] = content
             entry = known.get((item.key, content))
             if entry:
-                kept.append(Entry(item, content, entry.vector))
+                kept.append(Entry(item, origin, content, entry.vector))
             else:
                 fresh.setdefault(item.source.modality, []).append((item, content))
-        dropped = len({e.item.key for e in self.entries} - {item.key for item in items})
         try:
             with progress("indexing", sum(map(len, fresh.values())), show) as bar:
                 saved = time.monotonic()
-                for modality, wanted in fresh.items():
-                    for first in range(0, len(wanted), CHUNK):
-                        new += self._embed(modality, wanted[first : first + CHUNK], failures, bar)
+                for modality, some in fresh.items():
+                    for first in range(0, len(some), CHUNK):
+                        new += self._embed(modality, some[first : first + CHUNK], origin, failures, bar)
                         if time.monotonic() - saved > SAVE_SECONDS:
                             self._save([*kept, *new])
                             saved = time.monotonic()
         finally:
             self._save([*kept, *new])
-        return Indexed(len(new), len(kept), dropped, failures)
+        return Indexed(len(new), len(kept) - others, dropped, failures)
 
+    @torch.inference_mode()
     def search(self, query: Source, want: Sequence[Modality] = (), k: int = 10) -> list[Hit]:
         """The k best items of each wanted modality (all of them, unless told), best first within each."""
         vector = self.space.similarity.query(self.space.embed_one(query))[0].numpy()
         hits: list[Hit] = []
         for modality in want or self.space.modalities:
-            entries = [entry for entry in self.entries if entry.item.source.modality == modality]
+            entries, keys = self._keys(modality)
             if not entries:
                 continue
-            order, scores = nearest(vector, np.stack([entry.vector for entry in entries]), k)
+            order, scores = nearest(vector, keys, k)
             for position, score in zip(order, scores, strict=True):
                 item = entries[position].item
                 moment = (item.source.start, item.source.end)
                 hits.append(Hit(str(item.source.content), modality, float(score), item.captions, *moment))
         return hits
 
+    def _keys(self, modality: Modality) -> tuple[list[Entry], np.ndarray]:
+        """The entries of a modality and their vectors as one matrix, made at the first search."""
+        if modality not in self._ready:
+            entries = [entry for entry in self.entries if entry.item.source.modality == modality]
+            self._ready[modality] = entries, np.array([entry.vector for entry in entries], np.float32)
+        return self._ready[modality]
+
+    @torch.inference_mode()
     def _embed(
-        self, modality: Modality, wanted: Sequence[tuple[Item, str]], failures: dict[Source, str], bar: Bar
+        self, modality: Modality, wanted: Sequence[tuple[Item, str]], origin: str, failures: dict[Source, str], bar: Bar
     ) -> list[Entry]:
-        embedded = self.space.embed((item.source for item, _ in wanted), modality, bar=bar)
+        embedded = self.space.embed((item.source for item, _ in wanted), modality, bar=bar, parts=False)
         failures |= embedded.failures
         vectors = self.space.similarity.keys(embedded.features).numpy()
-        return [Entry(*wanted[i], vectors[row]) for row, i in enumerate(embedded.read)]
+        found = [(*wanted[i], vectors[row]) for row, i in enumerate(embedded.read)]
+        return [Entry(item, origin, content, vector) for item, content, vector in found]
 
     def _save(self, entries: list[Entry]) -> None:
         """Write everything to one file that takes the old one's place whole."""
         self.entries = sorted(entries, key=lambda entry: entry.item.key)
+        self._ready.clear()
         sources = [entry.item.source for entry in self.entries]
         width = len(self.entries[0].vector) if self.entries else 1
         flat = np.concatenate([e.vector for e in self.entries]) if self.entries else np.empty(0, np.float32)
@@ -164,10 +187,13 @@ class Collection:
                 "start": pa.array([s.start for s in sources], pa.float64()),
                 "end": pa.array([s.end for s in sources], pa.float64()),
                 "captions": pa.array([list(e.item.captions) for e in self.entries], pa.list_(pa.string())),
+                "origin": pa.array([e.origin for e in self.entries], pa.string()),
                 "content": pa.array([e.content for e in self.entries], pa.string()),
                 "vector": pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), width),
             }
         ).replace_schema_metadata({"space": str(self.space_path), "fingerprint": self.fingerprint})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        checkpoint.sweep(self.folder)
         with checkpoint.replacing(self.folder / ITEMS_FILE) as temporary:
             pq.write_table(table, temporary)
 
@@ -181,7 +207,7 @@ def items_in(folder: Path, space: Space) -> Iterator[Item]:
         for name in sorted(files):
             path = Path(place) / name
             modality = modality_of(path)
-            if modality in space.modalities and not name.startswith("."):
+            if modality in space.modalities and not name.startswith(".") and path.is_file():
                 yield from moments(Item(Source(modality, path.resolve())), space)
 
 
@@ -202,26 +228,36 @@ def moments(item: Item, space: Space) -> Iterator[Item]:
         yield item
         return
     try:
-        end = source.end or audio.duration(Path(source.content))
+        length = audio.duration(Path(source.content))
     except MediaError:
         yield item  # embedding it will say what is wrong, once
         return
-    start = source.start or 0.0
+    start, end = source.start or 0.0, min(source.end or length, length)
     if end - start <= longest:
         yield item
         return
-    for i in range(int(np.ceil((end - start) / longest))):
-        first = start + i * longest
-        yield Item(Source("audio", source.content, first, min(first + longest, end)), item.captions)
+    for i in range(math.ceil((end - start) / longest)):
+        # The last moment is as long as the others and ends with the file: a tail of a moment says nothing.
+        first = min(start + i * longest, end - longest)
+        yield Item(Source("audio", source.content, first, first + longest), item.captions)
 
 
-def _content_hash(source: Source) -> str:
-    content = source.content
+def _merged(items: Iterable[Item]) -> list[Item]:
+    """Each source once, with the captions of all its rows."""
+    captions: dict[Source, dict[str, None]] = {}
+    for item in items:
+        captions.setdefault(item.source, {}).update(dict.fromkeys(item.captions))
+    return [Item(source, tuple(known)) for source, known in captions.items()]
+
+
+def _content_hash(content: str | Path) -> str:
+    if isinstance(content, str):
+        return hashlib.sha256(content.encode()).hexdigest()
     try:
-        data = content.read_bytes() if isinstance(content, Path) else content.encode()
+        with content.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
-        data = b""  # embedding it will say what is wrong
-    return hashlib.sha256(data).hexdigest()
+        return "unreadable"  # embedding it will say what is wrong
 
 
 def _read(path: Path) -> pa.Table:
@@ -243,13 +279,28 @@ def _opened(folder: Path, table: pa.Table, space_path: Path) -> Collection:
         raise CollectionError(f"{folder}: its space {space_path} is gone; index again with --space RUN")
     if checkpoint.fingerprint(space_path) != _note(table, folder, "fingerprint"):
         raise CollectionError(
-            f"{folder}: was made with another space than {space_path}; give another folder with --into, or delete it"
+            f"{folder}: was made with another space than {space_path} is now; delete the folder and index again, "
+            "or index into another"
         )
-    vectors = table.column("vector").combine_chunks()
-    matrix = vectors.flatten().to_numpy().reshape(len(table), -1) if len(table) else np.empty((0, 0), np.float32)
-    entries = []
-    for row, vector in zip(table.drop_columns(["vector"]).to_pylist(), matrix, strict=True):
-        content = row["text"] if row["file"] is None else Path(row["file"])
-        source = Source(row["modality"], content, row["start"], row["end"])
-        entries.append(Entry(Item(source, tuple(row["captions"])), row["content"], vector))
-    return Collection(folder, space_path, entries)
+    try:
+        entries = [_entry(row) for row in table.to_pylist()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CollectionError(
+            f"{folder}: {ITEMS_FILE} has been changed ({error}); delete it and index again"
+        ) from error
+    collection = Collection(folder, space_path, entries)
+    width = collection.space.recipe.space.width
+    if any(entry.vector.ndim != 1 or not np.isfinite(entry.vector).all() for entry in entries):
+        raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors that are none; delete it and index again")
+    if len({len(entry.vector) for entry in entries}) > 1:
+        raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors of several widths, not {width}; index again")
+    return collection
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    if row["modality"] not in MODALITIES:
+        raise ValueError(f"modality {row['modality']!r}")
+    content = row["text"] if row["file"] is None else Path(row["file"])
+    source = Source(row["modality"], content, row["start"], row["end"])
+    vector = np.asarray(row["vector"], np.float32)
+    return Entry(Item(source, tuple(row["captions"])), str(row["origin"]), str(row["content"]), vector)

@@ -6,6 +6,7 @@ import hashlib
 import math
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,11 +14,10 @@ from torch import Tensor, nn
 
 from triptych.contracts import Batch, Encoder, Modality, Objective, Similarity
 from triptych.data import manifest
-from triptych.data.loader import Loader
+from triptych.data.loader import Loader, sources_of
 from triptych.errors import InputError, RecipeError, TrainingError
-from triptych.evaluation.evaluate import sources_of
 from triptych.objectives import OBJECTIVES
-from triptych.progress import progress
+from triptych.progress import progress, tell
 from triptych.recipe import ObjectiveUse, Recipe
 from triptych.similarities import SIMILARITIES
 from triptych.space import Space
@@ -32,9 +32,11 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
     if not recipe.data.manifest:
         raise TrainingError("the recipe names no manifest; add data.manifest, or give --data MANIFEST")
     table = manifest.read(Path(recipe.data.manifest), recipe.data.allow_outside)
-    rows = table.split(recipe.data.train).rows if table.counts.splits else table.rows
+    rows = _rows_to_learn_from(table, recipe, show)
     run = Run(Path(folder), recipe, data_hash=hashlib.sha256(table.path.read_bytes()).hexdigest())
-    reached = run.start(restart)
+    reached = None if restart else run.reached()
+    if reached:
+        tell(f"{run.folder}: {reached.epochs} of {recipe.training.epochs} epochs are done already", show)
 
     torch.manual_seed(recipe.training.seed)
     space = reached.space if reached else Space(recipe)
@@ -47,43 +49,74 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
     if reached:
         terms.load_state_dict(reached.objectives)
         restore_optimizer(optimizer, reached.optimizer)
-    settings = recipe.data
-    loader = Loader(rows, encoders, recipe.training.batch, recipe.training.seed, settings.workers, settings.memory_mb)
+    loader = _loader(recipe, rows, encoders, show)
 
     first_epoch, epochs, steps = (reached.epochs if reached else 0), recipe.training.epochs, loader.steps
+    run.start(first_epoch)
     with progress("training", epochs * steps, show) as bar:
         bar.advance(first_epoch * steps)
         for epoch in range(first_epoch, epochs):
             # Seeded anew each epoch, so that a resumed run draws what an unbroken one would have drawn.
             torch.manual_seed(recipe.training.seed * 1_000_003 + epoch + 1)
             space.train()
-            started, seen, totals = time.monotonic(), 0, Counter[str]()
-            for step, batch in enumerate(loader.epoch(epoch)):
+            started, seen, totals, counts = time.monotonic(), 0, Counter[str](), Counter[str]()
+            for step, inputs in enumerate(loader.epoch(epoch)):
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate(recipe, epoch * steps + step, epochs * steps)
                 try:
-                    values = take_step(space, terms, optimizer, batch, recipe.training.clip)
+                    values = take_step(space, terms, optimizer, inputs, recipe.training.clip)
                 except InputError as error:
                     raise TrainingError(
                         f"epoch {epoch + 1}, step {step + 1}: {error}; the last good epoch is kept in {run.folder}. "
-                        "Try a smaller training.learning_rate"
+                        "If numbers grew out of bounds, try a smaller training.learning_rate"
                     ) from error
                 totals.update(values)
-                seen += len(batch.group)
+                counts.update(values.keys())
+                seen += len(inputs.group)
                 rate = seen / (time.monotonic() - started)
                 bar.advance(1, f"epoch {epoch + 1}/{epochs} · loss {values['loss']:.3f} · {rate:.0f} rows/s")
-            means = {name: total / steps for name, total in totals.items()}
-            # Logged before it is saved: a line too many is dropped on resume, a line too few would be lost.
-            run.log({"epoch": epoch + 1, "seconds": round(time.monotonic() - started, 2), **means})
             run.leave_out([*map(str, table.errors), *loader.failures.values()])
+            if not totals:
+                raise TrainingError(loader.nothing_read())
+            # Logged before it is saved: a line too many is dropped on resume, a line too few would be lost.
+            means = {name: total / counts[name] for name, total in totals.items()}
+            run.log(
+                {"epoch": epoch + 1, "steps": counts["loss"], "seconds": round(time.monotonic() - started, 2), **means}
+            )
             run.save(epoch + 1, space, terms, optimizer)
     return space.eval()
+
+
+def _rows_to_learn_from(table: manifest.Manifest, recipe: Recipe, show: bool) -> Sequence[manifest.Row]:
+    """The rows of the training split, or all where no row names a split; what is left out is said."""
+    counts = table.counts
+    if counts.unusable:
+        rows = f"{counts.unusable} of {counts.rows + counts.unusable} rows"
+        message = f"{rows} cannot be used; `triptych check {table.path}` says why"
+        if not table.rows:
+            raise TrainingError(message)
+        tell(message, show)
+    if counts.splits:
+        return table.split(recipe.data.train).rows
+    tell(f"{table.path}: no row names a split; all {counts.rows} are used to train", show)
+    return table.rows
+
+
+def _loader(recipe: Recipe, rows: Sequence[manifest.Row], encoders: Mapping[Modality, Encoder], show: bool) -> Loader:
+    """Batches of the rows that give a trained pair; a pair that no row gives is said."""
+    pairs = dict.fromkeys(pair for use in recipe.objectives for pair in use.pairs)
+    training, data = recipe.training, recipe.data
+    loader = Loader(rows, encoders, pairs, training.batch, training.seed, data.workers, data.memory_mb)
+    for a, b in pairs:
+        if not any(a in kind and b in kind for kind in loader.kinds):
+            tell(f"no row has both {a} and {b}: that pair is not trained", show)
+    return loader
 
 
 def take_step(
     space: Space, terms: Terms, optimizer: torch.optim.Optimizer, batch: Batch, clip: float
 ) -> dict[str, float]:
-    """One step down the gradient; returns every term and their sum. A loss that is not finite is an InputError."""
+    """One step down the gradient; returns every term and their sum. What is not finite is an InputError."""
     values = terms(space, batch)
     for name, value in values.items():
         if not torch.isfinite(value):
@@ -91,7 +124,9 @@ def take_step(
     loss = torch.stack(list(values.values())).sum()
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
-    nn.utils.clip_grad_norm_(space.parameters(), clip)
+    norm = nn.utils.clip_grad_norm_([*space.parameters(), *terms.parameters()], clip)
+    if not torch.isfinite(norm):
+        raise InputError(f"the gradient of {' + '.join(values)} holds NaN or infinity")
     optimizer.step()
     space.similarity.after_step()
     terms.after_step()
@@ -147,7 +182,7 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
 
 
 def _optimizer(recipe: Recipe, space: Space, terms: Terms) -> torch.optim.Optimizer:
-    """AdamW; only matrices decay, not biases, norms, positions or temperatures."""
+    """AdamW; only what has two dimensions or more decays, not biases, norms or temperatures."""
     parameters = [p for p in [*space.parameters(), *terms.parameters()] if p.requires_grad]
     decayed = [p for p in parameters if p.dim() >= 2]
     others = [p for p in parameters if p.dim() < 2]

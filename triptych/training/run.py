@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from triptych.errors import CheckpointError, TrainingError
 from triptych.recipe import Recipe
 from triptych.space import Space
 
-RECIPE_FILE, METRICS_FILE, LAST_FILE = "recipe.toml", "metrics.jsonl", "last.safetensors"
-LEFT_OUT_FILE = "left_out.txt"
+RECIPE_FILE, METRICS_FILE, LAST_FILE, LEFT_OUT_FILE = "recipe.toml", "metrics.jsonl", "last.safetensors", "left_out.txt"
+OWN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, LEFT_OUT_FILE, checkpoint.SPACE_FILE}
 
 
 @dataclass(frozen=True)
@@ -36,35 +36,47 @@ class Run:
     def __init__(self, folder: Path, recipe: Recipe, data_hash: str) -> None:
         self.folder, self.recipe, self.data_hash = folder, recipe, data_hash
 
-    def start(self, restart: bool) -> Progress | None:
-        """Claim the folder; what an earlier, interrupted run of the same recipe on the same data has reached."""
+    def reached(self) -> Progress | None:
+        """What an earlier, interrupted run of the same recipe on the same data has reached. Changes nothing."""
+        self._refuse_strangers()
         last = self.folder / LAST_FILE
-        if restart:
-            for name in (LAST_FILE, METRICS_FILE, RECIPE_FILE, LEFT_OUT_FILE, checkpoint.SPACE_FILE):
-                (self.folder / name).unlink(missing_ok=True)
-        if self.folder.exists() and not last.exists():
-            strangers = {p.name for p in self.folder.iterdir()} - {RECIPE_FILE, METRICS_FILE, LEFT_OUT_FILE}
-            if strangers:
-                raise TrainingError(
-                    f"{self.folder}: holds other things ({sorted(strangers)[0]} …); give an empty or new folder"
-                )
-        reached = self._reached(last) if last.exists() else None
+        if not last.exists():
+            return None
+        space, extra, header = checkpoint.load_all(last)
+        same = _identity(space.recipe) == _identity(self.recipe)
+        if not same or header.get("data") != self.data_hash:
+            raise CheckpointError(
+                f"{self.folder}: holds a run of {'other data' if same else 'another recipe'}; "
+                "give another folder, or --restart to replace that run"
+            )
+        space.recipe = self.recipe
+        sort = {kind: {n.removeprefix(kind): t for n, t in extra.items() if n.startswith(kind)} for kind in _KINDS}
+        return Progress(int(header["epochs"]), space, sort["objectives."], sort["optimizer."])
+
+    def start(self, epochs: int) -> None:
+        """Make the folder ready to go on after so many epochs; an unwritable one fails here, not after an hour."""
+        self._refuse_strangers()
         try:
-            with checkpoint.replacing(self.folder / RECIPE_FILE) as temporary:
-                temporary.write_text(self.recipe.text(), encoding="utf-8")
+            self.folder.mkdir(parents=True, exist_ok=True)
+            checkpoint.sweep(self.folder)
+            if epochs == 0:
+                for name in OWN_FILES:
+                    (self.folder / name).unlink(missing_ok=True)
+            checkpoint.write_text(self.folder / RECIPE_FILE, self.recipe.text())
+            # A line that was logged but not saved is forgotten: its epoch will be trained again.
+            metrics = self.folder / METRICS_FILE
+            lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+            checkpoint.write_text(metrics, "".join(f"{line}\n" for line in lines[:epochs]))
         except OSError as error:
             raise TrainingError(f"{self.folder}: cannot be written to ({error}); give another folder") from error
-        self._keep_metrics(reached.epochs if reached else 0)
-        return reached
 
     def save(self, epochs: int, space: Space, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """The state after so many epochs, as one file that is replaced whole; then the space alone, for use."""
+        """The space for use, then the state after so many epochs: killed between the two, the epoch is done again."""
         extra = {f"objectives.{name}": value for name, value in objectives.state_dict().items()}
         for i, state in optimizer.state_dict()["state"].items():
             extra |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
-        notes = {"epochs": str(epochs), "data": self.data_hash}
-        checkpoint.save(space, self.folder / LAST_FILE, extra, notes)
         checkpoint.save(space, self.folder / checkpoint.SPACE_FILE)
+        checkpoint.save(space, self.folder / LAST_FILE, extra, {"epochs": str(epochs), "data": self.data_hash})
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """One more line of metrics."""
@@ -72,28 +84,19 @@ class Run:
             file.write(json.dumps(metrics) + "\n")
 
     def leave_out(self, reasons: Iterable[str]) -> None:
-        """Write down what training could not use, a line each."""
-        lines = [" ".join(reason.split()) for reason in reasons]
+        """Write down what training could not use, a line each, beside what was written before."""
+        lines = {*left_out(self.folder), *(" ".join(reason.split()) for reason in reasons)}
         if lines:
-            with checkpoint.replacing(self.folder / LEFT_OUT_FILE) as temporary:
-                temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            checkpoint.write_text(self.folder / LEFT_OUT_FILE, "".join(f"{line}\n" for line in sorted(lines)))
 
-    def _reached(self, last: Path) -> Progress:
-        space, extra, header = checkpoint.load_all(last)
-        if space.recipe != self.recipe or header.get("data") != self.data_hash:
-            what = "another recipe" if space.recipe != self.recipe else "other data"
-            raise CheckpointError(
-                f"{self.folder}: holds a run of {what}; give another folder, or --restart to replace that run"
+    def _refuse_strangers(self) -> None:
+        if not self.folder.is_dir():
+            return
+        strangers = {p.name for p in self.folder.iterdir()} - OWN_FILES - checkpoint.remains(self.folder)
+        if strangers:
+            raise TrainingError(
+                f"{self.folder}: holds other things ({min(strangers)} …); give an empty or new folder for the run"
             )
-        sort = {kind: {n.removeprefix(kind): t for n, t in extra.items() if n.startswith(kind)} for kind in _KINDS}
-        return Progress(int(header["epochs"]), space, sort["objectives."], sort["optimizer."])
-
-    def _keep_metrics(self, epochs: int) -> None:
-        """Forget the lines of epochs that were not saved: they will be trained again."""
-        path = self.folder / METRICS_FILE
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        with checkpoint.replacing(path) as temporary:
-            temporary.write_text("".join(f"{line}\n" for line in lines[:epochs]), encoding="utf-8")
 
 
 _KINDS = ("objectives.", "optimizer.")
@@ -105,6 +108,12 @@ def left_out(folder: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
+def steps_taken(folder: Path) -> int:
+    """How many optimizer steps a run has behind it."""
+    lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
+    return sum(json.loads(line)["steps"] for line in lines)
+
+
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Put back the moments that `Run.save` wrote."""
     state: dict[int, dict[str, Tensor]] = {}
@@ -112,3 +121,9 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _identity(recipe: Recipe) -> Recipe:
+    """The part of a recipe that decides the weights; where the files lie and how they are read does not."""
+    data = replace(recipe.data, manifest="", allow_outside=False, workers=1, memory_mb=0)
+    return replace(recipe, name="", about="", data=data)

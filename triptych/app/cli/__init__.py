@@ -58,7 +58,9 @@ def main() -> None:
         _fail(str(error))
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
-            Console(stderr=True).print("interrupted; finished work is kept", style="yellow")
+            Console(stderr=True).print(
+                "interrupted; finished work is kept, and the same command goes on from there", style="yellow"
+            )
         raise
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nobody is left to tell.

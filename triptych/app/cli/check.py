@@ -15,6 +15,8 @@ def check(
 ) -> None:
     """Diagnose a manifest: what is there, and what is wrong in which row and column. Errors give exit code 2.
 
+    Files must be there and not empty; whether they can be decoded is seen when they are trained on or indexed.
+
     \b
     Examples:
       triptych check pairs.csv

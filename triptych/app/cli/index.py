@@ -15,6 +15,8 @@ def index(
 ) -> None:
     """Embed files so that they can be searched. Run it again after changes: only what is new is embedded.
 
+    Several folders may go into one collection, one after the other.
+
     \b
     Examples:
       triptych index ~/sounds --space runs/trimodal
@@ -23,6 +25,7 @@ def index(
     from triptych.app import show
     from triptych.data import manifest
     from triptych.errors import UsageError
+    from triptych.media import modality_of
     from triptych.search.collection import Collection, items_in, items_of
 
     collection = Collection.create(into, space)
@@ -30,13 +33,17 @@ def index(
         if split:
             raise UsageError(f"--split {split} needs a manifest; {what} is a folder")
         items = list(items_in(what, collection.space))
+        if any((what / name).exists() for name in manifest.FOLDER_NAMES):
+            show.notes.print(f"note: {what} holds a manifest; index that file instead, and its captions come along")
     else:
+        if modality_of(what):
+            raise UsageError(f"{what}: is a single file; give the folder it is in, or a manifest")
         table = manifest.read(what, allow_outside)
         show.left_out(table)
         items = list(items_of((table.split(split) if split else table).rows, collection.space))
     if not items:
         raise UsageError(f"{what}: nothing here that this space can embed ({', '.join(collection.space.modalities)})")
-    done = collection.index(items)
+    done = collection.index(items, what)
     show.failed(done.failures.values())
     show.out.print(f"{into}: {len(collection)} items ({done.added} new, {done.kept} as before, {done.dropped} gone)")
     show.notes.print(f'next: triptych search "some words" --in {into}')

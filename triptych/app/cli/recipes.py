@@ -20,7 +20,7 @@ def recipes(
     from triptych.recipe import Recipe, shipped
 
     if name:
-        out.print(Recipe.load(name, change or []).text(), markup=False, end="")
+        out.print(Recipe.load(name, change or []).text(), end="")
         return
     for known in shipped():
-        out.print(f"[bold]{known:<12}[/] {Recipe.load(known).about}")
+        out.print(f"{known:<12} {Recipe.load(known).about}")

@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+SAME = {"sound": "audio", "picture": "image", "words": "text"}
+
 
 def search(
-    words: Annotated[str | None, typer.Argument(help="What to look for, in words.")] = None,
+    words: Annotated[list[str] | None, typer.Argument(help="What to look for, in words.")] = None,
     sound: Annotated[Path | None, typer.Option(help="Search by this sound file instead.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Search by this picture file instead.")] = None,
     collection: Annotated[Path, typer.Option("--in", help="Folder of the collection.")] = Path("collection"),
-    want: Annotated[str, typer.Option(help="Only these: audio, image, text, with commas between.")] = "",
+    want: Annotated[str, typer.Option(help="Only these: image, audio, text (or picture, sound, words).")] = "",
     k: Annotated[int, typer.Option("-k", min=1, help="How many hits of each kind.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Search a collection by words, by a sound or by a picture.
+    """Search a collection by words, by a sound or by a picture. Higher scores are closer, within one kind of hit.
 
     \b
     Examples:
@@ -31,13 +33,13 @@ def search(
     from triptych.search.collection import Collection
 
     queries = [
-        *([Source("text", words)] if words is not None else []),
+        *([Source("text", " ".join(words))] if words else []),
         *([Source("audio", sound)] if sound else []),
         *([Source("image", picture)] if picture else []),
     ]
     if len(queries) != 1:
         raise UsageError(f"give words, --sound or --picture: one of them; found {len(queries)}")
-    wanted = [name.strip() for name in want.split(",") if name.strip()]
+    wanted = [SAME.get(name.strip(), name.strip()) for name in want.split(",") if name.strip()]
     for name in wanted:
         if name not in MODALITIES:
             raise UsageError(f"--want: {unknown('kind', name, MODALITIES)}")

@@ -13,6 +13,7 @@ def train(
     into: Annotated[Path | None, typer.Option("--into", "-o", help="Run folder; runs/NAME unless given.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
     restart: Annotated[bool, typer.Option(help="Replace a run that is in the folder.")] = False,
+    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
     """Train a space. Interrupted? The same command goes on where it was.
 
@@ -24,13 +25,17 @@ def train(
     from triptych.app import show
     from triptych.recipe import Recipe
     from triptych.training.loop import train as train_space
-    from triptych.training.run import left_out
+    from triptych.training.run import left_out, steps_taken
 
     effective = Recipe.load(recipe, change or [])
-    if data:
-        effective = replace(effective, data=replace(effective.data, manifest=str(data)))
+    rows = replace(
+        effective.data,
+        manifest=str(data or effective.data.manifest),
+        allow_outside=allow_outside or effective.data.allow_outside,
+    )
+    effective = replace(effective, data=rows)
     folder = into or Path("runs") / effective.name
     train_space(effective, folder, restart=restart)
     show.failed(left_out(folder))
     show.out.print(f"trained: {folder}")
-    show.notes.print(f"next: triptych evaluate {folder} --data {effective.data.manifest} --split test")
+    show.trained(folder, effective, steps_taken(folder))

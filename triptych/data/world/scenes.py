@@ -123,6 +123,8 @@ def sample_scene(
     if novel:
         place = int(rng.integers(count))
         others = {actor.thing for index, actor in enumerate(actors) if index != place}
+        if not {thing for thing, _ in (*held_out.colours, *held_out.heights)} - others:
+            actors, place, others = [actors[place]], 0, set()  # only the others' things have held-out combinations
         actors[place] = _make_novel(actors[place], others, held_out, rng)
     occasion, shade, backdrop = (pick(FACTORS[name].values, rng) for name in ("occasion", "shade", "backdrop"))
     return Scene(tuple(actors), occasion, shade, backdrop)
