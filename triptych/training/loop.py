@@ -72,8 +72,7 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
                     ) from error
                 totals.update(values)
                 counts.update(values.keys())
-                seen += len(inputs.group)
-                rate = seen / (time.monotonic() - started)
+                rate = (seen := seen + len(inputs.group)) / (time.monotonic() - started)
                 bar.advance(1, f"epoch {epoch + 1}/{epochs} · loss {values['loss']:.3f} · {rate:.0f} rows/s")
             run.leave_out([*map(str, table.errors), *loader.failures.values()])
             if not totals:
