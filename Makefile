@@ -32,6 +32,8 @@ docs: $(READY)  ## write docs/mechanisms.md from the docstrings, and the picture
 	$(BIN)/python docs/scenes.py
 
 bench: $(READY)  ## speed, side by side in one run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps open_clip_torch==3.3.0
 	$(BIN)/python -m bench
 
 clean:  ## remove the environment, the demo and the caches; runs and collections stay

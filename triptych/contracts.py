@@ -127,6 +127,7 @@ class Encoder(nn.Module, ABC):
 class Similarity(nn.Module, ABC):
     """Scores of N items against M: always higher = more alike. Belongs to the saved space."""
 
+    reads_parts: bool = False  # beside or instead of the embedding
     exact: bool  # query(a) @ keys(b).T equals forward(a, b); else it is a shortlist that forward re-ranks
 
     @abstractmethod

@@ -37,7 +37,9 @@ def evaluate(space: Space, rows: Sequence[Row], show: bool = True) -> Evaluation
         found = [(s, row.group) for row in rows if modality in row.modalities for s in sources_of(row, modality)]
         items = list(dict.fromkeys(found))
         with progress(f"embedding {modality}", len(items), show and bool(items)) as bar:
-            embedded = space.embed((source for source, _ in items), modality, bar=bar, parts=not space.similarity.exact)
+            embedded = space.embed(
+                (source for source, _ in items), modality, bar=bar, parts=space.similarity.reads_parts
+            )
         failures |= embedded.failures
         if not embedded.read:
             continue

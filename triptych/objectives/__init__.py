@@ -1,8 +1,20 @@
 """What training minimises. A new objective is one file here and one line in OBJECTIVES."""
 
 from triptych.contracts import Objective
+from triptych.objectives.align_uniform import AlignUniform
+from triptych.objectives.contrastive import Contrastive
+from triptych.objectives.distill import Distill
 from triptych.objectives.infonce import InfoNCE
+from triptych.objectives.matching import Matching
+from triptych.objectives.sigmoid import Sigmoid
+from triptych.objectives.triplet import Triplet
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "infonce": InfoNCE,
+    "sigmoid": Sigmoid,
+    "contrastive": Contrastive,
+    "triplet": Triplet,
+    "align_uniform": AlignUniform,
+    "matching": Matching,
+    "distill": Distill,
 }

@@ -164,7 +164,9 @@ class Collection:
     def _embed(
         self, modality: Modality, wanted: Sequence[tuple[Item, str]], origin: str, failures: dict[Source, str], bar: Bar
     ) -> list[Entry]:
-        embedded = self.space.embed((item.source for item, _ in wanted), modality, bar=bar, parts=False)
+        embedded = self.space.embed(
+            (item.source for item, _ in wanted), modality, bar=bar, parts=self.space.similarity.reads_parts
+        )
         failures |= embedded.failures
         vectors = self.space.similarity.keys(embedded.features).numpy()
         found = [(*wanted[i], vectors[row]) for row, i in enumerate(embedded.read)]

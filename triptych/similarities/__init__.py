@@ -2,7 +2,15 @@
 
 from triptych.contracts import Similarity
 from triptych.similarities.cosine import Cosine
+from triptych.similarities.dot import Dot
+from triptych.similarities.mahalanobis import Mahalanobis
+from triptych.similarities.matchmap import Matchmap
+from triptych.similarities.word_region import WordRegion
 
 SIMILARITIES: dict[str, type[Similarity]] = {
     "cosine": Cosine,
+    "dot": Dot,
+    "mahalanobis": Mahalanobis,
+    "matchmap": Matchmap,
+    "word_region": WordRegion,
 }

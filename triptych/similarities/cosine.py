@@ -4,6 +4,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from triptych.contracts import Features, Similarity
+from triptych.errors import InputError
+
+SHORTEST = 1e-12  # F.normalize divides by at least this, so what is shorter would come out shorter than 1
 
 
 class Cosine(Similarity):
@@ -13,7 +16,8 @@ class Cosine(Similarity):
 
     Source: the similarity of CLIP and CLAP (Radford et al. 2021; Elizalde et al. 2022).
     Use when: in doubt; it is the fastest to search.
-    Beware: reads the pooled embedding only; what a single region or word matches is not seen.
+    Beware: reads the pooled embedding only; what a single region or word matches is not seen. A row of zeros has no
+        direction and is an error.
     """
 
     exact = True
@@ -22,7 +26,14 @@ class Cosine(Similarity):
         return self.query(a) @ self.keys(b).T  # (N, M)
 
     def query(self, a: Features) -> Tensor:
-        return F.normalize(a.embedding, dim=1)  # (N, D)
+        return _direction(a.embedding, "a")  # (N, D)
 
     def keys(self, b: Features) -> Tensor:
-        return F.normalize(b.embedding, dim=1)  # (M, D)
+        return _direction(b.embedding, "b")  # (M, D)
+
+
+def _direction(embedding: Tensor, name: str) -> Tensor:
+    zero = embedding.detach().norm(dim=1) <= SHORTEST
+    if zero.any():
+        raise InputError(f"{name}.embedding: row {int(zero.nonzero()[0])} is zero and has no direction")
+    return F.normalize(embedding, dim=1)

@@ -1,0 +1,13 @@
+"""One side of one case in a process of its own: prints the megabytes it needs. Called by bench.measure."""
+
+import sys
+
+from bench.cases import CASES
+from bench.measure import peak_over_baseline
+
+if __name__ == "__main__":
+    ours, theirs = CASES[sys.argv[1]].make()
+    work = ours if sys.argv[2] == "ours" else theirs
+    if work is None:
+        sys.exit(f"{sys.argv[1]} has no peer")
+    print(peak_over_baseline(work))

@@ -1,0 +1,47 @@
+"""python -m tests.reference [FOLDER]: a line for each family, then `N passed, N failed`; exit code 1 on failure."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+from tests.reference.run import VECTORS, Outcome, check_folder
+
+
+def table(outcomes: list[Outcome]) -> list[str]:
+    """A line for each family, and below it what went wrong."""
+    width = max([len(o.family) for o in outcomes] + [len("family")])
+    lines = [f"{'family':{width}}  cases  passed  failed  worst relative difference"]
+    for family in sorted({o.family for o in outcomes}):
+        own = [o for o in outcomes if o.family == family]
+        failed = [o for o in own if o.problems]
+        worst = max(o.worst for o in own)
+        lines.append(f"{family:{width}}  {len(own):5}  {len(own) - len(failed):6}  {len(failed):6}  {worst:.1e}")
+        lines += [f"    {o.name}: {problem}" for o in failed for problem in o.problems]
+    return lines
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table of a folder; 0 if everything passed, 1 if not, 2 if the call makes no sense."""
+    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return 2 if len(arguments) > 1 else 0
+    folder = Path(arguments[0]) if arguments else VECTORS
+    warnings.simplefilter("error")  # a plan that does not converge is a failure
+    torch.manual_seed(0)
+    outcomes = check_folder(folder)
+    if not outcomes:
+        what = "holds no cases (NAME.npz beside NAME.json)" if folder.is_dir() else "is not a folder"
+        print(f"{folder} {what}")
+    else:
+        print("\n".join(table(outcomes)))
+    failed = sum(bool(o.problems) for o in outcomes)
+    print(f"{len(outcomes) - failed} passed, {failed or int(not outcomes)} failed")
+    return int(failed > 0 or not outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

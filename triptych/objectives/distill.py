@@ -1,0 +1,103 @@
+"""Both sides must see the classes that a teacher sees."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from triptych.contracts import Objective, Pair
+from triptych.errors import InputError, RecipeError
+
+ROUNDING = 1e-2  # how far a teacher's row may be from 1 in sum: float16 probabilities of 1,000 classes are that rough
+
+
+def class_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
+    """KL(g || f) of each row: sum_c g_c (log g_c - log f_c), g = teacher (N, C) probabilities, f = softmax(logits).
+
+    Natural logarithm; a class with g_c = 0 adds nothing. The teacher has no gradient. Returns (N,).
+    """
+    if teacher.shape != logits.shape or teacher.dim() != 2:
+        raise InputError(f"teacher is {tuple(teacher.shape)}, logits {tuple(logits.shape)}; need the same (N, C)")
+    teacher = _probabilities(teacher.detach()).to(_wide(logits).dtype)
+    return (torch.xlogy(teacher, teacher) - teacher * F.log_softmax(_wide(logits), dim=1)).sum(dim=1)
+
+
+def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
+    """½ (H(rows) + H(columns)), H = mean_i -sum_j softmax(teacher)_ij log softmax(student)_ij, of (N, M) logits.
+
+    A teacher's scores of every row against every column, taught both ways; logits are scores over a temperature.
+    Source: the distillation term of open_clip (Ilharco et al. 2021).
+    """
+    if teacher.shape != student.shape or teacher.dim() != 2 or 0 in teacher.shape:
+        raise InputError(f"teacher is {tuple(teacher.shape)}, student {tuple(student.shape)}; need the same (N, M)")
+    teacher, student = _wide(teacher.detach()), _wide(student)
+    for name, logits in (("teacher", teacher), ("student", student)):
+        if not torch.isfinite(logits).all():
+            raise InputError(f"{name} holds NaN or infinity")
+    rows = F.cross_entropy(student, teacher.softmax(dim=1))
+    return (rows + F.cross_entropy(student.T, teacher.T.softmax(dim=1))) / 2
+
+
+class Distill(Objective):
+    """Both sides must see the classes that a teacher sees: the divergence of their class heads from its probabilities.
+
+    L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
+    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. One linear head for each side, learned with the rest and
+    kept in the run, not in the saved space.
+
+    Source: Hinton et al. 2015; from a picture classifier to sound and text: Aytar et al. 2016, 2017.
+    Use when: one side has a good classifier (pictures) and the pairs of some modalities are few or never occur.
+    Beware: needs teacher probabilities in the batch. `width` is the width of the space. The teacher is taken as
+    given: soften it (its own temperature) when you make it. What it cannot tell apart is not learned from it.
+    """
+
+    def __init__(self, classes: int = 1000, width: int = 128, temperature: float = 1.0) -> None:
+        super().__init__()
+        for name, value, least in (("classes", classes, 2), ("width", width, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise RecipeError(f"distill: {name} = {value}; need a whole number of {least} or more")
+        if not 0 < temperature < math.inf:
+            raise RecipeError(f"distill: temperature = {temperature}; need a number above 0")
+        self.classes, self.width, self.temperature = classes, width, temperature
+        self.head_a, self.head_b = nn.Linear(width, classes), nn.Linear(width, classes)
+
+    def forward(self, pair: Pair) -> dict[str, Tensor]:
+        if pair.teacher is None:
+            raise InputError(
+                "teacher: the batch has none; distill needs class probabilities (N, C) for each row: "
+                "add a teacher to the data, or take distill out of the recipe"
+            )
+        rows, width = pair.a.embedding.shape
+        if width != self.width:
+            raise InputError(
+                f"embedding has width {width}, distill has width = {self.width}; give it the space's width"
+            )
+        if pair.teacher.shape != (rows, self.classes):
+            raise InputError(
+                f"teacher is {tuple(pair.teacher.shape)}; need {(rows, self.classes)} by distill's classes"
+            )
+        sides = {"a": self.head_a(pair.a.embedding), "b": self.head_b(pair.b.embedding)}  # (N, C)
+        return {
+            name: class_divergence(pair.teacher, logits / self.temperature).mean() / 2 for name, logits in sides.items()
+        }
+
+
+def _probabilities(teacher: Tensor) -> Tensor:
+    """The teacher's rows, checked, and made to sum to 1 to the last digit."""
+    teacher = _wide(teacher)
+    sums = teacher.sum(dim=1)
+    if not torch.isfinite(teacher).all() or (teacher < 0).any():
+        raise InputError("teacher: NaN, infinity or a negative number; need class probabilities, not logits")
+    off = (sums - 1).abs()
+    if (off > ROUNDING).any():
+        row = int(off.argmax())
+        raise InputError(f"teacher: row {row} sums to {float(sums[row]):.4g}; need class probabilities that sum to 1")
+    return teacher / sums[:, None]
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Half precision as float32: logarithms of small probabilities need the digits."""
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -1,0 +1,116 @@
+"""Losses over a transport plan, with gradients in closed form: nothing is back-propagated through iterations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from triptych.errors import InputError
+from triptych.transport.dual import Point, Problem
+from triptych.transport.laplacian import HELD, Laplacian
+from triptych.transport.plan import ITERATIONS, TOLERANCE, Plan, checked, kept, solved
+
+ADJOINT = 1e-12  # residual left in an implicit gradient
+
+
+def plan_cross_entropy(
+    cost: Tensor, target: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, mass: float = 1.0
+) -> tuple[Tensor, Plan]:
+    """Cross-entropy of the plan against any target, differentiable in the cost.
+
+    L = - sum_ij T_ij log P_ij          dL/dC = (T - P ∘ (u ⊕ v)) / epsilon
+    with [[diag(P1), P], [Pᵀ, diag(Pᵀ1)]] (u, v) = (T1, Tᵀ1): the optimality conditions, differentiated. Partial:
+    u_i = w where row i is not full, v_j = 0 where column j is not, and sum(P ∘ (u ⊕ v)) = sum(T). Where T has the
+    marginals of a balanced plan, u ⊕ v = 1 and nothing is solved.
+
+    Source: implicit differentiation of the optimality conditions, as in Luise et al. 2018.
+    Use when: the target does not meet the plan's constraints; where it does, see `plan_divergence`.
+    Beware: a partial plan has kinks, where a row or column becomes full; the gradient there is a one-sided one.
+    """
+    problem = checked(cost, epsilon, a, b, mass)
+    want = _checked_target(target, cost)
+    plan, point, exact = solved(cost, epsilon, problem, TOLERANCE, ITERATIONS)
+    rows, columns = want.sum(1), want.sum(0)
+    value = (want * cost.detach()).sum() / epsilon
+    value = value - (rows @ point.row + columns @ point.column + want.sum() * point.offset)
+    gradient = None
+    if cost.requires_grad:
+        apart = (rows - problem.a).abs().sum() + (columns - problem.b).abs().sum()
+        if problem.bounded or apart > 1e-6 * problem.mass:
+            u, v = _adjoint(exact, point, problem, rows, columns)
+            exact = (u[:, None] + v).mul_(exact)
+        gradient = (want - exact).div_(epsilon)
+    return _differentiable(cost, value, gradient), plan
+
+
+def plan_divergence(
+    cost: Tensor, target: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, mass: float = 1.0
+) -> tuple[Tensor, Plan]:
+    """How far a target that meets the constraints is from the plan that is best (Fenchel–Young loss).
+
+    L = (E(T) - E(P)) / epsilon >= 0,  E(P) = <P, C> + epsilon · sum_ij P_ij log P_ij,         dL/dC = (T - P) / epsilon
+    Balanced it is KL(T || P). Partial it is KL(T || P) + <T1 - a, f> / epsilon + <Tᵀ1 - b, g> / epsilon, so no less.
+
+    Source: Blondel, Martins and Niculae 2020; the gradient is the envelope theorem's.
+    Use when: the target meets the plan's constraints: row and column sums and the mass. Convex in the cost.
+    Beware: a target that breaks them has no such value and is refused.
+    """
+    problem = checked(cost, epsilon, a, b, mass)
+    want = _checked_target(target, cost)
+    apart = torch.cat([want.sum(1) - problem.a, want.sum(0) - problem.b])
+    wrong = (apart.clamp_min(0) if problem.bounded else apart).abs().sum().item()
+    total = want.sum().item()
+    if max(wrong, abs(total - problem.mass)) > 1e-5 * problem.mass:
+        raise InputError(
+            f"target has mass {total:g} and is off the weights by {wrong:g}; need mass {problem.mass:g} and rows and "
+            f"columns that sum to {'at most ' if problem.bounded else ''}a and b"
+        )
+    plan, point, exact = solved(cost, epsilon, problem, TOLERANCE, ITERATIONS)
+    held = want[want > 0]
+    value = held @ held.log() + (want * cost.detach()).sum() / epsilon - point.value
+    return _differentiable(cost, value, (want - exact).div_(epsilon) if cost.requires_grad else None), plan
+
+
+def _checked_target(target: Tensor, cost: Tensor) -> Tensor:
+    if target.shape != cost.shape:
+        raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same")
+    low, high = target.detach().aminmax()  # both are NaN if any entry is
+    if not (low >= 0 and high < torch.inf):
+        raise InputError("target holds a negative number, NaN or infinity")
+    return target.detach().to(cost.device, torch.float64)
+
+
+def _adjoint(plan: Tensor, point: Point, problem: Problem, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """u and v of `plan_cross_entropy` for a target with these sums."""
+    system = Laplacian(plan, plan.square(), torch.ones_like(rows), torch.ones_like(columns))
+    if problem.bounded:
+        held, free = rows.new_tensor(HELD), rows.new_zeros(())
+        system.hold(torch.where(point.row == 0, held, free), torch.where(point.column == 0, held, free))
+        u, v, w = system.bordered(rows * (point.row < 0), columns * (point.column < 0), rows.sum(), ADJOINT)
+        return u + w, v
+    v = system.solve((columns - system.transposed(system.shares * rows))[None], ADJOINT)[0]
+    return system.shares * (rows - system.times(v)), v
+
+
+class _Known(Function):
+    """A value whose gradient is known already."""
+
+    @staticmethod
+    def forward(ctx: Any, cost: Tensor, value: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        ctx.save_for_backward(gradient)
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (gradient,) = ctx.saved_tensors
+        return gradient * upstream.to(gradient.dtype), None, None
+
+
+def _differentiable(cost: Tensor, value: Tensor, gradient: Tensor | None) -> Tensor:
+    value = value.to(kept(cost.dtype))
+    return value if gradient is None else _Known.apply(cost, value, gradient.to(cost.dtype))

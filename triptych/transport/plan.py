@@ -1,0 +1,133 @@
+"""The plan: what it is, what it may be asked for, and the loop over epsilons that finds it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from triptych.errors import InputError
+from triptych.transport.dual import Dual, Point, Problem, climbed
+
+STEEPEST = 32.0  # cost span / epsilon beyond which larger epsilons are solved first, roughly, and halved
+ROUGH = 1e-3  # how far those are solved
+TOLERANCE, ITERATIONS = 1e-9, 200
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A transport plan: log plan_ij = (row_i + column_j + offset - cost_ij) / epsilon."""
+
+    plan: Tensor  # (N, M), in the dtype of the cost, float32 at least
+    row: Tensor  # (N,) float64 potentials f; at most 0 where the plan is partial
+    column: Tensor  # (M,) float64 potentials g; at most 0 where the plan is partial
+    offset: float  # lambda, the price of mass where the plan is partial, else 0
+    iterations: int  # Newton or interior-point rounds, over all epsilons on the way; sweeps alone count 0
+    error: float  # mass in the wrong column (L1; rows are exact), as a share of the mass that moves
+    converged: bool  # error <= tolerance
+
+
+def transport_plan(
+    cost: Tensor,
+    epsilon: float,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+    mass: float = 1.0,
+    tolerance: float = TOLERANCE,
+    iterations: int = ITERATIONS,
+) -> Plan:
+    """The entropic plan between weights a and b (uniform unless given), for all of the mass or a share of it.
+
+    plan = argmin_P <P, C> + epsilon · sum_ij P_ij (log P_ij - 1)
+           with P1 = a, Pᵀ1 = b where mass = 1;  with P1 <= a, Pᵀ1 <= b, sum(P) = mass · sum(a) where mass < 1
+
+    Source: Cuturi 2013; partial: Benamou et al. 2015, section 5; Newton on the dual: Brauer et al. 2017.
+    Use when: the plan itself is wanted; losses over it are `plan_cross_entropy` and `plan_divergence`.
+    Beware: no gradient flows through the plan. float64 inside, so it is no faster in half precision.
+    """
+    if not tolerance > 0 or iterations < 1:
+        raise InputError(f"tolerance = {tolerance}, iterations = {iterations}; need more than 0 and at least 1")
+    return solved(cost, epsilon, checked(cost, epsilon, a, b, mass), tolerance, iterations)[0]
+
+
+def sinkhorn_iterations(
+    cost: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, count: int = 10
+) -> Tensor:
+    """The plan after exactly `count` plain Sinkhorn iterations from u = 1/N: v = b / (Kᵀu), then u = a / (Kv).
+
+    Source: Cuturi 2013. In the log domain, K = exp(-C / epsilon).
+    Use when: an evaluation that stops after so many (10 is usual) is to be matched number by number.
+    Beware: rows sum to a, columns do not yet sum to b. `transport_plan` is both exact and, mostly, faster.
+    """
+    if count < 1:
+        raise InputError(f"count = {count}; need at least 1")
+    problem = checked(cost, epsilon, a, b, 1.0)
+    logits = cost.detach().double() / -epsilon  # (N, M)
+    row = torch.full_like(problem.a, -math.log(len(problem.a)))
+    column = torch.zeros_like(problem.b)
+    for _ in range(count):
+        column = problem.b.log() - torch.logsumexp(logits + row[:, None], dim=0)
+        row = problem.a.log() - torch.logsumexp(logits + column, dim=1)
+    return (logits + row[:, None] + column).exp().to(kept(cost.dtype))
+
+
+def solved(cost: Tensor, epsilon: float, problem: Problem, tolerance: float, limit: int) -> tuple[Plan, Point, Tensor]:
+    """The plan as handed out, its dual point (log units) and its matrix in float64."""
+    exact = cost.detach().double()
+    low, high = (extreme.item() for extreme in exact.aminmax())
+    halvings = max(0, math.ceil(math.log2(max((high - low) / (STEEPEST * epsilon), 1e-300))))
+    column, rounds = torch.zeros_like(problem.b), 0
+    for level in range(halvings, 0, -1):
+        rough = Dual(exact / -(epsilon * 2**level), problem, column)
+        point, used = climbed(rough, column, max(ROUGH, tolerance), limit)
+        column, rounds = point.column * 2, rounds + used
+    dual = Dual(exact / -epsilon, problem, column)
+    point, used = climbed(dual, column, tolerance, limit)
+    if point.error > tolerance:
+        warnings.warn(
+            f"the transport plan stopped after {used} rounds with {point.error:.1e} of its mass in the wrong place "
+            f"(tolerance {tolerance:g}); allow more iterations or a larger epsilon (it is {epsilon:g})",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    matrix = dual.plan(point)
+    row, column, offset = point.row * epsilon, point.column * epsilon, point.offset.item() * epsilon
+    plan = matrix.to(kept(cost.dtype))
+    return Plan(plan, row, column, offset, rounds + used, point.error, point.error <= tolerance), point, matrix
+
+
+def checked(cost: Tensor, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float) -> Problem:
+    """The problem these arguments state, or the error that names the one that is wrong."""
+    if cost.ndim != 2 or cost.numel() == 0 or not cost.is_floating_point():
+        raise InputError(f"cost is {tuple(cost.shape)} {cost.dtype}; need a non-empty (N, M) of floats")
+    low, high = cost.detach().aminmax()  # both are NaN if any entry is
+    if not (low > -torch.inf and high < torch.inf):
+        raise InputError("cost holds NaN or infinity")
+    if not 0 < epsilon < math.inf:
+        raise InputError(f"epsilon = {epsilon}; need a finite number above 0")
+    if not 0 < mass <= 1:
+        raise InputError(f"mass = {mass}; need a share in (0, 1]")
+    rows, columns = _weights("a", a, cost, 0), _weights("b", b, cost, 1)
+    total, found = rows.sum().item(), columns.sum().item()
+    if abs(total - found) > 1e-5 * total:
+        raise InputError(f"a sums to {total:g} and b to {found:g}; need equal sums")
+    return Problem(rows, columns * (total / found), mass * total, mass < 1)
+
+
+def _weights(name: str, weights: Tensor | None, cost: Tensor, side: int) -> Tensor:
+    count = cost.shape[side]
+    if weights is None:
+        return torch.full((count,), 1 / count, dtype=torch.float64, device=cost.device)
+    if weights.shape != (count,):
+        raise InputError(f"{name} is {tuple(weights.shape)} for a cost of {tuple(cost.shape)}; need ({count},)")
+    if not (torch.isfinite(weights).all() and (weights > 0).all()):
+        raise InputError(f"{name} has a least weight of {weights.min().item():g}; need finite weights above 0")
+    return weights.detach().to(cost.device, torch.float64)
+
+
+def kept(dtype: torch.dtype) -> torch.dtype:
+    """The dtype results are handed back in: half precision cannot hold the small entries of a plan."""
+    return torch.promote_types(dtype, torch.float32)
