@@ -73,7 +73,9 @@ def test_files_import_only_what_stands_above_them(path):
 
 def test_the_layer_rule_can_fail():
     assert broken_rules("triptych.media.audio", {"triptych.space.Space"}) == ["triptych.space.Space"]
-    assert broken_rules("triptych.objectives.infonce", {"triptych.similarities.cosine"}) == ["triptych.similarities.cosine"]
+    assert broken_rules("triptych.objectives.infonce", {"triptych.similarities.cosine"}) == [
+        "triptych.similarities.cosine"
+    ]
     assert broken_rules("triptych.data.tables", {"triptych.data.manifest.Row"}) == ["triptych.data.manifest.Row"]
     assert broken_rules("triptych.space", {"triptych.errors.unknown"}) == []
 

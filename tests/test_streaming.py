@@ -171,6 +171,22 @@ def test_range_decides_how_it_is_summed(monkeypatch):
     assert close(row, dense_logits(query.abs().double(), -query.abs().double(), scale).logsumexp(1), 1e-6)
 
 
+@pytest.mark.parametrize("depth", range(60, 121, 5))
+def test_no_digit_is_lost_where_exponentials_vanish(depth):
+    """Below e^-87 float32 has fewer and fewer digits, then none: no sum may be made of such."""
+    x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]])
+    exact = dense_logits(x.double(), -x.double(), depth)
+    row, column = log_sum_exps(x, -x, float(depth))
+    assert close(row, exact.logsumexp(1), 1e-6)
+    assert close(column, exact.logsumexp(0), 1e-6)
+    bias = torch.tensor([0.0, -depth, -depth - 0.7])
+    groups = torch.tensor([0, 1, 2]), torch.tensor([1, 1, 0])  # row 1 counts its own column and the last alone
+    logits = dense_logits(0.1 * x, 0.1 * x, 1.0, column_bias=bias, left_out=groups).double()
+    row, _ = log_sum_exps(0.1 * x, 0.1 * x, 1.0, column_bias=bias, left_out=groups)
+    assert (row - logits.logsumexp(1)).abs().max() < 1e-5
+    assert logits[1, 0] == -math.inf  # so nothing large hides the small
+
+
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 99))
 def test_neither_block_nor_order_changes_the_numbers(block, other, seed):

@@ -15,6 +15,7 @@ from triptych.transport import (
     sinkhorn_iterations,
     transport_plan,
 )
+from triptych.transport.dual import Dual, Problem
 
 
 def drawn(*shape, seed=0, scale=1.0):
@@ -283,6 +284,16 @@ def test_the_system_is_right_where_its_matrix_cancels_to_nothing():
     for i in range(3):
         flow = sum((weighted[i, j] * (found[i] - found[j])).item() for j in range(3) if j != i)
         assert flow == pytest.approx(right[0, i].item(), rel=0.1)
+
+
+def test_points_far_from_where_exp_was_taken_are_exact():
+    logits = -10 * drawn(5, 6)
+    problem = Problem(uniform(5), uniform(6), 1.0, bounded=False)
+    dual = Dual(logits, problem, torch.zeros(6, dtype=torch.float64))
+    column = torch.tensor([0.0, 900.0, -900.0, 5.0, 899.0, 0.0], dtype=torch.float64)
+    point = dual.at(column)
+    assert torch.allclose(point.row, problem.a.log() - torch.logsumexp(logits + column, dim=1))
+    assert torch.allclose(point.sums, (logits + column + point.row[:, None]).exp().sum(0))
 
 
 @pytest.mark.parametrize("mass", [1.0, 0.7])

@@ -9,14 +9,14 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from triptych.errors import CheckpointError
@@ -37,8 +37,9 @@ def save(space: Space, path: Path, extra: dict[str, Tensor] | None = None, notes
     try:
         with replacing(path) as temporary:
             # One key, as safetensors writes several in an order of its own: the same space must give the same bytes.
-            save_file(plain, temporary, metadata={HEADER: json.dumps(header, sort_keys=True)})
-    except SafetensorError as error:
+            # As bytes, as the library's own writing leaves a temporary file of its own behind when it is killed.
+            temporary.write_bytes(to_bytes(plain, metadata={HEADER: json.dumps(header, sort_keys=True)}))
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
@@ -64,6 +65,8 @@ def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its parts do not fit together ({error}); the file has been changed") from error
     for name, value in space.named_parameters():
+        if own[name].dtype != value.dtype:
+            raise CheckpointError(f"{path}: the weights {name} are {own[name].dtype}; they should be {value.dtype}")
         if not torch.isfinite(value).all():
             raise CheckpointError(f"{path}: the weights {name} hold NaN or infinity; train the space again")
     return space.eval(), tensors, header
@@ -111,14 +114,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def remains(folder: Path) -> set[str]:
-    """The names of temporary files that a killed process has left in a folder."""
-    return {path.name for path in folder.glob(f".*{PART}")}
+def remains(folder: Path, files: Iterable[str]) -> set[str]:
+    """The names of the temporary files that a killed process has left of these files in a folder."""
+    return {path.name for name in files for path in folder.glob(f".{name}.*{PART}")}
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a killed process has left in a folder of ours."""
-    for name in remains(folder):
+def sweep(folder: Path, files: Iterable[str]) -> None:
+    """Remove what a killed process has left of these files."""
+    for name in remains(folder, files):
         (folder / name).unlink(missing_ok=True)
 
 

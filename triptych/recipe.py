@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -102,8 +103,8 @@ class Recipe:
         """A recipe from its TOML text."""
         try:
             table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise RecipeError(f"{where}: not valid TOML: {error}") from error
+        except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
+            raise RecipeError(f"{where}: not valid TOML: {str(error)[:200]}") from error
         for change in changes:
             _apply(table, change)
         try:
@@ -153,7 +154,7 @@ def _apply(table: dict[str, Any], change: str) -> None:
         raise RecipeError(f"--set {change!r}: write it as section.key=value, for example training.epochs=3")
     try:
         value = tomllib.loads(f"value = {raw.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = raw.strip()  # a bare word is a string, so that nobody has to quote quotes in a shell
     place: Any = table
     *way, last = path.strip().split(".")
@@ -289,6 +290,8 @@ def _value(value: Any, kind: Any, where: str) -> Any:
 def _check(recipe: Recipe) -> None:
     """What single values cannot show: ranges, and parts that must fit each other."""
     training, data, space = recipe.training, recipe.data, recipe.space
+    if not re.fullmatch(r"\w[\w.-]{0,99}", recipe.name):
+        raise RecipeError(f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, as it names a folder")
     ranges = [
         ("space.width", space.width, 1, 1 << 16),
         ("data.workers", data.workers, 1, 256),
@@ -304,6 +307,12 @@ def _check(recipe: Recipe) -> None:
     ranges += [(f"objectives.{i}.weight", use.weight, 0, 1e12) for i, use in enumerate(recipe.objectives)]
     for key, value, least, most in ranges:
         check_range(key, value, least, most)
+    _check_parts(recipe)
+
+
+def _check_parts(recipe: Recipe) -> None:
+    """Encoders, pairs and objectives must fit each other."""
+    space = recipe.space
     if len(space.encoders) < 2:
         raise RecipeError(f"space.encoders: at least two of {', '.join(MODALITIES)}; found {list(space.encoders)}")
     for modality, part in space.encoders.items():

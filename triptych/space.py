@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from triptych.contracts import MODALITIES, Batch, Encoder, Features, Modality, Pair, Similarity, Source
 from triptych.data.loader import collate, prepared
 from triptych.encoders import ENCODERS
-from triptych.errors import MediaError, UsageError, unknown
+from triptych.errors import InputError, MediaError, UsageError, unknown
 from triptych.progress import Bar
 from triptych.recipe import Geometry, Recipe
 from triptych.similarities import SIMILARITIES
@@ -105,6 +105,8 @@ class Space(nn.Module):
                         tensors.append(tensor)
                 if tensors:
                     found = self(modality, *collate(tensors))
+                    if not torch.isfinite(found.embedding).all():
+                        raise InputError(f"an embedding of {modality} holds NaN or infinity; train the space again")
                     features.append(found if parts else alone(found.embedding))
                 if bar:
                     bar.advance(len(chunk))

@@ -71,7 +71,7 @@ def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
     assert [hit["modality"] for hit in hits] == ["image", "image"]
     result = triptych("search", "two red bells", "--in", collection, "-k", "3")
     assert result.stdout.count(".png") == 3
-    assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "audio").stdout
+    assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "sound").stderr
 
 
 def test_evaluate_prints_six_directions(run, world):

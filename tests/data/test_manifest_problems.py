@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
         ("m.csv", b'text\n"a" b\n', "row 2 (line 2) is broken"),
         ("m.csv", b"text\n" + b"x" * 200_000 + b"\n", "row 2 (line 2) is broken: field larger than field limit"),
         ("m.csv", b"audio;text\na.wav;hi\n", "the columns seem to be separated by ';'"),
-        ("m.csv", b"a.wav,a dog\nb.wav,a cat\n", "no column is known (found: a.wav, a dog); known: audio, image"),
+        ("m.csv", b"a.wav,a dog\nb.wav,a cat\n", "known, in small letters: audio, image"),
         ("m.jsonl", b'{"sound": "a.wav"}\n', "no column is known (found: sound)"),
         ("m.tsv", b"audio\ttext\n", "a manifest is a file that ends in .csv, .jsonl, .parquet; this ends in '.tsv'"),
     ],
@@ -112,7 +112,8 @@ GOOD = {"text": "good"}  # row 1 of each case: an error leaves out its own row o
         ({"text": "a", "start": "soon"}, "wrong time", "start", "should be seconds, is 'soon'"),
         ({"text": "a", "start": [1]}, "wrong time", "start", "should be seconds, is '[1]'"),
         ({"text": "a", "start": True}, "wrong time", "start", "should be seconds, is 'True'"),
-        ({"text": "a", "start": float("nan")}, "wrong time", "start", "should be seconds, is 'nan'"),
+        ({"text": "a", "start": "nan"}, "wrong time", "start", "should be seconds, is 'nan'"),
+        ({"text": "a", "start": 1e305}, "wrong time", "start", "is beyond any file: 1e+305 s"),
         ({"text": "a", "end": "inf"}, "wrong time", "end", "should be seconds, is 'inf'"),
         ({"text": "a", "start": -1}, "wrong time", "start", "is before the beginning: -1 s"),
         ({"text": "a", "start": 2, "end": 2}, "wrong time", "end", "2 s is not after start, 2 s"),
@@ -192,7 +193,7 @@ def test_paths_that_leave_the_folder(folder: Path, name: str) -> None:
     problem = only(read(path).problems, "outside path")
     assert (problem.severity, problem.row, problem.column) == ("error", 2, "audio")
     assert problem.message.startswith("leaves the manifest's folder: ")
-    assert problem.message.endswith("; if that is meant, allow it (allow_outside)")
+    assert problem.message.endswith("; if that is meant, allow it (--allow-outside)")
     allowed = read(path, allow_outside=True)
     assert allowed.problems == ()
     assert allowed.rows[0].audio is not None

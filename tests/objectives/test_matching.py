@@ -194,7 +194,7 @@ def trained_on_swapped_pairs(mass, form, seed):
     def scores(rows):
         return F.normalize(x[rows] @ maps[0], dim=1) @ F.normalize(y[rows] @ maps[1], dim=1).T
 
-    for _ in range(80):
+    for _ in range(60):
         rows = torch.randperm(n, generator=generator)[:40]
         loss, _ = matching(scores(rows), torch.eye(40, dtype=torch.bool), 0.1, mass, form)
         optimizer.zero_grad()

@@ -81,6 +81,16 @@ def test_gradients_are_right(metric, form, normalise):
     assert torch.autograd.gradcheck(score, tuple(t.clone().requires_grad_() for t in tensors))
 
 
+def test_only_the_symmetric_half_of_a_full_matrix_counts():
+    similarity, matrix = learned("full", form="squared")
+    a, b = features(4, seed=1), features(5, seed=2)
+    skew = torch.triu(torch.ones_like(matrix), 1)
+    similarity.matrix.data.add_(skew - skew.T)
+    expected = naive(a.embedding, b.embedding, matrix, "squared", normalise=False)
+    assert torch.allclose(similarity(a, b), expected, atol=1e-10)
+    assert torch.allclose(similarity.query(a) @ similarity.keys(b).T, expected, atol=1e-10)
+
+
 @pytest.mark.parametrize("metric", ["diagonal", "full"])
 def test_training_starts_at_the_identity(metric):
     a, b = features(4, seed=1), features(5, seed=2)

@@ -75,7 +75,7 @@ def _search(collection: Collection, rows: tuple[Row, ...]) -> None:
         show.out.print(f"\n{query} → {want}  ", style="bold", end="")
         show.out.print(said)
         right = {str(row.image), str(row.audio), *row.texts}
-        show.out.print(show.hits(collection.search(source, [want], k=3), right))
+        show.hits(collection.search(source, [want], k=3), right)
 
 
 _NEXT = """Next:

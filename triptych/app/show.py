@@ -25,8 +25,8 @@ NARROW = 72  # columns
 FEW_STEPS = 300  # below this, encoders from scratch have hardly begun
 MANY = 12  # how many names of a kind are shown
 # Without markup: a user's path may hold square brackets.
-out = Console(highlight=False, soft_wrap=True, markup=False)
-notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def recalls(directions: Iterable[Retrieval]) -> Table:
@@ -44,19 +44,23 @@ def recalls(directions: Iterable[Retrieval]) -> Table:
     return table
 
 
-def hits(found: Sequence[Hit], right: Container[str] = ()) -> Table:
-    """Search results, best first within each modality; those that are known to be right are marked."""
+def hits(found: Sequence[Hit], right: Container[str] = ()) -> None:
+    """Print search results, best first within each modality; those that are known to be right are marked."""
     table = Table(box=None, padding=(0, 1), show_header=False)
     for style in ("bold", "dim", "cyan", ""):
-        table.add_column(style=style, overflow="fold", no_wrap=bool(style))
+        table.add_column(style=style, overflow="fold", no_wrap=style in {"bold", "dim"}, min_width=5)
     for hit in found:
-        moment = "" if hit.start is None else f" [{hit.start:g}–{hit.end:g} s]"
+        moment = "" if hit.start is None else f" [{hit.start:g}–{'end' if hit.end is None else f'{hit.end:g}'} s]"
         name = "" if hit.modality == "text" else from_here(Path(hit.item)) + moment
         # Of several captions the longest: it says the most.
         words = hit.item if hit.modality == "text" else max(hit.captions, key=len, default="")
         mark = "✓" if hit.item in right else " "
-        table.add_row(f"{mark} {hit.score:6.3f}", hit.modality, Text(name), Text(words))
-    return table
+        if out.is_terminal:
+            table.add_row(f"{mark} {hit.score:6.3f}", hit.modality, Text(name), Text(words))
+        else:  # for pipes and files: nothing is folded
+            out.print(f"{mark} {hit.score:6.3f}", hit.modality, name, words, sep="\t")
+    if out.is_terminal:
+        out.print(table)
 
 
 def from_here(path: Path) -> str:

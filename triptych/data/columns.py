@@ -19,6 +19,7 @@ FileKind = Literal["audio", "image", "video"]
 ENDINGS: dict[FileKind, frozenset[str]] = {"audio": AUDIO_ENDINGS, "image": IMAGE_ENDINGS, "video": VIDEO_ENDINGS}
 WORDS = ("id", "group", "split", "label")
 MOMENT = ("start", "end")
+LONGEST = 1e7  # seconds, about four months: no file is longer
 CAPTIONS = ("text", "caption", "captions")
 KNOWN = (*ENDINGS, *CAPTIONS, *WORDS, *MOMENT, "file_name")
 NUMBERED_CAPTION = re.compile(r"caption_(\d{1,6})")
@@ -111,6 +112,7 @@ class RowReader:
 
     def _texts(self, cells: dict[str, Any]) -> tuple[str, ...]:
         texts: list[str] = []
+        seen: set[str] = set()
         for column in self._caption_columns:
             cell = cells.get(column)
             if column in self._json_lists and isinstance(cell, str) and cell.startswith("["):
@@ -119,9 +121,10 @@ class RowReader:
                 if not text.strip():
                     self._warn("empty caption", column, "is empty, so it is left out")
                     continue
-                if text in texts:
+                if text in seen:
                     self._warn("duplicate caption", column, f"stands twice in this row: {shown(text, 60)}")
                 texts.append(text)
+                seen.add(text)
         return tuple(texts)
 
     def _try(self, column: str, parse: Callable[[Any], T], cell: Any) -> T | None:
@@ -220,6 +223,8 @@ def _seconds(cell: Any) -> float | None:
         seconds = math.nan
     if not math.isfinite(seconds):
         raise UnfitError("wrong time", f"should be seconds, is {shown(cell, 60)!r}")
+    if seconds > LONGEST:
+        raise UnfitError("wrong time", f"is beyond any file: {seconds:g} s")
     if seconds < 0:
         raise UnfitError("wrong time", f"is before the beginning: {seconds:g} s")
     return seconds

@@ -15,6 +15,7 @@ from triptych.data.problems import Problem, shown
 from triptych.errors import ManifestError
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+MOST_ROWS = 10_000_000  # a few bytes of Parquet can claim billions
 
 
 @dataclass(frozen=True)
@@ -134,12 +135,18 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return cells
 
 
+def _check_length(path: Path, rows: int) -> None:
+    if rows > MOST_ROWS:
+        raise ManifestError(f"{path}: says it has {rows:,} rows; at most {MOST_ROWS:,}: split it")
+
+
 def _read_parquet(path: Path, wanted: Callable[[str], bool]) -> Table:
     import pyarrow
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
+            _check_length(path, file.metadata.num_rows)
             columns = _distinct(path, list(file.schema_arrow.names))
             content = file.read(columns=[name for name in columns if wanted(name)])
         # By column and strictly: in a damaged file the columns may differ in length from what the file says of itself.

@@ -95,7 +95,8 @@ class TextTransformer(Encoder):
             raise CheckpointError(f"the saved text encoder has no {VOCABULARY_FILE}; the file is not whole")
         try:
             self.tokenizer = Tokenizer.from_str(files[VOCABULARY_FILE])
+            self.tokenizer.enable_truncation(self.length)
         except Exception as error:  # the library raises plain Exception
             raise CheckpointError(f"the saved {VOCABULARY_FILE} cannot be read ({error})") from error
-        if self.tokenizer.get_vocab_size() > self.vocabulary:
+        if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocabulary:
             raise CheckpointError(f"the saved {VOCABULARY_FILE} has more pieces than the recipe's {self.vocabulary}")

@@ -15,6 +15,7 @@ from triptych.errors import MediaError
 
 MOST_SECONDS = 4 * 3600.0
 MOST_CHANNELS = 64
+LOUDEST = 1e6  # float files that were never scaled reach 32,768; beyond this it is no sound
 LEAST_RATE, MOST_RATE = 1_000, 768_000
 READABLE = "wav, flac, ogg, opus, mp3 or aiff"
 
@@ -46,6 +47,8 @@ def read(path: Path, rate: int, start: float | None = None, end: float | None = 
     if not np.isfinite(samples).all():
         raise MediaError(f"{path}: the samples hold NaN or infinity; export the file again")
     mono = samples.mean(axis=1)
+    if not np.abs(mono).max() <= LOUDEST:
+        raise MediaError(f"{path}: samples of {np.abs(mono).max():.0e}; sound lies within ±1: export the file again")
     return mono if found_rate == rate else soxr.resample(mono, found_rate, rate)
 
 

@@ -22,7 +22,7 @@ from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import CollectionError, MediaError
 from triptych.media import audio, modality_of
-from triptych.progress import Bar, progress
+from triptych.progress import Bar, progress, tell
 from triptych.search.index import nearest
 from triptych.space import Space
 
@@ -86,7 +86,7 @@ class Collection:
         if not (folder / ITEMS_FILE).exists():
             if folder.exists() and not folder.is_dir():
                 raise CollectionError(f"{folder}: is a file; give a folder for the collection")
-            if folder.exists() and {p.name for p in folder.iterdir()} - checkpoint.remains(folder):
+            if folder.exists() and {p.name for p in folder.iterdir()} - checkpoint.remains(folder, [ITEMS_FILE]):
                 raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
             return Collection(folder, space_path)
         table = _read(folder / ITEMS_FILE)
@@ -146,6 +146,10 @@ class Collection:
             entries, keys = self._keys(modality)
             if not entries:
                 continue
+            if keys.shape[1] != len(vector):
+                raise CollectionError(
+                    f"{self.folder}: holds vectors {keys.shape[1]} wide, not {len(vector)}; index again"
+                )
             order, scores = nearest(vector, keys, k)
             for position, score in zip(order, scores, strict=True):
                 item = entries[position].item
@@ -195,7 +199,7 @@ class Collection:
             }
         ).replace_schema_metadata({"space": str(self.space_path), "fingerprint": self.fingerprint})
         self.folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.sweep(self.folder)
+        checkpoint.sweep(self.folder, [ITEMS_FILE])
         with checkpoint.replacing(self.folder / ITEMS_FILE) as temporary:
             pq.write_table(table, temporary)
 
@@ -210,7 +214,18 @@ def items_in(folder: Path, space: Space) -> Iterator[Item]:
             path = Path(place) / name
             modality = modality_of(path)
             if modality in space.modalities and not name.startswith(".") and path.is_file():
+                if not _is_utf8(name):
+                    tell(f"{path!r}: the file's name is not UTF-8; rename it")
+                    continue
                 yield from moments(Item(Source(modality, path.resolve())), space)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
@@ -273,7 +288,7 @@ def _note(table: pa.Table, folder: Path, name: str) -> str:
     value = (table.schema.metadata or {}).get(name.encode())
     if value is None:
         raise CollectionError(f"{folder}: {ITEMS_FILE} was not written by triptych; give another folder")
-    return value.decode()
+    return value.decode(errors="replace")
 
 
 def _opened(folder: Path, table: pa.Table, space_path: Path) -> Collection:
@@ -291,11 +306,10 @@ def _opened(folder: Path, table: pa.Table, space_path: Path) -> Collection:
             f"{folder}: {ITEMS_FILE} has been changed ({error}); delete it and index again"
         ) from error
     collection = Collection(folder, space_path, entries)
-    width = collection.space.recipe.space.width
     if any(entry.vector.ndim != 1 or not np.isfinite(entry.vector).all() for entry in entries):
         raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors that are none; delete it and index again")
     if len({len(entry.vector) for entry in entries}) > 1:
-        raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors of several widths, not {width}; index again")
+        raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors of several widths; index again")
     return collection
 
 
@@ -303,6 +317,7 @@ def _entry(row: dict[str, Any]) -> Entry:
     if row["modality"] not in MODALITIES:
         raise ValueError(f"modality {row['modality']!r}")
     content = row["text"] if row["file"] is None else Path(row["file"])
-    source = Source(row["modality"], content, row["start"], row["end"])
+    start, end = (None if row[key] is None else float(row[key]) for key in ("start", "end"))
+    source = Source(row["modality"], content, start, end)
     vector = np.asarray(row["vector"], np.float32)
-    return Entry(Item(source, tuple(row["captions"])), str(row["origin"]), str(row["content"]), vector)
+    return Entry(Item(source, tuple(map(str, row["captions"]))), str(row["origin"]), str(row["content"]), vector)

@@ -131,7 +131,8 @@ class _Relevance(torch.autograd.Function):
                 along.unsqueeze(2) * e - (longer / torch.where(free, own**2, 1)).unsqueeze(2) * context
             )  # (B, C·T, D)
             through = torch.bmm(pull, v.transpose(1, 2))  # (B, C·T, R), of the weights
-            through -= (slope * cosine - longer).unsqueeze(2)  # the softmax over regions: Σ weights · through
+            # The softmax over regions would take off Σ weights · through: 0, a cosine does not know how long c is
+            # (where the product is held, 1e-8 of the rest).
             through.mul_(weights).mul_(ctx.attention).mul_(chosen)
             per_word = through.unflatten(1, real.shape)
             per_word -= chosen.unflatten(1, real.shape) * per_word.sum(dim=2, keepdim=True)  # the softmax over words

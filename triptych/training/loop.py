@@ -21,7 +21,7 @@ from triptych.progress import progress, tell
 from triptych.recipe import ObjectiveUse, Recipe
 from triptych.similarities import SIMILARITIES
 from triptych.space import Space
-from triptych.training.run import Run, restore_optimizer
+from triptych.training.run import Run
 
 
 def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool = True) -> Space:
@@ -47,8 +47,7 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
     terms = Terms(recipe)
     optimizer = _optimizer(recipe, space, terms)
     if reached:
-        terms.load_state_dict(reached.objectives)
-        restore_optimizer(optimizer, reached.optimizer)
+        run.restore(reached, terms, optimizer)
     loader = _loader(recipe, rows, encoders, show)
 
     first_epoch, epochs, steps = (reached.epochs if reached else 0), recipe.training.epochs, loader.steps

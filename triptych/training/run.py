@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,13 @@ class Run:
     def reached(self) -> Progress | None:
         """What an earlier, interrupted run of the same recipe on the same data has reached. Changes nothing."""
         self._refuse_strangers()
-        last = self.folder / LAST_FILE
+        last, recipe = self.folder / LAST_FILE, self.folder / RECIPE_FILE
         if not last.exists():
+            there = sorted(name for name in OWN_FILES if (self.folder / name).exists())
+            if there and not (recipe.is_file() and recipe.read_bytes() == self.recipe.text().encode()):
+                raise TrainingError(
+                    f"{self.folder}: holds {there[0]} of something else; give another folder, or --restart"
+                )
             return None
         space, extra, header = checkpoint.load_all(last)
         same = _identity(space.recipe) == _identity(self.recipe)
@@ -51,21 +57,34 @@ class Run:
             )
         space.recipe = self.recipe
         sort = {kind: {n.removeprefix(kind): t for n, t in extra.items() if n.startswith(kind)} for kind in _KINDS}
-        return Progress(int(header["epochs"]), space, sort["objectives."], sort["optimizer."])
+        epochs = str(header.get("epochs"))
+        if not epochs.isdecimal() or not 1 <= int(epochs) <= self.recipe.training.epochs or not sort["optimizer."]:
+            raise CheckpointError(f"{last}: its parts do not fit together; use --restart")
+        return Progress(int(epochs), space, sort["objectives."], sort["optimizer."])
+
+    def restore(self, reached: Progress, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Put objectives and optimizer back to where they were, and the space's file, should it be gone."""
+        try:
+            objectives.load_state_dict(reached.objectives)
+            restore_optimizer(optimizer, reached.optimizer)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"{self.folder}: its parts do not fit together ({error}); use --restart") from error
+        if not (self.folder / checkpoint.SPACE_FILE).is_file():
+            checkpoint.save(reached.space, self.folder / checkpoint.SPACE_FILE)
 
     def start(self, epochs: int) -> None:
         """Make the folder ready to go on after so many epochs; an unwritable one fails here, not after an hour."""
         self._refuse_strangers()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.sweep(self.folder)
+            checkpoint.sweep(self.folder, OWN_FILES)
             if epochs == 0:
                 for name in OWN_FILES:
                     (self.folder / name).unlink(missing_ok=True)
             checkpoint.write_text(self.folder / RECIPE_FILE, self.recipe.text())
             # A line that was logged but not saved is forgotten: its epoch will be trained again.
             metrics = self.folder / METRICS_FILE
-            lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+            lines = _lines(metrics)
             checkpoint.write_text(metrics, "".join(f"{line}\n" for line in lines[:epochs]))
         except OSError as error:
             raise TrainingError(f"{self.folder}: cannot be written to ({error}); give another folder") from error
@@ -92,7 +111,7 @@ class Run:
     def _refuse_strangers(self) -> None:
         if not self.folder.is_dir():
             return
-        strangers = {p.name for p in self.folder.iterdir()} - OWN_FILES - checkpoint.remains(self.folder)
+        strangers = {p.name for p in self.folder.iterdir()} - OWN_FILES - checkpoint.remains(self.folder, OWN_FILES)
         if strangers:
             raise TrainingError(
                 f"{self.folder}: holds other things ({min(strangers)} …); give an empty or new folder for the run"
@@ -104,14 +123,20 @@ _KINDS = ("objectives.", "optimizer.")
 
 def left_out(folder: Path) -> list[str]:
     """What a run could not use, and why."""
-    path = folder / LEFT_OUT_FILE
-    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return _lines(folder / LEFT_OUT_FILE)
 
 
 def steps_taken(folder: Path) -> int:
     """How many optimizer steps a run has behind it."""
-    lines = (folder / METRICS_FILE).read_text(encoding="utf-8").splitlines()
-    return sum(json.loads(line)["steps"] for line in lines)
+    total = 0
+    for line in _lines(folder / METRICS_FILE):
+        with suppress(ValueError, TypeError, KeyError):  # somebody may have edited the file
+            total += int(json.loads(line)["steps"])
+    return total
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
@@ -120,7 +145,14 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
     for name, value in tensors.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    empty = optimizer.state_dict()
+    places = {i: p.shape for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    if any(
+        state[i]["exp_avg"].shape != state[i]["exp_avg_sq"].shape or state[i]["exp_avg"].shape != places[i]
+        for i in state
+    ):
+        raise ValueError("the optimizer's moments do not fit the parameters")
+    optimizer.load_state_dict({"state": state, "param_groups": empty["param_groups"]})
 
 
 def _identity(recipe: Recipe) -> Recipe:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -52,15 +53,16 @@ def version(
 
 def main() -> None:
     """Run the command line: a mistake gets one clear message and exit code 2, an interruption 130."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an old terminal gets question marks, not a traceback
     try:
         app()
     except TriptychError as error:
         _fail(str(error))
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
-            Console(stderr=True).print(
-                "interrupted; finished work is kept, and the same command goes on from there", style="yellow"
-            )
+            Console(stderr=True).print("interrupted; the same command goes on from what was finished", style="yellow")
         raise
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): nobody is left to tell.

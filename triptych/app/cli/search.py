@@ -47,4 +47,6 @@ def search(
     if as_json:
         typer.echo(json.dumps([asdict(hit) for hit in found], indent=2, ensure_ascii=False))
     else:
-        show.out.print(show.hits(found) if found else "nothing of that kind is in this collection")
+        show.hits(found)
+        if not found:
+            show.notes.print("nothing of that kind is in this collection")

@@ -167,7 +167,7 @@ def make(world: World, folder: Path, workers: int = 2, progress: Callable[[int, 
                 f"{folder} is not empty and is no world with these settings; remove it or choose another folder"
             )
         return folder / MANIFEST
-    folder = folder.absolute()
+    folder = folder.resolve()
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
         for kind in ("images", "sounds"):
