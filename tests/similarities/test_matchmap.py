@@ -5,7 +5,7 @@ from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triptych.contracts import Features
@@ -59,6 +59,7 @@ lengths = st.lists(st.integers(1, 5), min_size=1, max_size=5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(lengths, lengths, st.sampled_from([1, 7, 40, 2**20]), st.integers(0, 99))
 def test_it_follows_its_formula(kind, regions, frames, block, seed):
     a, b = ragged(regions, seed=seed), ragged(frames, seed=seed + 100, longest=6)
@@ -66,6 +67,7 @@ def test_it_follows_its_formula(kind, regions, frames, block, seed):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(lengths, lengths, st.sampled_from([1, 7, 40, 2**20]), st.integers(0, 99))
 def test_its_gradient_is_that_of_the_loop_over_pairs(kind, regions, frames, block, seed):
     a, b = ragged(regions, seed=seed), ragged(frames, seed=seed + 100, longest=6)
