@@ -32,7 +32,7 @@ def identical(first, second) -> bool:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
     """The manifest of 80 scenes."""
-    return make(World(scenes=80, captions=2, actors=1), tmp_path_factory.mktemp("made") / "world", workers=1)
+    return make(World(scenes=80, captions=2, actors=1), tmp_path_factory.mktemp("made") / "world")
 
 
 @pytest.fixture(scope="session")

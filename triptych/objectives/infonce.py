@@ -89,7 +89,7 @@ class InfoNCE(Objective):
       "own"   they are left out of the sums: not wrong, and not asked for;
       "each"  each is asked for in turn, the others left out: mean over all right pairs;
       "all"   each is asked for among everything, other right answers too: mean within a row, then over rows.
-    block > 0 streams: the (N, N) scores never exist, the numbers are the same (1024 is quick).
+    block > 0 streams: the (N, N) scores never exist, the numbers are the same (2048 is quick).
 
     Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022;
       "each" is NT-Xent (Chen et al. 2020), "all" is SupCon (Khosla et al. 2020).

@@ -28,7 +28,7 @@ class Sigmoid(Objective):
     """Every pair of the batch is right or wrong on its own: no softmax, so no item competes with another.
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · (s_ij / τ + bias)),  z_ij = +1 where match_ij, else -1
-    block > 0 streams: the (N, N) scores never exist, the numbers are the same (1024 is quick).
+    block > 0 streams: the (N, N) scores never exist, the numbers are the same (2048 is quick).
 
     Source: Zhai et al. 2023 (their t' = -log τ, learned from ln 10, and b, learned from -10).
     Use when: batches are small, or rows have several right answers: all of them count, and none is left out.

@@ -12,7 +12,6 @@ import os
 import shutil
 import wave
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -152,13 +151,11 @@ def _check(name: str, value: object, kind: type, low: float, high: float) -> Non
         )
 
 
-def make(world: World, folder: Path, workers: int = 2, progress: Callable[[int, int], None] | None = None) -> Path:
+def make(world: World, folder: Path, progress: Callable[[int, int], None] | None = None) -> Path:
     """Write a world to a folder and return its manifest; one with the same settings that is already there is kept.
 
     The folder appears only when everything in it is written. progress is told the scenes done, and their number.
     """
-    if workers < 1:
-        raise UsageError(f"workers is {workers}; allowed: 1 or more")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; choose another folder for the world")
     if folder.is_dir() and any(folder.iterdir()):
@@ -172,7 +169,7 @@ def make(world: World, folder: Path, workers: int = 2, progress: Callable[[int, 
     try:
         for kind in ("images", "sounds"):
             (part / kind).mkdir(parents=True)
-        _fill(world, part, workers, progress)
+        _fill(world, part, progress)
         if folder.is_dir():
             folder.rmdir()  # it is empty; not every system lets a rename replace it
         part.rename(folder)
@@ -181,23 +178,17 @@ def make(world: World, folder: Path, workers: int = 2, progress: Callable[[int, 
     return folder / MANIFEST
 
 
-def _fill(world: World, folder: Path, workers: int, progress: Callable[[int, int], None] | None) -> None:
+def _fill(world: World, folder: Path, progress: Callable[[int, int], None] | None) -> None:
     splits = assign_splits(world.split_counts, np.random.default_rng([world.seed, 0, 2]))
     held_out = world.held_out_combinations
     rows: list[dict[str, str]] = []
-    # threads and not processes: only part of the work leaves the interpreter's lock, so more workers gain little, but
-    # nothing has to be imported again, and a script that makes a world at its top level stays safe
-    pool = ThreadPoolExecutor(workers)
-    try:
-        made = pool.map(lambda index: _make_scene(world, held_out, splits[index], index, folder), range(world.scenes))
-        with (folder / TRUTH).open("w", encoding="utf-8", newline="\n") as file:
-            for line, row in made:
-                file.write(line + "\n")
-                rows.append(row)
-                if progress:
-                    progress(len(rows), world.scenes)
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with (folder / TRUTH).open("w", encoding="utf-8", newline="\n") as file:
+        for index in range(world.scenes):
+            line, row = _make_scene(world, held_out, splits[index], index, folder)
+            file.write(line + "\n")
+            rows.append(row)
+            if progress:
+                progress(len(rows), world.scenes)
     rows = _damage(world, rows, folder)
     with (folder / MANIFEST).open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
