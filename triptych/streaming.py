@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from triptych.contracts import Pair
 from triptych.errors import InputError
 
-BLOCK = 2048  # the quickest of 512 … 3072 at N = 8192 on 2 threads; a float32 tile is 16 MB, and two are needed
+BLOCK = 2048  # a float32 tile is 16 MB, and two are needed; smaller tiles were no quicker at N = 8192
 LOG2E = math.log2(math.e)  # exp2 costs half of exp on a CPU, so logits are kept in powers of two
 HIGHEST = {torch.float32: 100.0, torch.float64: 900.0}  # log2 of the largest exponential the quick way allows
 Groups = tuple[Tensor, Tensor]
