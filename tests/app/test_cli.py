@@ -75,6 +75,15 @@ def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
     assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "sound").stderr
 
 
+def test_a_moment_without_an_end_is_shown(run, world, tmp_path):
+    sound = next((world.parent / "sounds").iterdir())
+    shutil.copy(sound, tmp_path / "s.wav")
+    (tmp_path / "pairs.csv").write_text("audio,text,start\ns.wav,a bell,0.5\n")
+    assert triptych("index", tmp_path / "pairs.csv", "--space", run, "--into", tmp_path / "c").returncode == 0
+    result = triptych("search", "a", "bell", "--in", tmp_path / "c", "--want", "sound")
+    assert "s.wav [0.5–end s]" in result.stdout, result.stderr
+
+
 def test_evaluate_prints_six_directions(run, world):
     result = triptych("evaluate", run, "--data", world)
     assert result.returncode == 0, result.stderr

@@ -94,6 +94,12 @@ def test_bad_sounds_are_named_with_what_to_do(tmp_path):
         assert str(path) in str(caught.value)
 
 
+def test_samples_that_are_no_sound_are_refused(tmp_path):
+    with pytest.raises(MediaError, match=r"samples of 1e\+20; sound lies within ±1"):
+        audio.read(wav_with(tmp_path, np.full(RATE, 1e20)), RATE)
+    assert audio.read(wav_with(tmp_path, np.full(RATE, 32_000.0)), RATE).max() == 32_000
+
+
 def test_silence_of_no_length_and_moments_past_the_end_are_errors(tmp_path):
     path = wav_with(tmp_path, np.zeros(RATE))
     with pytest.raises(MediaError, match="the file is 1 s long"):

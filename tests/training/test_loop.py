@@ -144,6 +144,21 @@ def test_a_gradient_that_is_not_a_number_changes_nothing(quick, run):
     assert all(torch.equal(a, b) for a, b in zip(before, space.parameters(), strict=True))
 
 
+def test_files_that_only_look_like_ours_are_left_alone(quick, run, tmp_path):
+    (tmp_path / "recipe.toml").write_text(f"# my own notes\n{quick.text()}")
+    with pytest.raises(TrainingError, match=r"holds recipe\.toml of something else"):
+        train(quick, tmp_path, show=False)
+    shutil.copy(run / "space.safetensors", tmp_path / "space.safetensors")
+    (tmp_path / "recipe.toml").unlink()
+    with pytest.raises(TrainingError, match=r"holds space\.safetensors of something else"):
+        train(quick, tmp_path, show=False)
+    (tmp_path / "space.safetensors").unlink()
+    (tmp_path / ".download.part").write_text("precious")
+    with pytest.raises(TrainingError, match=r"holds other things \(\.download\.part"):
+        train(quick, tmp_path, show=False)
+    assert (tmp_path / ".download.part").read_text() == "precious"
+
+
 def test_restart_keeps_a_run_until_the_new_one_can_begin(quick, tmp_path):
     train(quick, tmp_path / "run", show=False)
     (tmp_path / "run" / "notes.txt").write_text("mine")
