@@ -95,44 +95,42 @@ def match(n: int, width: int, epsilon: float, mass: float = 1.0) -> tuple[Work, 
     return ours, theirs
 
 
-def word_region() -> tuple[Work, Work]:
-    """Word–region attention, 48 × 48, 18 words, 289 regions, width 256."""
+def word_region(n: int = 48) -> tuple[Work, Work]:
+    """Word–region attention, n × n, 18 words, 289 regions, width 256."""
     torch.manual_seed(0)
-    images = (torch.randn(48, 289, 256) * 0.1).requires_grad_()
-    words = (torch.randn(48, 18, 256) * 0.1).requires_grad_()
+    images = (torch.randn(n, 289, 256) * 0.1).requires_grad_()
+    words = (torch.randn(n, 18, 256) * 0.1).requires_grad_()
     similarity = WordRegion()
-    a = Features(images[:, 0].detach(), images, torch.ones(48, 289, dtype=torch.bool))
-    b = Features(words[:, 0].detach(), words, torch.ones(48, 18, dtype=torch.bool))
-    pull = torch.randn(48, 48)
+    a = Features(images[:, 0].detach(), images, torch.ones(n, 289, dtype=torch.bool))
+    b = Features(words[:, 0].detach(), words, torch.ones(n, 18, dtype=torch.bool))
+    pull = torch.randn(n, n)
     return (
         lambda: down((similarity(a, b) * pull).sum(), images, words),
         lambda: down((word_region_loop(images, words, 4.0, 5.0) * pull).sum(), images, words),
     )
 
 
-def matchmap() -> tuple[Work, Work]:
-    """MISA, 128 × 128, 49 regions, 128 frames, width 512."""
+def matchmap(n: int = 128) -> tuple[Work, Work]:
+    """MISA, n × n, 49 regions, 128 frames, width 512."""
     torch.manual_seed(0)
-    images, sounds = torch.randn(128, 49, 512).requires_grad_(), torch.randn(128, 128, 512).requires_grad_()
-    a = Features(images[:, 0].detach(), images, torch.ones(128, 49, dtype=torch.bool))
-    b = Features(sounds[:, 0].detach(), sounds, torch.ones(128, 128, dtype=torch.bool))
-    similarity, pull = Matchmap(), torch.randn(128, 128)
+    images, sounds = torch.randn(n, 49, 512).requires_grad_(), torch.randn(n, 128, 512).requires_grad_()
+    a = Features(images[:, 0].detach(), images, torch.ones(n, 49, dtype=torch.bool))
+    b = Features(sounds[:, 0].detach(), sounds, torch.ones(n, 128, dtype=torch.bool))
+    similarity, pull = Matchmap(), torch.randn(n, n)
     return (
         lambda: down((similarity(a, b) * pull).sum(), images, sounds),
         lambda: down((matchmap_loop(images, sounds) * pull).sum(), images, sounds),
     )
 
 
-def triplets(negatives: Negatives) -> tuple[Work, Work]:
-    """Triplets with mined negatives, N = 4,096, both directions."""
+def triplets(negatives: Negatives, n: int = 4096) -> tuple[Work, Work]:
+    """Triplets with mined negatives, both directions."""
     library = "pytorch_metric_learning"
     distances, losses, miners = (peer(f"{library}.{part}") for part in ("distances", "losses", "miners"))
-    n = 4096
     a, b = embeddings(n, 256)
     labels = torch.arange(n)
     similarity, objective = Cosine(), Triplet(margin=0.2, negatives=negatives)
     parts = torch.zeros(n, 1, 256), torch.ones(n, 1, dtype=torch.bool)
-    own = torch.eye(n, dtype=torch.bool)
     distance = distances.CosineSimilarity()
     loss = losses.TripletMarginLoss(margin=0.2, distance=distance)
     miner = (
@@ -150,7 +148,7 @@ def triplets(negatives: Negatives) -> tuple[Work, Work]:
         down(total, a, b)
 
     def ours() -> None:
-        pair = Pair(Features(a, *parts), Features(b, *parts), own, similarity)
+        pair = Pair(Features(a, *parts), Features(b, *parts), labels, similarity)
         down(torch.stack(list(objective(pair).values())).sum(), a, b)
 
     return ours, theirs
@@ -166,5 +164,7 @@ CASES: dict[str, Case] = {
     "matchmap": Case("matchmap MISA, 128 × 128", "double loop", 1 / 4, matchmap),
     "semi_hard": Case("semi-hard triplets, N = 4,096", "pytorch-metric-learning", 1 / 2, lambda: triplets("semi_hard")),
     "hardest": Case("hardest triplets, N = 4,096", "pytorch-metric-learning", 1 / 2, lambda: triplets("hardest")),
-    "infonce_large": Case("InfoNCE, N = 65,536, D = 256", "", 0, lambda: infonce(65536, 256, beside=False)),
+    "infonce_large": Case(
+        "InfoNCE, N = 65,536, D = 256", "ClipLoss by arithmetic: 68 GB", 0, lambda: infonce(65536, 256, beside=False)
+    ),
 }

@@ -16,6 +16,7 @@ from triptych.transport import (
     transport_plan,
 )
 from triptych.transport.dual import Dual, Problem
+from triptych.transport.matrix import WholeMatrix, WholeScores
 
 
 def drawn(*shape, seed=0, scale=1.0):
@@ -276,7 +277,7 @@ def test_the_system_is_right_where_its_matrix_cancels_to_nothing():
     coupling = 1e-13  # 1 - coupling is all that subtraction would see
     plan = torch.tensor([[1.0, coupling, 0.0], [0.0, 1.0, 2 * coupling], [coupling, coupling, 1.0]]).double() / 3
     one = torch.ones(3, dtype=torch.float64)
-    system = laplacian.Laplacian(plan, plan.square(), one, one)
+    system = laplacian.Laplacian(WholeMatrix(plan), one, one)
     right = torch.tensor([[1.0, 1.0, -2.0]], dtype=torch.float64) * coupling
     found = system.factored(right, right)[0]
     weighted = plan.T @ (plan / plan.sum(1)[:, None])
@@ -289,7 +290,7 @@ def test_the_system_is_right_where_its_matrix_cancels_to_nothing():
 def test_points_far_from_where_exp_was_taken_are_exact():
     logits = -10 * drawn(5, 6)
     problem = Problem(uniform(5), uniform(6), 1.0, bounded=False)
-    dual = Dual(logits, problem, torch.zeros(6, dtype=torch.float64))
+    dual = Dual(WholeScores(logits), 1.0, problem, torch.zeros(6, dtype=torch.float64))
     column = torch.tensor([0.0, 900.0, -900.0, 5.0, 899.0, 0.0], dtype=torch.float64)
     point = dual.at(column)
     assert torch.allclose(point.row, problem.a.log() - torch.logsumexp(logits + column, dim=1))

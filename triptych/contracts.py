@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,6 +20,7 @@ from triptych.errors import InputError
 
 Modality = Literal["image", "audio", "text"]  # in this order wherever two of them make a pair
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
+Given = Literal["inputs", "parts", "pooled"]  # prepared files, an encoder's parts, or their mean and maximum
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Batch:
     masks: dict[Modality, Tensor]  # (N, L) bool, True where real
     group: Tensor  # (N,) int
     teacher: Tensor | None = None  # (N, C) class probabilities
+    given: dict[Modality, Given] = field(default_factory=dict)  # what the inputs are, where not "inputs"
 
 
 @dataclass(frozen=True)
@@ -63,11 +66,11 @@ class Features:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two views of the same N rows: row i of a belongs with row i of b, and match marks every right answer."""
+    """Two views of the same N rows: row i of a belongs with row i of b, and with every row of its group."""
 
     a: Features
     b: Features
-    match: Tensor  # (N, N) bool
+    group: Tensor  # (N,) int
     similarity: Similarity
     teacher: Tensor | None = None  # (N, C)
 
@@ -75,11 +78,16 @@ class Pair:
         n, m = len(self.a.embedding), len(self.b.embedding)
         if n == 0 or n != m:
             raise InputError(f"a has {n} rows and b has {m}; row i of a belongs with row i of b, and one is the least")
-        if self.match.shape != (n, n) or self.match.dtype != torch.bool:
-            raise InputError(f"match is {tuple(self.match.shape)} {self.match.dtype}; need ({n}, {n}) torch.bool")
+        if self.group.shape != (n,) or self.group.is_floating_point():
+            raise InputError(f"group is {tuple(self.group.shape)} {self.group.dtype}; need ({n},) whole numbers")
         for name, features in (("a", self.a), ("b", self.b)):
             if not torch.isfinite(features.embedding).all():
                 raise InputError(f"{name}.embedding holds NaN or infinity")
+
+    @cached_property
+    def match(self) -> Tensor:
+        """Every right answer, made only where it is asked for: N² bytes."""
+        return self.group[:, None] == self.group  # (N, N) bool
 
     def scores(self) -> Tensor:
         """Every row of a against every row of b."""
@@ -104,6 +112,15 @@ class Encoder(nn.Module, ABC):
     modality: Modality
     width: int  # D of the parts it returns
     seconds: float = math.inf  # the longest piece it takes at once; longer files are indexed as moments
+    frozen: bool = False  # its weights are given and stay: each file goes through it once, and runs do not save it
+    origin: str = "triptych, trained from scratch"  # where network and weights come from
+    licence: str = "Apache-2.0"  # of network and weights
+    kind: str  # what a part is: frame, region, word …
+
+    @classmethod
+    def missing(cls) -> str | None:
+        """What must be installed or given before it can be made, as one sentence; None when everything is at hand."""
+        return None
 
     def learn(self, sources: Iterable[Source]) -> None:
         """Learn what must be known of the training data before the first step (a vocabulary); most learn nothing."""
@@ -115,6 +132,10 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(N, L, ...) and (N, L) -> parts (N, P, width) and their mask (N, P); padding changes nothing."""
+
+    def judge(self, mean: Tensor) -> Tensor | None:  # noqa: ARG002
+        """Class probabilities (N, C) from the mean of the parts (N, width); None where it was not taught classes."""
+        return None
 
     def files(self) -> dict[str, str]:
         """What the encoder needs beside its weights, as named texts that are saved with the space."""
@@ -148,6 +169,10 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, pair: Pair) -> dict[str, Tensor]: ...
+
+    def state(self) -> dict[str, float]:
+        """What is worth logging of it beside its terms, such as a learned temperature."""
+        return {}
 
     def after_step(self) -> None:
         """Bring parameters back to where they are allowed to be, after each optimizer step."""

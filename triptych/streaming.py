@@ -81,13 +81,7 @@ def streamable(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
     if not pair.similarity.exact:
         name = type(pair.similarity).__name__
         raise InputError(f"{name} is not exact: its scores are not query @ keys.T and can't be streamed; set block = 0")
-    group = getattr(pair, "group", None)
-    if group is None:
-        # The first right answer names the group. N² bytes, as match itself has: a pair with group ids is spared them.
-        group = pair.match.byte().argmax(dim=1)
-        if not torch.equal(group[:, None] == group, pair.match):
-            raise InputError("match does not come from groups (i with j and j with k, but not i with k); set block = 0")
-    return pair.similarity.query(pair.a), pair.similarity.keys(pair.b), group
+    return pair.similarity.query(pair.a), pair.similarity.keys(pair.b), pair.group
 
 
 def _check(query: Tensor, keys: Tensor, block: int, groups: Groups | None) -> None:

@@ -13,7 +13,15 @@ from tests.similarities.test_similarities import features
 from tests.test_transport import naive_log_plan, naive_partial_plan, uniform
 from triptych.contracts import Features, Pair
 from triptych.errors import InputError, RecipeError
-from triptych.objectives.matching import Form, Matching, best_fitting, matching, right_plan
+from triptych.objectives.matching import (
+    Form,
+    Matching,
+    best_fitting,
+    matching,
+    right_plan,
+    streamed_matching,
+    wrong_share,
+)
 from triptych.similarities.cosine import Cosine
 
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -21,7 +29,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 def pair_of(a, b, group=None):
     group = torch.arange(len(a.embedding)) if group is None else torch.tensor(group)
-    return Pair(a, b, group[:, None] == group, Cosine())
+    return Pair(a, b, group, Cosine())
 
 
 def value(objective, pair):
@@ -251,3 +259,116 @@ def test_wrong_tensors_are_named():
         matching(torch.full((2, 2), math.nan), torch.eye(2, dtype=torch.bool), 0.1)
     with pytest.raises(InputError, match="form 'x' is unknown"):
         matching(torch.zeros(2, 2), torch.eye(2, dtype=torch.bool), 0.1, 0.5, "x")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("form", ["trimmed", "target"])
+@pytest.mark.parametrize("mass", [1.0, 0.7])
+@pytest.mark.parametrize("block", [3, 64])
+def test_streamed_is_the_same_loss_with_the_same_gradients(block, mass, form):
+    a, b = features(11, seed=1), features(11, seed=2)
+    group = [0, 1, 2, 2, 3, 4, 4, 4, 5, 6, 7]
+    found = []
+    for size in (0, block):
+        x, y = (side.embedding.clone().requires_grad_() for side in (a, b))
+        pair = pair_of(Features(x, a.parts, a.mask), Features(y, b.parts, b.mask), group)
+        objective = Matching(epsilon=0.05, mass=mass, form=form, block=size)
+        loss = value(objective, pair)
+        found.append((loss.item(), *torch.autograd.grad(3 * loss, (x, y))))
+        assert objective.last["error"] <= 1e-9
+        assert ("match" in vars(pair)) == (size == 0)
+    (dense, *dense_gradients), (streamed, *streamed_gradients) = found
+    assert streamed == pytest.approx(dense, rel=1e-7)
+    for one, other in zip(dense_gradients, streamed_gradients, strict=True):
+        assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_streamed_on_a_well_aligned_batch_in_float32():
+    torch.manual_seed(0)
+    x = torch.nn.functional.normalize(torch.randn(600, 16), dim=1)
+    y = torch.nn.functional.normalize(x + 0.1 * torch.randn(600, 16), dim=1)
+    own, found = torch.eye(600, dtype=torch.bool), []
+    for streamed in (False, True):
+        q, k = x.clone().requires_grad_(), y.clone().requires_grad_()
+        if streamed:
+            loss, solved = streamed_matching(q, k, torch.arange(600), 0.03, block=256)
+        else:
+            loss, solved = matching(q @ k.T, own, 0.03)
+        assert solved.error <= 1e-9
+        found.append((loss.item(), torch.autograd.grad(loss, (q, k))))
+    assert found[1][0] == pytest.approx(found[0][0], rel=1e-5)
+    for one, other in zip(found[0][1], found[1][1], strict=True):
+        assert (one - other).abs().max() <= 1e-5 * one.abs().max()
+
+
+def test_what_cannot_be_streamed_says_why():
+    with pytest.raises(RecipeError, match="block = 8 does not stream the partial form 'paper'"):
+        Matching(mass=0.5, form="paper", block=8)
+    with pytest.raises(RecipeError, match="block = -1"):
+        Matching(block=-1)
+    good = torch.ones(3, 2)
+    for query, keys, block, message in [
+        (torch.ones(3, 4), good, 2, r"query \(3, 4\), keys \(3, 2\)"),
+        (good, torch.full((3, 2), math.nan), 2, "keys holds NaN"),
+        (good, torch.ones(4, 2), 2, "query has 3 rows and keys has 4"),
+        (good, good, 0, "block = 0"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            streamed_matching(query, keys, torch.arange(3), 0.1, block=block)
+
+
+def naive_wrong_share(scores, group):
+    """Twice the share of pairs that more than half of the others beat, over both directions."""
+    n, above = len(scores), 0
+    for side in (scores, scores.T.contiguous()):
+        for i in range(n):
+            others = [j for j in range(n) if group[j] != group[i]]
+            beaten = sum(1.0 if side[i, j] > side[i, i] else 0.5 if side[i, j] == side[i, i] else 0.0 for j in others)
+            above += beaten / max(1, len(others)) > 0.5
+    return min(1.0, 2 * above / (2 * n))
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(0, 99), st.booleans())
+def test_the_share_of_wrong_pairs_by_a_loop(group, seed, ties):
+    scores = torch.randn(len(group), len(group), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    scores = scores.round() if ties else scores
+    labels = torch.tensor(group)
+    found = wrong_share(scores, labels[:, None] == labels)
+    assert found.item() == pytest.approx(naive_wrong_share(scores, group), abs=1e-12)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.4, 0.6])
+def test_planted_wrong_pairs_are_counted(share):
+    generator = torch.Generator().manual_seed(3)
+    n, found = 400, []
+    for _ in range(8):
+        a = torch.nn.functional.normalize(torch.randn(n, 32, generator=generator), dim=1)
+        b = a + 0.15 * torch.randn(n, 32, generator=generator)
+        wrong = torch.randperm(n, generator=generator)[: round(share * n)]
+        b[wrong] = b[wrong.roll(1)]
+        found.append(wrong_share(a @ b.T, torch.eye(n, dtype=torch.bool)).item())
+    assert sum(found) / 8 == pytest.approx(share, abs=0.03)
+
+
+def test_the_mass_is_estimated_over_batches_and_saved_with_the_objective():
+    objective = Matching(epsilon=0.1, mass="estimate", memory=10)
+    a, b = features(40, seed=1), features(40, seed=1)
+    pair = pair_of(a, b)
+    value(objective, pair)
+    assert objective.state()["mass"] == 1.0, "every pair is right, and it begins at 1"
+    shuffled = pair_of(a, permuted(b, torch.arange(40).roll(1)))
+    expected = 0.0
+    for _ in range(5):
+        value(objective, shuffled)
+        expected += (wrong_share(shuffled.scores(), shuffled.match).item() - expected) / 10
+    assert objective.state()["mass"] == pytest.approx(1 - expected)
+    assert expected > 0.3
+    again = Matching(epsilon=0.1, mass="estimate", memory=10)
+    again.load_state_dict(objective.state_dict())
+    again.eval()
+    value(again, pair)
+    assert again.state()["mass"] == pytest.approx(1 - expected), "measuring must not change it"
+    with pytest.raises(RecipeError, match="block = 4 does not estimate the mass"):
+        Matching(mass="estimate", block=4)
+    with pytest.raises(RecipeError, match="memory = 0"):
+        Matching(mass="estimate", memory=0)

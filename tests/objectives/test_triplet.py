@@ -98,7 +98,7 @@ def test_the_short_way_gives_the_gradients_of_the_long_way(negatives):
         a, b = features(n, seed=1), features(n, seed=2)
         embeddings = a.embedding.requires_grad_(), b.embedding.requires_grad_()
         pair = pair_of(a, b, group)
-        pair = pair if similarity is None else Pair(a, b, pair.match, similarity)
+        pair = pair if similarity is None else Pair(a, b, pair.group, similarity)
         loss = total(Triplet(negatives=negatives), pair)
         results.append((loss, *torch.autograd.grad(loss, embeddings)))
     for short, long in zip(*results, strict=True):
@@ -128,7 +128,7 @@ def test_other_right_answers_are_never_negatives_and_have_no_gradient():
 def test_anchors_without_negatives_count_nothing(negatives, group):
     a, b = features(len(group), seed=1), features(len(group), seed=2)
     a.embedding.requires_grad_()
-    for pair in (pair_of(a, b, torch.tensor(group)), Pair(a, b, by_group(group), Inexact())):
+    for pair in (pair_of(a, b, torch.tensor(group)), Pair(a, b, torch.tensor(group), Inexact())):
         loss = total(Triplet(negatives=negatives), pair)
         (gradient,) = torch.autograd.grad(loss, a.embedding)
         assert loss.item() == 0

@@ -147,7 +147,7 @@ def in_parts(parts: Tensor, mask: Tensor | None = None) -> Features:
 def pair_of(a: Features, b: Features, labels: Tensor | None = None, similarity: Similarity | None = None) -> Pair:
     """Row i of a belongs with row i of b, and rows of one label are right answers to each other."""
     labels = torch.arange(len(a.embedding)) if labels is None else labels
-    return Pair(a, b, labels[:, None] == labels, similarity or Cosine())
+    return Pair(a, b, labels.unique(return_inverse=True)[1], similarity or Cosine())
 
 
 def total(terms: dict[str, Tensor]) -> Tensor:

@@ -155,6 +155,9 @@ class InfoNCE(Objective):
         query, keys, group = streamable(pair)  # (N, S), (N, S), (N,)
         return streamed_infonce(query, keys, self.log_scale.exp(), group, self.block)
 
+    def state(self) -> dict[str, float]:
+        return {"temperature": math.exp(-self.log_scale.item())}
+
     def after_step(self) -> None:
         hottest = max(1.0, self.temperature)
         self.log_scale.data.clamp_(-math.log(hottest), -math.log(self.smallest_temperature))

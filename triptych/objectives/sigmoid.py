@@ -71,6 +71,9 @@ class Sigmoid(Objective):
         logits = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale + self.offset  # (N, N)
         return {"pairs": sigmoid_loss(logits, pair.match)}
 
+    def state(self) -> dict[str, float]:
+        return {"temperature": math.exp(-self.log_scale.item())}
+
     def after_step(self) -> None:
         hottest = max(1.0, self.temperature)
         self.log_scale.data.clamp_(-math.log(hottest), -math.log(self.smallest_temperature))

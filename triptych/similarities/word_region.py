@@ -61,7 +61,8 @@ class WordRegion(Similarity):
         """Where each word of row i of b looks in row i of a: (N, T, R); a real word's row sums to 1, others are 0."""
         check_parts(a, b)
         regions, words = _clean(a.parts, a.mask), _clean(b.parts, b.mask)
-        _, weights = _attend(words @ regions.transpose(1, 2), b.mask, a.mask, self.attention)
+        chosen = _over_words(words @ regions.transpose(1, 2), b.mask)
+        weights = _over_regions(chosen, a.mask, self.attention)
         return weights.masked_fill(~b.mask.unsqueeze(2), 0)
 
 
@@ -87,7 +88,7 @@ def relevance(
 
 
 class _Relevance(torch.autograd.Function):
-    """Block by block, forward and backward; between the two only the inputs are kept."""
+    """Block by block, forward and backward; between the two the inputs are kept, and p, which costs most to make."""
 
     @staticmethod
     def forward(
@@ -100,9 +101,13 @@ class _Relevance(torch.autograd.Function):
         sharpness: float,
     ) -> Tensor:
         scores = regions.new_empty(len(regions), len(words))
+        ctx.chosen = []
         for i, j, t in _blocks(regions, word_mask):
             v, e, real = regions[i], words[j, :t], word_mask[j, :t]
-            _, _, context = _look(v, region_mask[i], e, real, attention)
+            chosen = _choose(v, e, real)
+            if any(ctx.needs_input_grad):
+                ctx.chosen.append(chosen)
+            _, context = _look(v, region_mask[i], chosen, attention)
             cosine = _fit(context, e.flatten(0, 1))[0].unflatten(1, real.shape)  # (B, C, T)
             scores[i, j] = (sharpness * cosine).masked_fill(~real, -torch.inf).logsumexp(dim=2)
         ctx.save_for_backward(regions, region_mask, words, word_mask)
@@ -117,9 +122,9 @@ class _Relevance(torch.autograd.Function):
         (grad,) = grad_outputs  # (N, M)
         regions, region_mask, words, word_mask = ctx.saved_tensors
         grad_regions, grad_words = torch.zeros_like(regions), torch.zeros_like(words)
-        for i, j, t in _blocks(regions, word_mask):
+        for (i, j, t), chosen in zip(_blocks(regions, word_mask), ctx.chosen, strict=True):
             v, e, real = regions[i], words[j, :t].flatten(0, 1), word_mask[j, :t]
-            chosen, weights, context = _look(v, region_mask[i], words[j, :t], real, ctx.attention)
+            weights, context = _look(v, region_mask[i], chosen, ctx.attention)
             cosine, product, own, length = _fit(context, e)  # (B, C·T)
             hot = (ctx.sharpness * cosine).unflatten(1, real.shape).masked_fill(~real, -torch.inf).softmax(dim=2)
             slope = (grad[i, j].unsqueeze(2) * ctx.sharpness * hot).flatten(1)  # of the cosine
@@ -155,25 +160,31 @@ def _blocks(regions: Tensor, word_mask: Tensor) -> Iterator[tuple[slice, slice, 
             yield slice(i, i + images), slice(first, first + CAPTIONS), longest
 
 
-def _look(
-    v: Tensor, region_mask: Tensor, e: Tensor, word_mask: Tensor, attention: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """p and α, (B, C·T, R) both, and the context each word sees, (B, C·T, D)."""
+def _choose(v: Tensor, e: Tensor, word_mask: Tensor) -> Tensor:
+    """p, (B, C·T, R): which word each region would choose."""
     products = (e.flatten(0, 1) @ v.transpose(1, 2)).unflatten(1, word_mask.shape)  # (B, C, T, R)
-    chosen, weights = _attend(products, word_mask, region_mask.unsqueeze(1), attention)
-    chosen, weights = chosen.flatten(1, 2), weights.flatten(1, 2)
-    return chosen, weights, torch.bmm(weights, v)
+    return _over_words(products, word_mask).flatten(1, 2)
 
 
-def _attend(products: Tensor, word_mask: Tensor, region_mask: Tensor, attention: float) -> tuple[Tensor, Tensor]:
-    """Softmax over real words, then over real regions: p and α, (..., T, R) like the products."""
+def _look(v: Tensor, region_mask: Tensor, chosen: Tensor, attention: float) -> tuple[Tensor, Tensor]:
+    """α, (B, C·T, R), and the context each word sees, (B, C·T, D)."""
+    weights = _over_regions(chosen, region_mask, attention)
+    return weights, torch.bmm(weights, v)
+
+
+def _over_words(products: Tensor, word_mask: Tensor) -> Tensor:
+    """p, softmax over the real words, like the products (..., T, R)."""
     if not word_mask.all():
         products = products.masked_fill(~word_mask.unsqueeze(-1), -torch.inf)
-    chosen = products.softmax(dim=-2)
+    return products.softmax(dim=-2)
+
+
+def _over_regions(chosen: Tensor, region_mask: Tensor, attention: float) -> Tensor:
+    """α, softmax over the real regions, like p (..., T, R)."""
     logits = attention * chosen
     if not region_mask.all():
         logits = logits.masked_fill(~region_mask.unsqueeze(-2), -torch.inf)
-    return chosen, logits.softmax(dim=-1)
+    return logits.softmax(dim=-1)
 
 
 def _fit(context: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

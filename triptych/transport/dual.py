@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from triptych.transport.laplacian import Laplacian
+from triptych.transport.matrix import Scores
 
 DRIFT = 100.0  # log units a potential may move before exp is taken anew; float64 overflows at 709
 CENTRE = 0.1  # each interior-point round aims at this share of the present complementarity
@@ -45,22 +46,18 @@ class Point:
 
 
 class Dual:
-    """The dual of one problem. Reads the matrix through `rows` and `columns` alone until Newton: the seam where
-    streamed log-sum-exps would go."""
+    """The dual of one problem, which reads its matrix through products alone."""
 
-    def __init__(self, logits: Tensor, problem: Problem, column: Tensor) -> None:
-        self.logits, self.problem = logits, problem  # (N, M)
+    def __init__(self, scores: Scores, epsilon: float, problem: Problem, column: Tensor) -> None:
+        self.scores, self.epsilon, self.problem = scores, epsilon, problem
         self.log_a, self.log_b = problem.a.log(), problem.b.log()
         self.stalled = False
         self.absorb(column)
 
     def absorb(self, column: Tensor) -> None:
         """Take exp of the matrix at these column potentials: the one step that costs an exp an entry."""
-        scaled = self.logits + column
-        peak = scaled.amax(dim=1)
-        self.scaled = scaled.sub_(peak[:, None]).exp_()  # (N, M), at most 1
-        self.origin_row, self.origin_column = -peak, column
-        self.squares: Tensor | None = None
+        self.matrix, self.origin_row = self.scores.exponential(self.epsilon, column)  # (N, M), at most 1; (N,)
+        self.origin_column = column
 
     def follow(self, column: Tensor) -> None:
         """Absorb anew where the potentials have gone too far for their exp."""
@@ -69,11 +66,12 @@ class Dual:
 
     def rows(self, column: Tensor) -> Tensor:
         """log sum_j exp(logits_ij + column_j)."""
-        return (self.scaled @ (column - self.origin_column).exp()).log() - self.origin_row  # (N,)
+        return self.matrix.times((column - self.origin_column).exp()).log() - self.origin_row  # (N,)
 
     def columns(self, row: Tensor) -> Tensor:
         """log sum_i exp(logits_ij + row_i)."""
-        return ((row - self.origin_row).exp() @ self.scaled).clamp_min(1e-290).log() - self.origin_column  # (M,)
+        sums = self.matrix.transposed((row - self.origin_row).exp())
+        return sums.clamp_min(1e-290).log() - self.origin_column  # (M,)
 
     def at(self, column: Tensor) -> Point:
         """The point of these columns. Bounded, they are shifted so that the largest is 0: no entry changes."""
@@ -93,18 +91,16 @@ class Dual:
         return self.at(column.clamp_max(0) if self.problem.bounded else column)
 
     def scales(self, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """What the rows and columns of `scaled` are multiplied with to give the plan of these potentials."""
+        """What the rows and columns of the matrix are multiplied with to give the plan of these potentials."""
         return (row - self.origin_row).exp(), (column - self.origin_column).exp()
 
-    def plan(self, point: Point) -> Tensor:
-        left, right = self.scales(point.row + point.offset, point.column)
-        return (self.scaled * left[:, None]).mul_(right)
+    def plan(self, point: Point) -> Laplacian:
+        """The plan of a point, as the products it can be read through."""
+        return self.system(point.row + point.offset, point.column)
 
     def system(self, row: Tensor, column: Tensor) -> Laplacian:
         self.follow(column)
-        if self.squares is None:
-            self.squares = self.scaled.square()
-        return Laplacian(self.scaled, self.squares, *self.scales(row, column), self.stalled)
+        return Laplacian(self.matrix, *self.scales(row, column), self.stalled)
 
 
 def climbed(dual: Dual, column: Tensor, goal: float, limit: int) -> tuple[Point, int]:

@@ -10,9 +10,11 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from triptych.errors import InputError
+from triptych.streaming import BLOCK
 from triptych.transport.dual import Point, Problem
 from triptych.transport.laplacian import HELD, Laplacian
-from triptych.transport.plan import ITERATIONS, TOLERANCE, Plan, checked, kept, solved
+from triptych.transport.matrix import TiledScores, WholeMatrix
+from triptych.transport.plan import ITERATIONS, TOLERANCE, Plan, Solved, checked, climb, kept, solved, stated
 
 ADJOINT = 1e-12  # residual left in an implicit gradient
 
@@ -75,6 +77,42 @@ def plan_divergence(
     return _differentiable(cost, value, (want - exact).div_(epsilon) if cost.requires_grad else None), plan
 
 
+def streamed_value(
+    query: Tensor, keys: Tensor, epsilon: float, mass: float = 1.0, block: int = BLOCK
+) -> tuple[Tensor, Solved]:
+    """The least that can be reached, for cost = -query @ keys.T and uniform weights, without the (N, M) matrix.
+
+    V = min_P E(P) / epsilon,  E as in `plan_divergence`;          dV/dquery = -P @ keys / epsilon, and so for the keys.
+    So a divergence is (E(T) / epsilon) - V, with E(T) = <T, C> + epsilon · sum T log T from whoever knows T.
+
+    Source: as `plan_divergence`. Newton or the interior point as there, by conjugate gradients alone.
+    Use when: N · M numbers are too many. Memory is a few tiles of block × block.
+    Beware: every product with the plan makes all scores anew, and there are about a hundred: slower by as much as
+        the embeddings are wide. Where the matrix fits into memory, `plan_divergence` is the one to take.
+    """
+    if query.ndim != 2 or keys.ndim != 2 or query.shape[1] != keys.shape[1] or 0 in (len(query), len(keys)):
+        raise InputError(f"query {tuple(query.shape)}, keys {tuple(keys.shape)}; need (N, S) and (M, S), none empty")
+    if block < 1:
+        raise InputError(f"block = {block}; need 1 or more")
+    for name, tensor in (("query", query), ("keys", keys)):
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"{name} holds NaN or infinity")
+    problem = stated((len(query), len(keys)), query.device, epsilon, None, None, mass)
+    scores = TiledScores(query, keys, block)
+    point, rounds, system = climb(scores, epsilon, problem, TOLERANCE, ITERATIONS)
+    pulls: tuple[Tensor, ...] = ()
+    if query.requires_grad or keys.requires_grad:
+        pulls = tuple(
+            pull.T.div_(-epsilon).to(side.dtype)
+            for pull, side in (
+                (system.times(scores.keys.double().T), query),
+                (system.transposed(scores.query.double().T), keys),
+            )
+        )
+    # In float64: a divergence is the small difference of two such numbers.
+    return (_Known.apply(point.value, query, keys, *pulls) if pulls else point.value), Solved(rounds, point.error)
+
+
 def _checked_target(target: Tensor, cost: Tensor) -> Tensor:
     if target.shape != cost.shape:
         raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same")
@@ -86,7 +124,7 @@ def _checked_target(target: Tensor, cost: Tensor) -> Tensor:
 
 def _adjoint(plan: Tensor, point: Point, problem: Problem, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
     """u and v of `plan_cross_entropy` for a target with these sums."""
-    system = Laplacian(plan, plan.square(), torch.ones_like(rows), torch.ones_like(columns))
+    system = Laplacian(WholeMatrix(plan), torch.ones_like(rows), torch.ones_like(columns))
     if problem.bounded:
         held, free = rows.new_tensor(HELD), rows.new_zeros(())
         system.hold(torch.where(point.row == 0, held, free), torch.where(point.column == 0, held, free))
@@ -97,20 +135,20 @@ def _adjoint(plan: Tensor, point: Point, problem: Problem, rows: Tensor, columns
 
 
 class _Known(Function):
-    """A value whose gradient is known already."""
+    """A value whose gradients are known already."""
 
     @staticmethod
-    def forward(ctx: Any, cost: Tensor, value: Tensor, gradient: Tensor) -> Tensor:  # noqa: ARG004
-        ctx.save_for_backward(gradient)
+    def forward(ctx: Any, value: Tensor, *inputs_and_gradients: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs_and_gradients[len(inputs_and_gradients) // 2 :])
         return value.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (gradient,) = ctx.saved_tensors
-        return gradient * upstream.to(gradient.dtype), None, None
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = [gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors]
+        return None, *found, *(None for _ in found)
 
 
 def _differentiable(cost: Tensor, value: Tensor, gradient: Tensor | None) -> Tensor:
     value = value.to(kept(cost.dtype))
-    return value if gradient is None else _Known.apply(cost, value, gradient.to(cost.dtype))
+    return value if gradient is None else _Known.apply(value, cost, gradient.to(cost.dtype))

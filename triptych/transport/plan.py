@@ -11,6 +11,8 @@ from torch import Tensor
 
 from triptych.errors import InputError
 from triptych.transport.dual import Dual, Point, Problem, climbed
+from triptych.transport.laplacian import Laplacian
+from triptych.transport.matrix import Scores, WholeScores
 
 STEEPEST = 32.0  # cost span / epsilon beyond which larger epsilons are solved first, roughly, and halved
 ROUGH = 1e-3  # how far those are solved
@@ -28,6 +30,14 @@ class Plan:
     iterations: int  # Newton or interior-point rounds, over all epsilons on the way; sweeps alone count 0
     error: float  # mass in the wrong column (L1; rows are exact), as a share of the mass that moves
     converged: bool  # error <= tolerance
+
+
+@dataclass(frozen=True)
+class Solved:
+    """How a plan that is not held whole was found."""
+
+    iterations: int
+    error: float
 
 
 def transport_plan(
@@ -76,27 +86,33 @@ def sinkhorn_iterations(
 
 def solved(cost: Tensor, epsilon: float, problem: Problem, tolerance: float, limit: int) -> tuple[Plan, Point, Tensor]:
     """The plan as handed out, its dual point (log units) and its matrix in float64."""
-    exact = cost.detach().double()
-    low, high = (extreme.item() for extreme in exact.aminmax())
-    halvings = max(0, math.ceil(math.log2(max((high - low) / (STEEPEST * epsilon), 1e-300))))
+    point, rounds, system = climb(WholeScores(-cost), epsilon, problem, tolerance, limit)
+    matrix = system.plan()
+    row, column, offset = point.row * epsilon, point.column * epsilon, point.offset.item() * epsilon
+    plan = matrix.to(kept(cost.dtype))
+    return Plan(plan, row, column, offset, rounds, point.error, point.error <= tolerance), point, matrix
+
+
+def climb(
+    scores: Scores, epsilon: float, problem: Problem, tolerance: float, limit: int
+) -> tuple[Point, int, Laplacian]:
+    """The dual point (log units) of a problem, the rounds it took, and its plan as products; warns where it stopped."""
+    halvings = max(0, math.ceil(math.log2(max(scores.span() / (STEEPEST * epsilon), 1e-300))))
     column, rounds = torch.zeros_like(problem.b), 0
     for level in range(halvings, 0, -1):
-        rough = Dual(exact / -(epsilon * 2**level), problem, column)
+        rough = Dual(scores, epsilon * 2**level, problem, column)
         point, used = climbed(rough, column, max(ROUGH, tolerance), limit)
         column, rounds = point.column * 2, rounds + used
-    dual = Dual(exact / -epsilon, problem, column)
+    dual = Dual(scores, epsilon, problem, column)
     point, used = climbed(dual, column, tolerance, limit)
     if point.error > tolerance:
         warnings.warn(
             f"the transport plan stopped after {used} rounds with {point.error:.1e} of its mass in the wrong place "
             f"(tolerance {tolerance:g}); allow more iterations or a larger epsilon (it is {epsilon:g})",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    matrix = dual.plan(point)
-    row, column, offset = point.row * epsilon, point.column * epsilon, point.offset.item() * epsilon
-    plan = matrix.to(kept(cost.dtype))
-    return Plan(plan, row, column, offset, rounds + used, point.error, point.error <= tolerance), point, matrix
+    return point, rounds + used, dual.plan(point)
 
 
 def checked(cost: Tensor, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float) -> Problem:
@@ -106,26 +122,33 @@ def checked(cost: Tensor, epsilon: float, a: Tensor | None, b: Tensor | None, ma
     low, high = cost.detach().aminmax()  # both are NaN if any entry is
     if not (low > -torch.inf and high < torch.inf):
         raise InputError("cost holds NaN or infinity")
+    return stated((cost.shape[0], cost.shape[1]), cost.device, epsilon, a, b, mass)
+
+
+def stated(
+    shape: tuple[int, int], device: torch.device, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float
+) -> Problem:
+    """The problem of a cost of this shape, or the error that names the argument that is wrong."""
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon}; need a finite number above 0")
     if not 0 < mass <= 1:
         raise InputError(f"mass = {mass}; need a share in (0, 1]")
-    rows, columns = _weights("a", a, cost, 0), _weights("b", b, cost, 1)
+    rows, columns = _weights("a", a, shape, 0, device), _weights("b", b, shape, 1, device)
     total, found = rows.sum().item(), columns.sum().item()
     if abs(total - found) > 1e-5 * total:
         raise InputError(f"a sums to {total:g} and b to {found:g}; need equal sums")
     return Problem(rows, columns * (total / found), mass * total, mass < 1)
 
 
-def _weights(name: str, weights: Tensor | None, cost: Tensor, side: int) -> Tensor:
-    count = cost.shape[side]
+def _weights(name: str, weights: Tensor | None, shape: tuple[int, int], side: int, device: torch.device) -> Tensor:
+    count = shape[side]
     if weights is None:
-        return torch.full((count,), 1 / count, dtype=torch.float64, device=cost.device)
+        return torch.full((count,), 1 / count, dtype=torch.float64, device=device)
     if weights.shape != (count,):
-        raise InputError(f"{name} is {tuple(weights.shape)} for a cost of {tuple(cost.shape)}; need ({count},)")
+        raise InputError(f"{name} is {tuple(weights.shape)} for a cost of {shape}; need ({count},)")
     if not (torch.isfinite(weights).all() and (weights > 0).all()):
         raise InputError(f"{name} has a least weight of {weights.min().item():g}; need finite weights above 0")
-    return weights.detach().to(cost.device, torch.float64)
+    return weights.detach().to(device, torch.float64)
 
 
 def kept(dtype: torch.dtype) -> torch.dtype:
