@@ -6,7 +6,7 @@ TriptychError           catch this one to catch them all
 ├── ManifestError       a manifest cannot be used as it is; the message names row and column
 ├── InputError          numbers given to a mechanism make no sense: shapes, NaN, an empty batch, a range
 ├── MediaError          one file cannot be read as sound, picture or text; batch work skips it and lists it
-├── CheckpointError     a saved space or run cannot be read, or does not belong here
+├── CheckpointError     a saved space, run or weight file is missing, cannot be read, or does not belong here
 ├── TrainingError       training cannot start or cannot go on
 └── CollectionError     a collection cannot be read, or was made with another space
 
@@ -44,7 +44,7 @@ class MediaError(TriptychError):
 
 
 class CheckpointError(TriptychError):
-    """A saved space or run cannot be read, or does not belong here."""
+    """A saved space, run or weight file is missing, cannot be read, or does not belong here."""
 
 
 class TrainingError(TriptychError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,54 +13,74 @@ import soxr
 import torch
 from torch import Tensor
 
-from triptych.errors import MediaError
+from triptych.errors import InputError, MediaError
+from triptych.media import limits
 
-MOST_SECONDS = 4 * 3600.0
-MOST_CHANNELS = 64
 LOUDEST = 1e6  # float files that were never scaled reach 32,768; beyond this it is no sound
-LEAST_RATE, MOST_RATE = 1_000, 768_000
-READABLE = "wav, flac, ogg, opus, mp3 or aiff"
+BLOCK = 1 << 20  # samples decoded before the clock is looked at
+MARGIN = 0.05  # seconds beside a moment, so that resampling it gives what resampling the whole file gives there
+READABLE = "wav, flac, ogg, opus, mp3, aiff, m4a, aac, wma, or a film with sound"
+
+# What libsndfile reads best, by its first bytes. Not mp3: its decoder there writes to stderr what it dislikes.
+PLAIN = frozenset({b"RIFF", b"RIFX", b"RF64", b"FORM", b"fLaC", b"OggS", b".snd", b"caff", b"riff"})
+SIZE = re.compile(r": (\d+) \(should be (\d+)\)")  # libsndfile's note of a header that promises other than there is
+OPEN_END = 0x7FFF_0000  # sizes from here on are how programs write "not known yet"
+MALFORMED = 3  # libsndfile's code for it
+OGG_PAGE = 65_307  # bytes of the largest
 
 
 def duration(path: Path) -> float:
     """Seconds of sound in a file, by its header."""
-    with _open(path) as file:
-        return file.frames / file.samplerate
+    limits.check_file(path, "sound")
+    file = _opened(path)
+    if file is None:
+        from triptych.media import soundtrack  # loads PyAV, which most sounds do without
+
+        seconds = soundtrack.duration(path, READABLE)
+    else:
+        with file:
+            seconds = file.frames / file.samplerate
+    limits.check_duration(path, seconds)
+    return seconds
 
 
 def read(path: Path, rate: int, start: float | None = None, end: float | None = None) -> np.ndarray:
-    """Mono float32 samples at `rate`, between start and end (seconds) where given."""
-    with _open(path) as file:
-        first = round((start or 0.0) * file.samplerate)
-        last = file.frames if end is None else min(round(end * file.samplerate), file.frames)
-        if first >= last:
-            raise MediaError(
-                f"{path}: no sound between {start or 0:g} s and {'the end' if end is None else f'{end:g} s'}; "
-                f"the file is {file.frames / file.samplerate:g} s long"
-            )
-        try:
-            file.seek(first)
-            samples = file.read(last - first, dtype="float32", always_2d=True)
-        except (soundfile.SoundFileError, RuntimeError) as error:
-            raise MediaError(f"{path}: broken sound data ({error}); replace the file or leave it out") from error
-        found_rate = file.samplerate
-    if len(samples) == 0:
-        raise MediaError(f"{path}: no sound could be decoded; replace the file or leave it out")
-    if not np.isfinite(samples).all():
-        raise MediaError(f"{path}: the samples hold NaN or infinity; export the file again")
-    mono = samples.mean(axis=1)
-    if not np.abs(mono).max() <= LOUDEST:
-        raise MediaError(f"{path}: samples of {np.abs(mono).max():.0e}; sound lies within ±1: export the file again")
-    return mono if found_rate == rate else soxr.resample(mono, found_rate, rate)
+    """Mono float32 samples at `rate`, between start and end (seconds) where given: the whole, sliced to the sample."""
+    limits.check_file(path, "sound")
+    begin, stop = max(0.0, start or 0.0), math.inf if end is None else end
+    origin = math.floor(max(0.0, begin - MARGIN))  # a whole second is a whole sample at either rate
+    samples, found_rate = _decode(path, origin, stop + MARGIN) if stop > begin else (np.zeros(0, np.float32), rate)
+    if len(samples):
+        _check_samples(path, samples)
+    if len(samples) and found_rate != rate:
+        samples = soxr.resample(samples, found_rate, rate)
+    first = round(begin * rate) - origin * rate
+    piece = samples[first:] if math.isinf(stop) else samples[first : max(first, round(stop * rate) - origin * rate)]
+    if not len(piece):
+        until = "the end" if end is None else f"{end:g} s"
+        raise MediaError(f"{path}: no sound between {begin:g} s and {until}; the file is {duration(path):g} s long")
+    return piece
+
+
+def windows(duration: float, length: float, hop: float) -> list[tuple[float, float]]:
+    """A long recording as (start, end) of windows, one each hop; the last ends with it, as long as the others."""
+    if not (length > 0 and hop > 0 and math.isfinite(duration)):
+        raise InputError(f"duration {duration}, length {length}, hop {hop}: length and hop must be above 0")
+    if duration <= length:
+        return [(0.0, duration)]
+    count = math.ceil((duration - length) / hop - 1e-6) + 1  # no window more for a rounding error
+    starts = [min(i * hop, duration - length) for i in range(count)]
+    return [(start, start + length) for start in starts]
 
 
 def log_mel(samples: np.ndarray, rate: int, mels: int, window: int, hop: int) -> Tensor:
     """Log-mel power in dB, 10·log10(max(mel · |STFT|², 1e-10)): Hann window, centred, Slaney's mel scale and areas."""
     wave = torch.from_numpy(np.ascontiguousarray(samples))
-    hann = torch.hann_window(window)
+    hann = _hann(window)
     spectrum = torch.stft(wave, window, hop, window=hann, center=True, pad_mode="constant", return_complex=True)
-    power = spectrum.real.square() + spectrum.imag.square()  # (bins, frames)
-    return 10 * torch.log10((mel_filters(rate, window, mels) @ power).clamp_min(1e-10)).T  # (frames, mels)
+    power = spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)  # (bins, frames)
+    mel = mel_filters(rate, window, mels) @ power
+    return mel.clamp_min_(1e-10).log10_().mul_(10).T  # (frames, mels)
 
 
 @lru_cache(maxsize=8)
@@ -72,6 +94,11 @@ def mel_filters(rate: int, window: int, mels: int) -> Tensor:
     return torch.from_numpy((triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None]).astype(np.float32))
 
 
+@lru_cache(maxsize=8)
+def _hann(window: int) -> Tensor:
+    return torch.hann_window(window)
+
+
 # Slaney's scale: linear to 1 kHz (15 mels), then 27 mels for each factor of 6.4.
 def _mel(hertz: float) -> float:
     return 3 * hertz / 200 if hertz < 1000 else 15 + 27 * np.log(hertz / 1000) / np.log(6.4)
@@ -81,24 +108,91 @@ def _hertz(mel: np.ndarray) -> np.ndarray:
     return np.where(mel < 15, 200 * mel / 3, 1000 * np.exp(np.log(6.4) * (mel - 15) / 27))
 
 
-def _open(path: Path) -> soundfile.SoundFile:
-    if not path.is_file():
-        raise MediaError(f"{path}: no such sound file")
-    if path.stat().st_size == 0:
-        raise MediaError(f"{path}: the file is empty (0 bytes)")
+def _decode(path: Path, start: float, end: float) -> tuple[np.ndarray, int]:
+    """Mono float32 at the file's own rate, and that rate; empty past the end of the file."""
+    file = _opened(path)
+    if file is None:
+        from triptych.media import soundtrack  # loads PyAV, which most sounds do without
+
+        return soundtrack.read(path, start, end, READABLE)
+    with file:
+        rate, last = file.samplerate, file.frames
+        limits.check_duration(path, last / rate)
+        _check_size(path, file)
+        first = round(start * rate)
+        last = last if math.isinf(end) else min(last, round(end * rate))
+        limits.check_samples(path, last - first)
+        return (_blocks(path, file, first, last) if first < last else np.zeros(0, np.float32)), rate
+
+
+def _blocks(path: Path, file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
+    """The mean of the channels between two samples, decoded block by block."""
+    share = np.full(file.channels, 1 / file.channels, np.float32)
+    deadline, pieces, place = limits.Deadline(path), [], first
     try:
+        if first:
+            file.seek(first)
+        while place < last:
+            block = file.read(min(BLOCK, last - place), dtype="float32", always_2d=True)
+            if not len(block):
+                break
+            with np.errstate(invalid="ignore", over="ignore"):  # judged once the whole is there
+                pieces.append(block[:, 0] if file.channels == 1 else block @ share)
+            place += len(block)
+            deadline.check()
+    except (soundfile.SoundFileError, RuntimeError) as error:
+        raise MediaError(f"{path}: broken sound data ({error}); replace the file or leave it out") from error
+    limits.check_whole(path, place / file.samplerate, last / file.samplerate)
+    return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def _check_samples(path: Path, samples: np.ndarray) -> None:
+    peak = max(samples.max(), -samples.min())  # NaN wins every maximum
+    if not math.isfinite(peak):
+        raise MediaError(f"{path}: the samples hold NaN or infinity; export the file again")
+    if peak > LOUDEST:
+        raise MediaError(f"{path}: samples of {peak:.0e}; sound lies within ±1: export the file again")
+
+
+def _opened(path: Path) -> soundfile.SoundFile | None:
+    """The file as libsndfile opens it; None where it is no such file, whatever its ending says."""
+    head = b""
+    try:
+        with path.open("rb") as data:
+            head = data.read(4)
+        if head not in PLAIN:
+            return None
         file = soundfile.SoundFile(str(path))
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        raise MediaError(f"{path}: cannot be read as sound ({error}); give {READABLE}") from error
-    if not LEAST_RATE <= file.samplerate <= MOST_RATE or file.channels > MOST_CHANNELS:
+        if head == b"caff" and getattr(error, "code", None) == MALFORMED:  # FFmpeg would take what is left for it all
+            raise MediaError(f"{path}: cut short or damaged ({error}); fetch the file again") from error
+        return None  # a film in RIFF or Ogg, a rare codec, or damage: FFmpeg has the last word
+    except OSError as error:
+        raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        limits.check_sound(path, file.samplerate, file.channels)
+    except MediaError:
         file.close()
-        raise MediaError(
-            f"{path}: {file.samplerate} Hz and {file.channels} channels; at most {MOST_RATE} Hz and {MOST_CHANNELS}"
-        )
-    if file.frames / file.samplerate > MOST_SECONDS:
-        file.close()
-        raise MediaError(
-            f"{path}: {file.frames / file.samplerate / 3600:.1f} hours of sound; at most "
-            f"{MOST_SECONDS / 3600:g} hours in one file: cut it"
-        )
+        raise
     return file
+
+
+def _check_size(path: Path, file: soundfile.SoundFile) -> None:
+    """Refuse files that are cut short where libsndfile takes what is left for the whole."""
+    seconds = file.frames / file.samplerate
+    for promised, there in SIZE.findall(file.extra_info):
+        if int(there) < int(promised) < OPEN_END:
+            limits.check_whole(path, seconds, seconds * int(promised) / max(1, int(there)))
+    if file.format == "OGG" and not _ends_with_a_page(path):
+        raise MediaError(f"{path}: cut short: ends within a page after {seconds:.2f} s; fetch the file again")
+
+
+def _ends_with_a_page(path: Path) -> bool:
+    """Whether the last page of an Ogg file is whole: Ogg headers tell no length."""
+    with path.open("rb") as data:
+        data.seek(max(0, path.stat().st_size - OGG_PAGE))
+        tail = data.read()
+    page = tail[tail.rfind(b"OggS") :]
+    if len(page) < 27 or len(page) < 27 + page[26]:
+        return False
+    return len(page) >= 27 + page[26] + sum(page[27 : 27 + page[26]])

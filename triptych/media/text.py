@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from triptych.errors import MediaError
+
+if TYPE_CHECKING:  # contracts loads torch
+    from triptych.contracts import Source
 
 MOST_BYTES = 1_000_000
 
@@ -15,6 +19,15 @@ def normalise(text: str) -> str:
     composed = unicodedata.normalize("NFC", text)
     printable = "".join(" " if unicodedata.category(c) in {"Cc", "Cs"} else c for c in composed)
     return " ".join(printable.split())
+
+
+def words(source: Source) -> str:
+    """The words of a source, be it a text or a file of one."""
+    content = source.content
+    found = read(content) if isinstance(content, Path) else normalise(content)
+    if not found:
+        raise MediaError(f"the text {str(content)!r} holds no words")
+    return found
 
 
 def read(path: Path) -> str:

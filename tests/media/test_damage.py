@@ -1,0 +1,111 @@
+"""Hundreds of damaged files of every format: each gives an array or our error with its name, soon and in silence."""
+
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.media import made
+from triptych.errors import MediaError
+from triptych.media import audio, image, text, video
+
+EACH = 30  # damaged files of each format
+RATE = 16_000
+SLOWEST = 5.0  # seconds for one file on a busy machine; a hang is what this is for
+PICTURES = ["png", "jpg", "gif", "webp", "bmp", "tiff"]
+
+
+def outcome(path, work):
+    """What work makes of a file, or None where it says that the file is bad; within bounded time."""
+    started = time.monotonic()
+    try:
+        return work()
+    except MediaError as error:
+        assert str(path) in str(error)  # noqa: PT017
+        return None
+    finally:
+        assert time.monotonic() - started < SLOWEST
+
+
+def sound_rate(ending):
+    return 48_000 if ending == "ac3" else RATE
+
+
+@pytest.mark.parametrize("ending", [*made.PLAIN, *made.CONTAINED])
+def test_damaged_sounds(ending, tmp_path, capfd):
+    whole = made.save_sound(tmp_path / f"whole.{ending}", made.noise(1.0, sound_rate(ending)), sound_rate(ending))
+    data, path, refused = whole.read_bytes(), tmp_path / f"damaged.{ending}", {"cut": 0, "header_only": 0}
+    for what, damaged in made.damaged(data, seed=len(data), count=EACH):
+        path.write_bytes(damaged)
+        found = outcome(path, lambda: audio.read(path, RATE))
+        moment = outcome(path, lambda: audio.read(path, RATE, 0.25, 0.75))
+        outcome(path, lambda: audio.duration(path))
+        for samples in (found, moment):
+            assert samples is None or (samples.dtype == np.float32 and np.isfinite(samples).all() and len(samples))
+        again = outcome(path, lambda: audio.read(path, RATE))
+        assert (found is None) == (again is None), what
+        assert found is None or again is None or np.array_equal(found, again), what
+        if what.split()[0] in refused:
+            refused[what.split()[0]] += found is None
+    assert refused["header_only"] == EACH // 5
+    assert refused["cut"] > 0 or ending in {"aac", "ac3", "m2ts"}  # whose headers tell no length
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("ending", made.FILMS)
+def test_damaged_films(ending, tmp_path, capfd):
+    data = made.save_film(tmp_path / f"whole.{ending}", seconds=1.0).read_bytes()
+    path, refused = tmp_path / f"damaged.{ending}", 0
+    for _, damaged in made.damaged(data, seed=len(data), count=EACH):
+        path.write_bytes(damaged)
+        pixels = outcome(path, lambda: image.read(path, 16))
+        samples = outcome(path, lambda: audio.read(path, RATE))
+        outcome(path, lambda: video.info(path))
+        outcome(path, lambda: video.frames(path, [0.9, 0.1]))
+        assert pixels is None or pixels.shape == (16, 16, 3)
+        assert samples is None or (np.isfinite(samples).all() and len(samples))
+        refused += pixels is None or samples is None
+    assert refused > EACH // 3
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("ending", PICTURES)
+def test_damaged_pictures(ending, tmp_path, capfd):
+    whole = tmp_path / f"whole.{ending}"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40, 3), np.uint8)).save(whole)
+    data, path, refused = whole.read_bytes(), tmp_path / f"damaged.{ending}", 0
+    for _, damaged in made.damaged(data, seed=len(data), count=2 * EACH):
+        path.write_bytes(damaged)
+        pixels = outcome(path, lambda: image.read(path, 16))
+        assert pixels is None or pixels.shape == (16, 16, 3)
+        refused += pixels is None
+    assert refused > EACH // 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_damaged_texts(tmp_path):
+    path, refused = tmp_path / "damaged.txt", 0
+    data = "Ein Vögelchen singt; 鳥が歌う; поёт птица. ".encode() * 20
+    for _, damaged in made.damaged(data, seed=0, count=EACH):
+        path.write_bytes(damaged)
+        words = outcome(path, lambda: text.read(path))
+        assert words is None or words == text.normalise(words)
+        refused += words is None
+    assert refused > EACH // 3
+
+
+@pytest.mark.parametrize("ending", ["wav", "mp3", "m4a", "mp4", "jpg"])
+def test_files_of_zeros_noise_and_other_kinds(ending, tmp_path, capfd):
+    path, rng = tmp_path / f"wrong.{ending}", np.random.default_rng(0)
+    picture = tmp_path / "picture.png"
+    Image.new("RGB", (40, 40)).save(picture)
+    contents = [bytes(1), bytes(100_000), rng.bytes(50_000), b"#!/bin/sh\n", "Wörter".encode() * 500, b"\xff" * 9999]
+    for content in contents:
+        path.write_bytes(content)
+        assert outcome(path, lambda: audio.read(path, RATE)) is None
+        assert outcome(path, lambda: image.read(path, 16)) is None
+    path.write_bytes(picture.read_bytes())
+    assert outcome(path, lambda: audio.read(path, RATE)) is None
+    assert outcome(path, lambda: image.read(path, 16)) is not None
+    assert capfd.readouterr() == ("", "")

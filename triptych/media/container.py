@@ -1,0 +1,103 @@
+"""Containers (m4a, mp4, mkv, webm, mov …), opened by PyAV: this file alone, formats we know, not a word on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+import av
+import av.logging
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.stream import Disposition, Stream
+
+from triptych.errors import MediaError
+from triptych.media.limits import Deadline
+
+# Playlists (hls, dash, concat) would open other files and addresses; so would any protocol but file.
+FORMATS = (
+    "mov,matroska,webm,avi,asf,flv,mpeg,mpegts,ogg,aac,ac3,eac3,mp3,flac,wav,w64,aiff,caf,au,amr,ape,wv,tta,loas,latm"
+)
+# Their headers tell no length: FFmpeg guesses it from the bit rate of the first packets.
+GUESSED = frozenset({"aac", "ac3", "eac3", "amr", "loas", "latm"})
+READABLE = "mp4, mov, mkv, webm or avi"
+FAILURES = (FFmpegError, OSError, EOFError, ValueError, OverflowError, MemoryError)
+
+av.logging.set_level(None)
+
+
+@contextmanager
+def opened(path: Path, kind: str, readable: str = READABLE) -> Iterator[InputContainer]:
+    """The container in a file, closed afterwards; whatever fails in it is a MediaError that names the file."""
+    options = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
+    try:
+        # The prefix keeps names such as `concat:a.mp4` from being taken for addresses.
+        file = av.open(f"file:{path}", container_options=options, metadata_errors="replace", timeout=30.0)
+    except FAILURES as error:
+        raise MediaError(f"{path}: cannot be read as {kind} ({_reason(error)}); give {readable}") from error
+    with file:
+        try:
+            yield file
+        except FAILURES as error:
+            raise MediaError(f"{path}: broken data ({_reason(error)}); replace the file or leave it out") from error
+
+
+def track(file: InputContainer, kind: Literal["audio", "video"]) -> Stream | None:
+    """The sound or the pictures of a file, once for each opening; the cover of a song is not its picture."""
+    known = [s for s in file.streams if s.type == kind and not s.disposition & Disposition.attached_pic]
+    best = file.streams.best(kind) if known else None
+    found = best if best in known else next(iter(known), None)
+    if found is None or found.codec_context is None:  # nothing there, or in a code nobody here can read
+        return None
+    found.codec_context.thread_count = 1  # files are decoded side by side already
+    return found
+
+
+def origin(file: InputContainer) -> float:
+    """The time stamp, in seconds, at which the file starts."""
+    return (file.start_time or 0) / av.time_base
+
+
+def claimed(path: Path, file: InputContainer) -> float | None:
+    """Seconds of the whole, by its header; None where the header does not tell."""
+    guessed = file.format.name in GUESSED or (file.format.name == "mp3" and not _counts_frames(path))
+    if guessed or not file.duration or file.duration < 0:
+        return None
+    return file.duration / av.time_base * (_riff_share(path) if file.format.name == "avi" else 1.0)
+
+
+def duration(path: Path, file: InputContainer) -> float:
+    """Seconds of the whole: by its header, else by reading through it once."""
+    told = claimed(path, file)
+    if told is not None:
+        return told
+    reached, deadline = 0.0, Deadline(path)
+    for packet in file.demux():
+        deadline.check()
+        if packet.pts is not None and packet.time_base is not None:
+            reached = max(reached, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+    return max(0.0, reached - origin(file))
+
+
+def _riff_share(path: Path) -> float:
+    """How much longer an avi says it is than it is: FFmpeg makes the length fit what is left."""
+    with path.open("rb") as data:
+        promised = 8 + int.from_bytes(data.read(8)[4:], "little")
+    return max(1.0, promised / path.stat().st_size)
+
+
+def _counts_frames(path: Path) -> bool:
+    """Whether an mp3 starts with the frame that counts its frames; else its length is a guess."""
+    with path.open("rb") as data:
+        head = data.read(10)
+        if head[:3] == b"ID3":
+            a, b, c, d = head[6:10].ljust(4, b"\0")  # seven bits each
+            data.seek(10 + (a << 21 | b << 14 | c << 7 | d))
+        first = data.read(4096)
+    return any(mark in first for mark in (b"Xing", b"Info", b"VBRI"))
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
