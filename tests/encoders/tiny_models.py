@@ -1,0 +1,210 @@
+"""Tiny random models of the transformers library, saved as their authors save theirs; each call takes milliseconds."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+WORDS = ["a", "the", "dog", "bell", "rain", "red", "blue", "barks", "rings", "falls", "loudly", "low", "high", "on"]
+WORDS += ["roof", "two", "three", "birds", "sing", "slowly"]
+MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+RATE = 8000
+
+
+def _transformer(**more) -> dict[str, Any]:
+    return {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "initializer_range": 0.5,  # random weights that do something
+        **more,
+    }
+
+
+def _text(**more) -> dict[str, Any]:
+    own = {"vocab_size": len(MARKS) + len(WORDS), "max_position_embeddings": 24, "pad_token_id": 0}
+    return _transformer(**{**own, **more})
+
+
+def _vision(**more) -> dict[str, Any]:
+    return _transformer(image_size=32, patch_size=16, **more)
+
+
+def save_tokenizer(folder: Path, length: int = 24) -> None:
+    """A tokenizer that knows WORDS, and puts [CLS] and [SEP] around them."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*MARKS, *WORDS])}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_max_length=length,
+    ).save_pretrained(folder)
+
+
+def save_image_processor(folder: Path, kind: str = "CLIPImageProcessorPil") -> None:
+    """A processor to 32 × 32 pixels."""
+    import transformers
+
+    size = {"shortest_edge": 32} if kind.startswith("CLIP") else {"height": 32, "width": 32}
+    getattr(transformers, kind)(size=size, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
+
+
+def save(network: torch.nn.Module, folder: Path) -> Path:
+    """Any network's weights and configuration, without its reports."""
+    from triptych.encoders.hugging_face import quiet
+
+    with quiet(bars=False):
+        network.save_pretrained(folder)  # pyright: ignore[reportCallIssue]
+    return folder
+
+
+def bert(folder: Path) -> Path:
+    """A text network with absolute positions."""
+    from transformers import BertConfig, BertModel
+
+    save_tokenizer(folder)
+    return save(BertModel(BertConfig(**_text())), folder)
+
+
+def roberta(folder: Path) -> Path:
+    """A text network that counts positions from its padding's number."""
+    from transformers import RobertaConfig, RobertaModel
+
+    save_tokenizer(folder, length=1 << 30)
+    return save(RobertaModel(RobertaConfig(**_text(pad_token_id=1))), folder)
+
+
+def t5(folder: Path) -> Path:
+    """An encoder with a decoder behind it."""
+    from transformers import T5Config, T5Model
+
+    save_tokenizer(folder)
+    config = T5Config(vocab_size=24, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
+    return save(T5Model(config), folder)
+
+
+def vit(folder: Path) -> Path:
+    """A transformer over patches."""
+    from transformers import ViTConfig, ViTModel
+
+    save_image_processor(folder, "ViTImageProcessorPil")
+    return save(ViTModel(ViTConfig(**_vision())), folder)
+
+
+def convnext(folder: Path) -> Path:
+    """Convolutions, whose last output is a map."""
+    from transformers import ConvNextConfig, ConvNextModel
+
+    save_image_processor(folder)
+    config = ConvNextConfig(num_stages=2, hidden_sizes=[8, 16], depths=[1, 1], initializer_range=0.5)
+    return save(ConvNextModel(config), folder)
+
+
+def wav2vec2(folder: Path) -> Path:
+    """A network over waves, with a norm over time that padding would change."""
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+
+    Wav2Vec2FeatureExtractor(sampling_rate=RATE, do_normalize=True).save_pretrained(folder)
+    config = Wav2Vec2Config(
+        **_transformer(),
+        conv_dim=(8, 8),
+        conv_stride=(20, 4),
+        conv_kernel=(40, 4),
+        num_conv_pos_embeddings=4,
+        num_conv_pos_embedding_groups=2,
+    )
+    return save(Wav2Vec2Model(config), folder)
+
+
+def spectrogram_transformer(folder: Path) -> Path:
+    """A network over a fixed window of a spectrogram."""
+    from transformers import ASTConfig, ASTFeatureExtractor, ASTModel
+
+    ASTFeatureExtractor(sampling_rate=16_000, num_mel_bins=32, max_length=64).save_pretrained(folder)
+    return save(ASTModel(ASTConfig(**_transformer(), num_mel_bins=32, max_length=64)), folder)
+
+
+def whisper(folder: Path) -> Path:
+    """An encoder over a fixed window that says which frames are sound."""
+    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperModel
+
+    WhisperFeatureExtractor(feature_size=16, sampling_rate=16_000, chunk_length=2).save_pretrained(folder)
+    config = WhisperConfig(
+        vocab_size=24,
+        num_mel_bins=16,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_source_positions=100,
+        max_target_positions=8,
+        pad_token_id=0,
+        bos_token_id=2,
+        eos_token_id=3,
+        decoder_start_token_id=2,
+        init_std=0.5,
+    )
+    return save(WhisperModel(config), folder)
+
+
+def clip(folder: Path) -> Path:
+    """Pictures and texts; the text's embedding is that of its last mark."""
+    from transformers import CLIPConfig, CLIPModel
+
+    save_tokenizer(folder)
+    save_image_processor(folder)
+    text = _text(eos_token_id=3, bos_token_id=2)
+    return save(CLIPModel(CLIPConfig(text_config=text, vision_config=_vision(), projection_dim=8)), folder)
+
+
+def siglip(folder: Path) -> Path:
+    """Pictures and texts; the text's embedding is that of its last place, padding or not."""
+    from transformers import SiglipConfig, SiglipModel
+
+    save_tokenizer(folder)
+    save_image_processor(folder, "SiglipImageProcessorPil")
+    return save(SiglipModel(SiglipConfig(text_config=_text(), vision_config=_vision())), folder)
+
+
+def clap(folder: Path, fusion: bool = False) -> Path:
+    """Sounds and texts; the window is one second."""
+    from transformers import ClapConfig, ClapFeatureExtractor, ClapModel
+
+    save_tokenizer(folder, length=20)
+    ClapFeatureExtractor(
+        feature_size=16,
+        sampling_rate=RATE,
+        hop_length=80,
+        max_length_s=1,
+        fft_window_size=256,
+        frequency_max=RATE // 2,
+        truncation="fusion" if fusion else "rand_trunc",
+    ).save_pretrained(folder)
+    sound = {
+        "patch_embeds_hidden_size": 8,
+        "hidden_size": 16,
+        "num_mel_bins": 16,
+        "spec_size": 64,
+        "window_size": 2,
+        "depths": [1, 1],
+        "num_attention_heads": [1, 2],
+        "enable_fusion": fusion,
+        "initializer_range": 0.5,
+    }
+    torch.manual_seed(0)
+    network = ClapModel(ClapConfig(text_config=_text(), audio_config=sound, projection_dim=8))
+    return save(network, folder)
