@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,8 +17,9 @@ from torch import Tensor
 
 from triptych.contracts import Batch, Encoder, Modality, Source
 from triptych.data.manifest import Row
-from triptych.errors import MediaError, TrainingError, UsageError
+from triptych.errors import MediaError, TrainingError, UsageError, unknown
 
+Wanted = Future[Tensor | None] | int | None
 AHEAD = 2  # batches that are being prepared while one is used
 
 
@@ -27,7 +30,8 @@ def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
     if modality == "text":
         return Source("text", row.texts[caption % len(row.texts)])
     path = (row.audio if modality == "audio" else row.image) or row.video or Path()
-    return Source(modality, path, row.start, row.end) if modality == "audio" else Source(modality, path)
+    is_timed = modality == "audio" or path == row.video  # a picture has no moments
+    return Source(modality, path, row.start, row.end) if is_timed else Source(modality, path)
 
 
 def sources_of(row: Row, modality: Modality) -> list[Source]:
@@ -58,6 +62,15 @@ def prepared(
             yield source, future.result()
 
 
+class Known(Protocol):
+    """Features that are at hand already, by place."""
+
+    place: dict[Source, int]
+    failures: dict[Source, str]
+
+    def inputs(self, places: Sequence[int], parts: bool) -> tuple[Tensor, Tensor]: ...
+
+
 class Loader:
     """Batches of the rows that have both sides of a trained pair, each batch of one kind of row."""
 
@@ -70,9 +83,15 @@ class Loader:
         seed: int,
         workers: int = 2,
         memory_mb: int = 2000,
+        known: Mapping[Modality, Known] | None = None,
+        parts: bool = True,
+        weights: Mapping[str, float] | None = None,
+        teacher: Mapping[Source, Tensor] | None = None,
     ) -> None:
         self.rows, self.encoders, self.batch, self.seed, self.workers = rows, encoders, batch, seed, workers
-        self.failures: dict[Source, str] = {}
+        self.known, self.parts, self.teacher = known or {}, parts, teacher or {}
+        self.failures = {source: why for supply in self.known.values() for source, why in supply.failures.items()}
+        self._places = {m: [_places(row, m, supply) for row in rows] for m, supply in self.known.items()}
         groups = {name: i for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
         self._group = [groups[row.group] for row in rows]
         self._kept: dict[Source, Tensor] = {}
@@ -84,6 +103,7 @@ class Loader:
             if any(a in kind and b in kind for a, b in pairs):
                 self.kinds.setdefault(kind, []).append(i)
         self.kinds = {kind: members for kind, members in self.kinds.items() if len(members) >= 2}
+        self._times = _times(self.kinds, weights or {})
         if not self.kinds:
             wanted = ", ".join(f"{a}–{b}" for a, b in pairs)
             raise TrainingError(
@@ -94,7 +114,11 @@ class Loader:
     @property
     def steps(self) -> int:
         """Batches in an epoch; what does not fill a last batch waits for another epoch's shuffle."""
-        return sum(max(1, len(members) // self.batch) for members in self.kinds.values())
+        return sum(self._count(kind) for kind in self.kinds)
+
+    def _count(self, kind: tuple[Modality, ...]) -> int:
+        """Batches of a kind of rows in an epoch."""
+        return max(1, int(len(self.kinds[kind]) * self._times[kind]) // self.batch)
 
     def nothing_read(self) -> str:
         """What to say when an epoch had no batch at all."""
@@ -107,14 +131,20 @@ class Loader:
         captions = rng.integers(0, 1 << 30, len(self.rows))
         plan = []
         for kind, members in self.kinds.items():
-            order = rng.permutation(members)
-            count = max(1, len(order) // self.batch)
+            count = self._count(kind)
+            times = max(1, math.ceil(self._times[kind]))
+            order = np.concatenate([rng.permutation(members) for _ in range(times)])
             plan += [(kind, order[i * self.batch : (i + 1) * self.batch].tolist()) for i in range(count)]
         with _threads(self.workers) as pool:
-            waiting: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[Future]]]] = deque()
+            waiting: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[Wanted]]]] = deque()
             for place in rng.permutation(len(plan)):
                 kind, members = plan[place]
-                wanted = {m: [pool.submit(self._input, i, m, int(captions[i])) for i in members] for m in kind}
+                wanted: dict[Modality, list[Wanted]] = {
+                    m: [self._place(i, m, int(captions[i])) for i in members]
+                    if m in self.known
+                    else [pool.submit(self._input, i, m, int(captions[i])) for i in members]
+                    for m in kind
+                }
                 waiting.append((kind, members, wanted))
                 if len(waiting) > AHEAD:
                     yield from self._assemble(*waiting.popleft())
@@ -122,19 +152,35 @@ class Loader:
                 yield from self._assemble(*waiting.popleft())
 
     def _assemble(
-        self, kind: tuple[Modality, ...], members: list[int], wanted: dict[Modality, list[Future]]
+        self, kind: tuple[Modality, ...], members: list[int], wanted: dict[Modality, list[Wanted]]
     ) -> Iterator[Batch]:
         """One batch of the rows of which everything could be read; none if fewer than two are left."""
-        found = {m: [future.result() for future in wanted[m]] for m in kind}
+        found = {m: [x.result() if isinstance(x, Future) else x for x in wanted[m]] for m in kind}
         whole = [i for i in range(len(members)) if all(found[m][i] is not None for m in kind)]
         if len(whole) < 2:
             return
-        padded = {m: collate([found[m][i] for i in whole]) for m in kind}
+        padded = {}
+        for m in kind:
+            some: list[Any] = [found[m][i] for i in whole]
+            padded[m] = self.known[m].inputs(some, self.parts) if m in self.known else collate(some)
         yield Batch(
             inputs={m: padded[m][0] for m in kind},
             masks={m: padded[m][1] for m in kind},
             group=torch.tensor([self._group[members[i]] for i in whole]),
+            teacher=self._taught([members[i] for i in whole]) if "image" in kind else None,
+            given={m: "parts" if self.parts else "pooled" for m in kind if m in self.known},
         )
+
+    def _taught(self, members: list[int]) -> Tensor | None:
+        """What the teacher says of the rows' pictures; None where there is no teacher."""
+        if not self.teacher:
+            return None
+        return torch.stack([self.teacher[source_of(self.rows[i], "image")] for i in members]).float()
+
+    def _place(self, index: int, modality: Modality, caption: int) -> int | None:
+        """Where the features of a row are; None where there are none."""
+        places = self._places[modality][index]
+        return places[caption % len(places)] if places else None
 
     def _input(self, index: int, modality: Modality, caption: int) -> Tensor | None:
         """A row's prepared input, kept while there is room; None where the file cannot be read, which is noted."""
@@ -153,6 +199,19 @@ class Loader:
                 self._room -= size
                 self._kept[source] = tensor
         return self._kept[source]
+
+
+def _times(kinds: Collection[tuple[Modality, ...]], weights: Mapping[str, float]) -> dict[tuple[Modality, ...], float]:
+    """How many times the rows of each kind are gone through in an epoch."""
+    names = {"-".join(kind): kind for kind in kinds}
+    for name in weights:
+        if name not in names:
+            raise TrainingError(f"data.weights: {unknown('kind of row', name, names)}")
+    return {kind: weights.get(name, 1.0) for name, kind in names.items()}
+
+
+def _places(row: Row, modality: Modality, known: Known) -> list[int | None]:
+    return [known.place.get(s) for s in sources_of(row, modality)] if modality in row.modalities else []
 
 
 @contextmanager

@@ -1,0 +1,259 @@
+"""Tiny replicas of data sets in their published layouts: for each source a folder with everything it expects."""
+
+import csv
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+from PIL import Image
+from pyarrow import ipc, parquet
+
+WAV = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0@\x1f\0\0\x80>\0\0\x02\0\x10\0data\x02\0\0\0\0\0"
+
+
+def picture(shade: int = 0) -> bytes:
+    """A PNG of one grey pixel."""
+    file = io.BytesIO()
+    Image.new("L", (1, 1), shade).save(file, "PNG")
+    return file.getvalue()
+
+
+def put(path: Path, content: bytes | str = b"content") -> Path:
+    """Write a file, and the folders it is in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def table(path: Path, header: str, *rows: str) -> Path:
+    """Write a CSV of lines."""
+    return put(path, "\n".join([header, *rows]) + "\n")
+
+
+def esc50(root: Path) -> None:
+    names = ["dog", "rain", "hen", "crow", "sea_waves"]
+    rows = [
+        f"{fold}-{fold}{target}-A-{target}.wav,{fold},{target},{name}"
+        for fold in range(1, 6)
+        for target, name in enumerate(names)
+    ]
+    table(root / "meta/esc50.csv", "filename,fold,target,category", *rows)
+    lines = [
+        f"- [{fold}-{fold}{target}-A.ogg]: clip derived from My_{name} (live).wav (http://x.org/{fold}/) by me [CC0]"
+        for fold in range(1, 6)
+        for target, name in enumerate(names)
+    ]
+    put(root / "LICENSE", "\n".join(lines))
+    for row in rows:
+        put(root / "audio" / row.split(",")[0], WAV)
+
+
+def clotho(root: Path) -> None:
+    for part in ("development", "validation", "evaluation"):
+        captions = ",".join(f"caption_{number}" for number in range(1, 6))
+        table(
+            root / f"clotho_captions_{part}.csv", f"file_name,{captions}", f"{part}.wav,a,b,c,d,a", "gone.wav,a,b,c,d,e"
+        )
+        put(root / part / f"{part}.wav", WAV)
+
+
+def audiocaps(root: Path) -> None:
+    header = "audiocap_id,youtube_id,start_time,caption"
+    table(root / "train.csv", header, "1,-aaaaaaaaaa,30,a dog barks", "2,bbbbbbbbbbb,0,gone")
+    table(root / "val.csv", header, *(f"{n},ccccccccccc,5,caption {n}" for n in range(5)))
+    table(root / "test.csv", header, *(f"{n},ddddddddddd,5,said {n}" for n in range(5)), "9,ddddddddddd,60,later")
+    for name in (
+        "train/-aaaaaaaaaa.wav",
+        "val/Yccccccccccc.flac",
+        "test/ddddddddddd_5_15.wav",
+        "test/ddddddddddd_60.wav",
+    ):
+        put(root / "audio" / name, WAV)
+
+
+def wavcaps(root: Path) -> None:
+    entries = {
+        "FreeSound": ("fsd", ["7", "8"]),
+        "SoundBible": ("sb", ["7"]),
+        "AudioSet_SL": ("as", ["Yx.wav", "Yz.wav"]),
+    }
+    for site, (short, names) in entries.items():
+        data = [{"id": name, "caption": f"{site} {name}", "duration": 1} for name in names]
+        put(root / f"json_files/{site}/{short}_final.json", json.dumps({"num_captions_per_audio": 1, "data": data}))
+        for name in names:
+            put(root / f"{site}_flac" / f"{name.removesuffix('.wav')}.flac", WAV)
+    put(
+        root / "json_files/blacklist/blacklist_exclude_test_ac.json",
+        json.dumps({"AudioSet": ["Yz.wav"], "FreeSound": ["8"]}),
+    )
+
+
+def flickr8k(root: Path) -> None:
+    text = root / "Flickr8k_text"
+    names = {"train": ["1_a.jpg", "2_b.jpg"], "dev": ["3_c.jpg"], "test": ["4_d.jpg"]}
+    every = [*(name for part in names.values() for name in part), "5_e.jpg"]
+    put(text / "Flickr8k.token.txt", "\n".join(f"{name}#{n}\tA dog runs {n % 4} ." for name in every for n in range(5)))
+    for part, own in names.items():
+        put(text / f"Flickr_8k.{part}Images.txt", "\n".join(own))
+    for number, name in enumerate(every):
+        put(root / "Flicker8k_Dataset" / name, picture(number))
+
+
+def flickr_audio(root: Path) -> None:
+    flickr8k(root)
+    lines = [f"{name}_{n}.wav {name}.jpg #{n}" for name in ("1_a", "3_c", "4_d", "5_e") for n in range(5)]
+    put(root / "flickr_audio/wav2capt.txt", "\n".join(lines))
+    for line in lines:
+        put(root / "flickr_audio/wavs" / line.split()[0], WAV)
+
+
+def coco(root: Path) -> None:
+    for number, part in enumerate(("train2017", "val2017")):
+        images = [{"id": 10 * number + n, "file_name": f"{10 * number + n:012d}.jpg"} for n in range(2)]
+        notes = [{"image_id": image["id"], "id": n, "caption": f"told {n}"} for image in images for n in range(5)]
+        put(root / f"annotations/captions_{part}.json", json.dumps({"images": images, "annotations": notes}))
+        for image in images:
+            put(root / "images" / part / image["file_name"], picture(number))
+
+
+def karpathy(root: Path) -> None:
+    """COCO with Karpathy's splits."""
+    images = []
+    for number, split in enumerate(("train", "restval", "val", "test")):
+        name = f"COCO_val2014_{number}.jpg"
+        put(root / "images/val2014" / name, picture(number))
+        said = [{"raw": f"told {number}"}]
+        images.append({"cocoid": number, "filepath": "val2014", "filename": name, "split": split, "sentences": said})
+    put(root / "dataset_coco.json", json.dumps({"images": images}))
+
+
+def places_audio(root: Path) -> None:
+    for part in ("train", "val"):
+        data = [
+            {
+                "uttid": f"{part}{n}",
+                "wav": f"wavs/{part}{n}.wav",
+                "image": f"a/abbey/{part}.jpg",
+                "asr_text": f"said {n}",
+            }
+            for n in range(2)
+        ]
+        put(
+            root / f"metadata/{part}.json",
+            json.dumps({"image_base_path": "/elsewhere", "audio_base_path": "/elsewhere", "data": data}),
+        )
+        for entry in data:
+            put(root / "audio" / entry["wav"], WAV)
+        put(root / "images" / f"a/abbey/{part}.jpg", picture())
+
+
+def tuxpaint(root: Path) -> None:
+    stamps = root / "usr/share/tuxpaint/stamps"
+    put(stamps / "animals/dog.txt", "A dog.\nfr.utf8=Un chien.\nes.utf8=Un perro.\n")
+    put(stamps / "animals/dog2.txt", "A dog.\nfr.utf8=Un autre chien.\n")
+    put(stamps / "plants/oak.txt", "An oak.\nfr.utf8=Un chêne.\n")
+    put(stamps / "plants/fir.txt", "A fir.\nfr.utf8=Un sapin.\n")
+    for name in ("animals/dog", "animals/dog2", "plants/oak"):
+        put(stamps / f"{name}.png", picture())
+    put(stamps / "plants/fir.svg", "<svg/>")
+    for name in ("animals/dog.wav", "animals/dog_desc.ogg", "animals/dog_desc_fr.ogg", "plants/fir_desc.ogg"):
+        put(stamps / name, WAV)
+
+
+def gcompris(root: Path) -> None:
+    rows = [
+        "orange_fruit,orange_fruit.jpg,nature,fruit,orange,une orange,o1.ogg,o2.ogg",
+        "orange_color,orange_color.jpg,other,color,Orange,orange,o3.ogg,",
+        "coin,coin.jpg,object,object,coin,une pièce,c1.ogg,c2.ogg",
+        "room,room.jpg,object,object,room,une pièce,,r2.ogg",
+        "sea,sea.jpg,,,sea,,s1.ogg,",
+    ]
+    table(root / "meta.csv", "id,image,chapter,lesson,text_en,text_fr,speech_en_US,speech_fr", *rows)
+    for row in rows:
+        cells = row.split(",")
+        put(root / "images" / cells[1], picture())
+        for name in filter(None, cells[6:]):
+            put(root / "audio" / name, WAV)
+
+
+def folder(root: Path) -> None:
+    put(root / "train/audio/dog.wav", WAV)
+    put(root / "train/images/dog.png", picture())
+    put(root / "train/captions/dog.txt", "a dog\nit barks\n\n")
+    put(root / "test/heavy_rain/1.wav", WAV)
+    put(root / "test/heavy_rain/2.wav", WAV)
+    put(root / "test/heavy_rain/.hidden.wav", WAV)
+
+
+def shard(path: Path, members: dict[str, bytes]) -> Path:
+    """A tar file of these members."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def webdataset(root: Path) -> None:
+    told = json.dumps({"text": ["a dog", "it barks"], "tag": ["x"]}).encode()
+    shard(
+        root / "train-000000.tar",
+        {"0001.flac": WAV, "0001.json": told, "0002.wav": WAV, "0002.txt": b"rain", "0002.cls": b"7"},
+    )
+    shard(root / "sub/test-000000.tar", {"./a/0001.jpg": picture(), "./a/0001.txt": b"a cat", "readme.pdf": b"no"})
+
+
+def hf(root: Path) -> None:
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    cell = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    schema = pyarrow.schema(
+        {"image": cell, "captions": pyarrow.list_(pyarrow.string()), "label": pyarrow.int64()}, metadata
+    )
+    for split, shades in {"train": (1, 1, 2), "test": (3, 4, 5)}.items():
+        images = [{"bytes": picture(shade), "path": None} for shade in shades]
+        content = {"image": images, "captions": [[f"{split} {n}", "again"] for n in range(3)], "label": [0, 1, 1]}
+        place = root / split / "data-00000-of-00001.arrow"
+        place.parent.mkdir(parents=True)
+        with pyarrow.OSFile(str(place), "wb") as sink, ipc.new_stream(sink, schema) as writer:
+            writer.write_table(pyarrow.table(content, schema=schema))
+        put(root / split / "dataset_info.json", json.dumps({"features": features}))
+    put(root / "dataset_dict.json", json.dumps({"splits": ["train", "test"]}))
+
+
+def hf_parquet(root: Path) -> None:
+    """The layout of the hub: Parquet files with embedded sounds, a caption column of an odd name."""
+    sounds = [{"bytes": WAV + bytes([n]), "path": f"{n}.wav"} for n in range(2)]
+    content = {"audio": sounds, "said": ["one", "two"], "speaker": [3, 4]}
+    for split in ("train", "validation"):
+        place = root / f"data/{split}-00000-of-00001.parquet"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.table(content), place)
+
+
+COPIES: dict[str, Callable[[Path], None]] = {
+    "esc50": esc50,
+    "clotho": clotho,
+    "audiocaps": audiocaps,
+    "wavcaps": wavcaps,
+    "flickr8k": flickr8k,
+    "coco": coco,
+    "places_audio": places_audio,
+    "flickr_audio": flickr_audio,
+    "tuxpaint": tuxpaint,
+    "gcompris": gcompris,
+    "folder": folder,
+    "webdataset": webdataset,
+    "hf": hf,
+}
+
+
+def cells(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV as they stand there."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,227 @@
+"""Items to a manifest, with a sidecar beside it that says what it was made of and which exact test set it has."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from triptych.data import manifest
+from triptych.data.sources.draft import Draft, Item, part_groups
+from triptych.data.tables import SUFFIXES
+from triptych.errors import ManifestError, UsageError
+from triptych.files import replacing, write_text
+
+SIDECAR = ".source.json"
+COLUMNS = ("id", "image", "audio", "video", "text", "group", "split", "label")
+LONGEST_CELL = 131_072  # what a CSV reader takes
+FORM = 1  # raise it when the same rows would give another hash
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a manifest comes from, as the sidecar tells it."""
+
+    source: str
+    options: Mapping[str, Any]
+    licence: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """A manifest that has been written, read back, and found to hold this."""
+
+    path: Path
+    sidecar: Path
+    summary: dict[str, Any]  # what the sidecar says
+    outside: bool  # whether it can only be read with --allow-outside
+    errors: int
+    warnings: int
+
+
+def sidecar_of(path: Path) -> Path:
+    """Where the sidecar of a manifest lies."""
+    return path.with_name(path.stem + SIDECAR)
+
+
+def room_of(path: Path) -> Path:
+    """The folder for files that have to be unpacked or made for a manifest."""
+    return path.with_name(f"{path.stem}_files")
+
+
+def check_output(path: Path) -> Path:
+    """Where to write: a folder means a manifest.csv in it; nobody else's file is replaced."""
+    if path.is_dir():
+        path = path / "manifest.csv"
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"-o {path}: a manifest ends in {', '.join(SUFFIXES)}")
+    if path.exists() and not sidecar_of(path).exists():
+        raise UsageError(f"{path} exists and was not made by `triptych data`; remove it or choose another with -o")
+    return path
+
+
+def write(draft: Draft, path: Path, origin: Origin, hashed: Callable[[int], None] | None = None) -> Made:
+    """Write manifest and sidecar; the same copy and options give the same bytes. hashed is told of files hashed."""
+    items, left_out = _usable(draft)
+    items = part_groups(items)
+    if not items:
+        reasons = "; ".join([*(f"{kind}: {count}" for kind, count in (+left_out).items()), *draft.notes])
+        raise ManifestError(f"{origin.source}: no row is left to write ({reasons or 'nothing was found'})")
+    paths = _Paths(path)
+    rows = [_cells(item, paths) for item in items]
+    _write_table(path, rows)
+    table = manifest.read(path, allow_outside=paths.outside)
+    counts = asdict(table.counts)
+    summary = {
+        "manifest": path.name,
+        "source": origin.source,
+        "options": dict(origin.options),
+        "licence": origin.licence,
+        **{name: counts[name] for name in ("rows", "captions", "groups", "modalities", "pairs", "splits")},
+        "labels": len(counts["labels"]),
+        "left_out": dict(sorted((+left_out).items())),
+        "test": {name: identify(items, name, hashed) for name in _test_splits(items)},
+    }
+    write_text(sidecar_of(path), json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    return Made(path, sidecar_of(path), summary, paths.outside, len(table.errors), len(table.warnings))
+
+
+def identify(items: Iterable[Item], split: str, hashed: Callable[[int], None] | None = None) -> dict[str, Any]:
+    """Two hashes of the exact test set: of its questions and answers, and of the bytes of its files.
+
+    `rows` covers ids, captions, groups, labels and which files a row has, not where they lie or how they are encoded:
+    two copies of a data set in other formats agree in it. `files` agrees only where every file is the same.
+    """
+    rows, files = hashlib.sha256(), hashlib.sha256()
+    chosen = sorted((item for item in items if item.split == split), key=lambda item: item.id)
+    for item in chosen:
+        told = [FORM, item.id, item.texts, item.group, item.label, sorted(item.files)]
+        rows.update(json.dumps(told, ensure_ascii=True).encode() + b"\n")
+        for column, path in sorted(item.files.items()):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files.update(f"{item.id}\0{column}\0{digest}\n".encode())
+            if hashed:
+                hashed(1)
+    captions = sum(len(item.texts) for item in chosen)
+    return {"rows": len(chosen), "captions": captions, "rows_hash": rows.hexdigest(), "files_hash": files.hexdigest()}
+
+
+def _usable(draft: Draft) -> tuple[list[Item], Counter[str]]:
+    """The items without files that are not there, as far as anything in them still belongs together."""
+    left_out = Counter(draft.left_out)
+    items: list[Item] = []
+    for item in draft.items:
+        if not _has_plain_names(item):
+            left_out["rows whose file names are not UTF-8"] += 1
+            continue
+        there = {column: path for column, path in item.files.items() if _has_content(path)}
+        gone = item.files.keys() - there.keys()
+        left_out.update(f"{column} files that are missing or empty" for column in gone)
+        whole = replace(item, files=there)
+        if whole.pairs:
+            items.append(whole)
+        elif not gone:
+            left_out["rows that pair with nothing"] += 1
+    return items, left_out
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _test_splits(items: Sequence[Item]) -> list[str]:
+    return sorted({item.split for item in items if item.split and item.split.startswith("test")})
+
+
+def _has_plain_names(item: Item) -> bool:
+    try:
+        for path in item.files.values():
+            str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _Paths:
+    """Paths as the manifest will have them: from its own folder where they lie below it, else absolute."""
+
+    def __init__(self, manifest_file: Path) -> None:
+        self.root = manifest_file.parent.resolve()
+        self.outside = False
+        self._real: dict[Path, Path] = {}
+
+    def cell(self, path: Path) -> str:
+        parent = self._real.get(path.parent)
+        if parent is None:
+            parent = self._real[path.parent] = path.parent.resolve()
+        here = parent / path.name  # not resolved itself: a link's own name has the ending, its target may not
+        if not parent.is_relative_to(self.root):
+            self.outside = True
+            return str(here)
+        if path.is_symlink() and not Path(os.path.realpath(here)).is_relative_to(self.root):
+            self.outside = True
+        return here.relative_to(self.root).as_posix()
+
+
+def _cells(item: Item, paths: _Paths) -> dict[str, Any]:
+    cells: dict[str, Any] = {"id": item.id}
+    cells |= {column: paths.cell(path) for column, path in item.files.items()}
+    cells |= {"text": list(item.texts), "group": item.group, "split": item.split, "label": item.label}
+    return {column: cells[column] for column in COLUMNS if cells.get(column)}
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    used = {column for row in rows for column in row}
+    columns = [column for column in COLUMNS if column in used]
+    with replacing(path) as temporary:
+        if path.suffix.lower() == ".parquet":
+            _write_parquet(temporary, rows, columns)
+        elif path.suffix.lower() == ".jsonl":
+            lines = (json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+        else:
+            _write_csv(temporary, path, rows, columns)
+
+
+def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One caption as a string, several as a list."""
+    one = {"text": row["text"][0]} if len(row.get("text", ())) == 1 else {}
+    return {**row, **one}
+
+
+def _write_csv(file: Path, path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            text = _text_cell(row.get("text", ()))
+            if len(text) > LONGEST_CELL:
+                raise ManifestError(f"{path}: the captions of row {row['id']!r} are too long for CSV; write a .jsonl")
+            writer.writerow({**row, "text": text} if "text" in columns else row)
+
+
+def _text_cell(texts: Sequence[str]) -> str:
+    """One caption as it is; several, none, or one that starts like a list as a JSON list."""
+    if len(texts) == 1 and not texts[0].startswith("["):
+        return texts[0]
+    return json.dumps(list(texts), ensure_ascii=False)
+
+
+def _write_parquet(file: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    types = {column: pyarrow.list_(pyarrow.string()) if column == "text" else pyarrow.string() for column in columns}
+    schema = pyarrow.schema(list(types.items()))
+    content = {column: [row.get(column) for row in rows] for column in columns}
+    parquet.write_table(pyarrow.table(content, schema=schema), file)
