@@ -9,9 +9,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from tests.conftest import identical
-from triptych.checkpoint import find, fingerprint, load, replacing, save
+from triptych.checkpoint import find, fingerprint, load, save
 from triptych.contracts import Source
 from triptych.errors import CheckpointError, TriptychError
+from triptych.files import replacing
 
 
 def test_a_space_comes_back_with_weights_recipe_and_words(run, tmp_path):
@@ -43,14 +44,14 @@ def test_changed_headers_and_weights_are_named(run, tmp_path):
         header = json.loads(file.metadata()["triptych"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     path = tmp_path / "changed.safetensors"
-    nan = {**tensors, "space.projections.text.weight": tensors["space.projections.text.weight"] * float("nan")}
+    nan = {**tensors, "space.heads.text.weight": tensors["space.heads.text.weight"] * float("nan")}
     cases = [
         ({**header, "files": {"text": {"tokenizer.json": "no"}}}, tensors, "tokenizer.json cannot be read"),
         ({**header, "files": 3}, tensors, "do not fit together"),
         ({k: v for k, v in header.items() if k != "recipe"}, tensors, "do not fit together"),
         ({**header, "recipe": "name = 3"}, tensors, "the recipe in"),
         (header, dict(list(tensors.items())[1:]), "do not fit together"),
-        (header, nan, "projections.text.weight hold NaN"),
+        (header, nan, "heads.text.weight hold NaN"),
         ([], tensors, "not a space saved by triptych"),
     ]
     for changed, weights, message in cases:
@@ -103,3 +104,23 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 def test_find_takes_a_folder_or_a_file(run):
     assert find(run) == find(run / "space.safetensors")
+
+
+def test_a_file_of_another_version_says_so(run, tmp_path):
+    with safe_open(find(run), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        header = json.loads(file.metadata()["triptych"])
+    save_file(tensors, tmp_path / "old.safetensors", {"triptych": json.dumps(header | {"form": "space-1"})})
+    with pytest.raises(CheckpointError, match=r"saved by another version of triptych \(space-1\)"):
+        load(tmp_path / "old.safetensors")
+
+
+def test_only_a_name_marked_as_such_is_looked_for_on_the_hub(monkeypatch):
+    asked = []
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: asked.append(name) or 1 / 0)
+    with pytest.raises(CheckpointError, match="runs/typo: no such run folder"):
+        load("runs/typo")
+    assert not asked, "a mistyped folder went to the network"
+    with pytest.raises(CheckpointError, match="hf:openai/clip: not to be had"):
+        load("hf:openai/clip")
+    assert asked == ["openai/clip"]

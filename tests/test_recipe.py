@@ -37,7 +37,7 @@ def test_the_text_writes_every_default_out():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("training.epoch=3", "training: key 'epoch' is unknown; known: batch, clip, epochs"),
+        ("training.epoch=3", "training: key 'epoch' is unknown; known: batch, chunk, clip"),
         ("trainin.epochs=3", "the recipe: key 'trainin' is unknown; known: about, data, name"),
         ("space.similarity.name=cosin", "similarity 'cosin' is unknown; known: cosine, "),
         ("space.similarity.margin=1", "space.similarity: key 'margin' is unknown; known: name"),
@@ -117,3 +117,18 @@ def test_any_values_survive_the_round_trip(about, batch, rate):
     recipe = Recipe.parse(SMALL, [f"training.batch={batch}", f"training.learning_rate={rate!r}"])
     changed = Recipe(recipe.name, recipe.space, recipe.objectives, about, recipe.data, recipe.training)
     assert Recipe.parse(changed.text()) == changed
+
+
+def test_distill_asks_for_a_teacher_that_was_taught_classes():
+    assert Recipe.load("shre").data.teacher == "efficientnet_lite0"
+    with pytest.raises(RecipeError, match=r"distill needs a teacher: set data\.teacher to one of efficientnet_lite0"):
+        Recipe.load("shre", ["data.teacher="])
+    with pytest.raises(RecipeError, match="teacher 'image_cnn' is unknown; known: efficientnet_lite0"):
+        Recipe.load("shre", ["data.teacher=image_cnn"])
+
+
+def test_a_setting_may_be_a_number_or_a_word():
+    assert Recipe.load("mltm", ["objectives.0.mass=0.5"]).objectives[0].settings["mass"] == 0.5
+    assert Recipe.load("mltm_partial").objectives[0].settings["mass"] == "estimate"
+    with pytest.raises(RecipeError, match=r"objectives\.0\.mass: value 'guess' is unknown; known: estimate"):
+        Recipe.load("mltm", ["objectives.0.mass=guess"])

@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +15,24 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
+from triptych.data.cache import fingerprint as encoder_fingerprint
+from triptych.encoders.joint import joint_modalities
 from triptych.errors import CheckpointError
+from triptych.files import replacing
 from triptych.recipe import Recipe
-from triptych.space import Space
+from triptych.space import Space, ready_made
 
 SPACE_FILE = "space.safetensors"
-HEADER, FORM = "triptych", "space-1"
-PART = ".part"
+HUB = "hf:"  # before a name on the hub: a mistyped run folder must never become a question to the network
+HEADER, FORM = "triptych", "space-2"
 
 
 def save(space: Space, path: Path, extra: dict[str, Tensor] | None = None, notes: dict[str, str] | None = None) -> None:
     """Write a space, and what else a trainer wants to find again, to one file."""
-    tensors = {f"space.{name}": value for name, value in space.state_dict().items()} | (extra or {})
+    tensors = {f"space.{name}": value for name, value in _own(space).items()} | (extra or {})
     files = {m: space.encoder(m).files() for m in space.modalities}
-    header = {"form": FORM, "recipe": space.recipe.text(), "files": files} | (notes or {})
+    frozen = {m: encoder_fingerprint(space.encoder(m)) for m in space.frozen}
+    header = {"form": FORM, "recipe": space.recipe.text(), "files": files, "frozen": frozen} | (notes or {})
     plain = {name: value.contiguous() for name, value in tensors.items()}
     try:
         with replacing(path) as temporary:
@@ -51,7 +51,13 @@ def load(path: str | Path) -> Space:
 def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
     """A space, the other tensors of its file, and the header."""
     path = find(path)
+    if path.is_dir():
+        return ready_made(path), {}, {}
     tensors, header = _read(path)
+    if str(header.get("form")).startswith("space-") and header["form"] != FORM:
+        raise CheckpointError(
+            f"{path}: saved by another version of triptych ({header['form']}); train again (--restart)"
+        )
     if header.get("form") != FORM:
         raise CheckpointError(f"{path}: not a space saved by triptych; `triptych train` makes one")
     own = {name.removeprefix("space."): tensors.pop(name) for name in list(tensors) if name.startswith("space.")}
@@ -61,10 +67,15 @@ def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]
             files = header["files"].get(modality)
             if files:
                 space.encoder(modality).restore(files)
-        space.load_state_dict(own)
+        _refuse_other_weights(path, space, header.get("frozen", {}))
+        space.load_state_dict(
+            own | {name: value for name, value in space.state_dict().items() if name not in _own(space)}
+        )
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: its parts do not fit together ({error}); the file has been changed") from error
     for name, value in space.named_parameters():
+        if name not in own:
+            continue  # frozen: it came with its encoder
         if own[name].dtype != value.dtype:
             raise CheckpointError(f"{path}: the weights {name} are {own[name].dtype}; they should be {value.dtype}")
         if not torch.isfinite(value).all():
@@ -72,63 +83,66 @@ def load_all(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]
     return space.eval(), tensors, header
 
 
+def _own(space: Space) -> dict[str, Tensor]:
+    """The weights that are the space's own; those of frozen encoders come with them, and are only named by a hash."""
+    given = tuple(f"encoders.{modality}." for modality in space.frozen)
+    return {name: value for name, value in space.state_dict().items() if not name.startswith(given)}
+
+
+def _refuse_other_weights(path: Path, space: Space, frozen: dict[str, str]) -> None:
+    for modality in space.frozen:
+        encoder = space.encoder(modality)
+        if encoder_fingerprint(encoder) != frozen.get(modality):
+            raise CheckpointError(
+                f"{path}: was trained with other weights or settings of {type(encoder).__name__} than are here; "
+                f"install what it was trained with ({encoder.origin}), or train again"
+            )
+
+
 def find(path: str | Path) -> Path:
-    """The file of a space, given it or the run folder it is in."""
-    path = Path(path)
-    if path.is_dir():
-        inside = path / SPACE_FILE
-        if not inside.is_file():
-            raise CheckpointError(f"{path}: no {SPACE_FILE} in this folder; give the folder of a run that has trained")
-        return inside
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such run folder or space file; `triptych train` makes one")
-    return path
+    """The file of a space, given it or the run folder it is in; or the folder of a joint model that is one already.
+
+    A joint model may also be named as on the Hugging Face hub, as hf:laion/clap-htsat-unfused: it is fetched once.
+    """
+    place = _from_hub(str(path).removeprefix(HUB)) if str(path).startswith(HUB) else Path(path)
+    if place.is_dir():
+        inside = place / SPACE_FILE
+        if inside.is_file():
+            return inside
+        if joint_modalities(place):
+            return place
+        raise CheckpointError(
+            f"{place}: no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP); "
+            "give the folder of a run that has trained"
+        )
+    if not place.is_file():
+        raise CheckpointError(f"{place}: no such run folder or space file; `triptych train` makes one")
+    return place
 
 
 def fingerprint(path: str | Path) -> str:
     """A hash of a saved space, by which a collection knows its own."""
-    with find(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    place = find(path)
+    if place.is_file():
+        return _digest(place).hexdigest()[:16]
+    files = sorted([*place.glob("*.json"), *place.glob("*.safetensors")])
+    return hashlib.sha256(b"".join(_digest(file).digest() for file in files)).hexdigest()[:16]
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PART)
-    os.close(handle)
-    temporary = Path(name)
+def _digest(file: Path) -> hashlib._Hash:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256")
+
+
+def _from_hub(name: str) -> Path:
     try:
-        yield temporary
-        temporary.chmod(0o666 & ~_umask())  # mkstemp's own mode would hide the file from everybody else
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        from huggingface_hub import snapshot_download
 
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file that is replaced whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-
-
-def remains(folder: Path, files: Iterable[str]) -> set[str]:
-    """The names of the temporary files that a killed process has left of these files in a folder."""
-    return {path.name for name in files for path in folder.glob(f".{name}.*{PART}")}
-
-
-def sweep(folder: Path, files: Iterable[str]) -> None:
-    """Remove what a killed process has left of these files."""
-    for name in remains(folder, files):
-        (folder / name).unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+    except Exception as error:  # the library has a dozen of its own, for networks as for names
+        raise CheckpointError(
+            f"{HUB}{name}: not to be had from the Hugging Face hub, nor fetched before ({type(error).__name__})"
+        ) from error
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import tomli_w
 
-from triptych.contracts import MODALITIES, Modality
+from triptych.contracts import MODALITIES, Encoder, Modality
 from triptych.encoders import ENCODERS
 from triptych.errors import RecipeError, check_range, unknown
 from triptych.objectives import OBJECTIVES
+from triptych.settings import Part, Table, apply_change, read_part, read_plain, read_section, read_value, refuse_others
 from triptych.similarities import SIMILARITIES
 
 Geometry = Literal["sphere", "ball", "free"]
-Table = Mapping[str, Any]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A mechanism by its name in the registry, and its settings: the arguments of its constructor."""
-
-    name: str
-    settings: dict[str, Any] = field(default_factory=dict)
+Pooling = Literal["mean", "mean_max"]
+Head = Literal["linear", "mlp", "none"]
+Optimizer = Literal["adamw", "sgd"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +44,11 @@ class SpaceRecipe:
     similarity: Part
     width: int = 128
     geometry: Geometry = "sphere"
+    pooling: Pooling = "mean"  # what becomes of an item's parts: their mean, or mean and maximum side by side
+    head: Head = "linear"  # from there to the space: a matrix, two layers, or nothing where encoders end in it already
+    hidden: int = 1024  # width between the two layers of an mlp
+    dropout: float = 0.0  # share of an mlp's hidden values left out in training
+    shared: int = 0  # hidden width of two layers on top that all modalities share; 0 = none
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,17 @@ class DataRecipe:
     """Which rows to learn from."""
 
     manifest: str = ""
+    also: tuple[str, ...] = ()  # further manifests, whose rows are learned from as well
     train: str = "train"  # the split to learn from
+    valid: str = "valid"  # the split by which the best epoch is chosen; where no row has it, the last is taken
     test: str = "test"  # the split to measure on
+    weights: dict[str, float] = field(default_factory=dict)  # how often a kind of row is drawn: "image-text" = 2.0
     allow_outside: bool = False  # may files lie outside the manifest's folder?
     workers: int = 2
+    hop: float = 0.0  # seconds between windows of what is longer than its encoder hears at once; 0 = side by side
+    windows: bool = False  # learn from every window of a long sound or film; else from its first
+    teacher: str = ""  # an image encoder that was taught classes, for distill: efficientnet_lite0
+    cache: str = ""  # folder for the features of frozen encoders; "" = the user's own, "off" = none
     memory_mb: int = 2000  # prepared inputs kept between epochs; beyond it, files are decoded again
 
 
@@ -70,10 +76,19 @@ class TrainingRecipe:
 
     epochs: int = 20
     batch: int = 128
-    learning_rate: float = 1e-3
+    chunk: int = 0  # rows that go through the encoders at once; 0 = the whole batch. The gradient is the same
+    optimizer: Optimizer = "adamw"
+    learning_rate: float = 1e-3  # of heads and objectives
+    encoder_rate: float = 1.0  # times that for encoders
+    metric_rate: float = 1.0  # times that for what the similarity learns
+    momentum: float = 0.9  # of sgd
     weight_decay: float = 0.01
     warmup: float = 0.1  # share of the steps over which the learning rate rises; then it falls as a cosine
     clip: float = 1.0
+    precision: Precision = "float32"  # bfloat16: encoders under autocast, losses as ever in float32
+    freeze: tuple[str, ...] = ()  # parameters whose names begin so stay as they are, such as "encoders.image.blocks"
+    validate: int = 1  # epochs between two looks at the validation split; 0 = never
+    patience: int = 0  # looks without a better score before training stops; 0 = it never stops early
     seed: int = 0
 
 
@@ -106,12 +121,24 @@ class Recipe:
         except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
             raise RecipeError(f"{where}: not valid TOML: {str(error)[:200]}") from error
         for change in changes:
-            _apply(table, change)
+            apply_change(table, change)
         try:
             return _recipe(table)
         except RecipeError as error:
             changed = f" with {', '.join(changes)}" if changes else ""
             raise RecipeError(f"{where}{changed}: {error}") from error
+
+    def only(self, there: Collection[Modality]) -> Recipe:
+        """The recipe for data that has only these modalities: encoders and pairs of others are left out."""
+        encoders = {m: part for m, part in self.space.encoders.items() if m in there}
+        uses = [
+            replace(u, pairs=tuple((a, b) for a, b in u.pairs if a in there and b in there)) for u in self.objectives
+        ]
+        kept = tuple(use for use in uses if use.pairs)
+        if not kept:
+            wanted = ", ".join(sorted({f"{a}–{b}" for use in self.objectives for a, b in use.pairs}))
+            raise RecipeError(f"the data has only {', '.join(sorted(there)) or 'nothing'}; the recipe learns {wanted}")
+        return replace(self, space=replace(self.space, encoders=encoders), objectives=kept)
 
     def text(self) -> str:
         """The whole recipe as TOML, every default written out; parsing it gives an equal recipe."""
@@ -147,43 +174,8 @@ def _find(name_or_path: str | Path) -> Path:
     raise RecipeError(unknown("recipe", str(name_or_path), known))
 
 
-def _apply(table: dict[str, Any], change: str) -> None:
-    """Set one value in place: training.epochs=3, objectives.0.temperature=0.1."""
-    path, equals, raw = change.partition("=")
-    if not equals or not path.strip():
-        raise RecipeError(f"--set {change!r}: write it as section.key=value, for example training.epochs=3")
-    try:
-        value = tomllib.loads(f"value = {raw.strip()}")["value"]
-    except (ValueError, RecursionError):
-        value = raw.strip()  # a bare word is a string, so that nobody has to quote quotes in a shell
-    place: Any = table
-    *way, last = path.strip().split(".")
-    for key in way:
-        place = _step(place, key, change)
-    if isinstance(place, list):
-        place[_index(place, last, change)] = value
-    elif isinstance(place, dict):
-        place[last] = value
-    else:
-        raise RecipeError(f"--set {change!r}: {'.'.join(way)} is a value, not a section")
-
-
-def _step(place: Any, key: str, change: str) -> Any:
-    if isinstance(place, list):
-        return place[_index(place, key, change)]
-    if isinstance(place, dict):
-        return place.setdefault(key, {})
-    raise RecipeError(f"--set {change!r}: nothing can stand below {key!r}: what is above it is a value")
-
-
-def _index(place: list[Any], key: str, change: str) -> int:
-    if not key.isdecimal() or int(key) >= len(place):
-        raise RecipeError(f"--set {change!r}: {key!r} is not one of the entries 0 to {len(place) - 1}")
-    return int(key)
-
-
 def _recipe(table: Table) -> Recipe:
-    _only(table, {f.name for f in fields(Recipe)}, "the recipe")
+    refuse_others(table, {f.name for f in fields(Recipe)}, "the recipe")
     for section in ("space", "objectives"):
         if section not in table:
             raise RecipeError(f"the section [{section}] is missing")
@@ -191,100 +183,48 @@ def _recipe(table: Table) -> Recipe:
     if not isinstance(uses, list) or not uses:
         raise RecipeError("objectives: write at least one [[objectives]] section")
     recipe = Recipe(
-        name=_value(table.get("name", "recipe"), str, "name"),
-        about=_value(table.get("about", ""), str, "about"),
-        data=_plain(DataRecipe, table.get("data", {}), "data"),
-        space=_space(_section(table["space"], "space")),
+        name=read_value(table.get("name", "recipe"), str, "name"),
+        about=read_value(table.get("about", ""), str, "about"),
+        data=read_plain(DataRecipe, table.get("data", {}), "data"),
+        space=_space(read_section(table["space"], "space")),
         objectives=tuple(_objective(use, f"objectives.{i}") for i, use in enumerate(uses)),
-        training=_plain(TrainingRecipe, table.get("training", {}), "training"),
+        training=read_plain(TrainingRecipe, table.get("training", {}), "training"),
     )
     _check(recipe)
     return recipe
 
 
 def _space(table: Table) -> SpaceRecipe:
-    _only(table, {f.name for f in fields(SpaceRecipe)}, "space")
-    encoders = _section(table.get("encoders", {}), "space.encoders")
-    _only(encoders, set(MODALITIES), "space.encoders")
+    refuse_others(table, {f.name for f in fields(SpaceRecipe)}, "space")
+    encoders = read_section(table.get("encoders", {}), "space.encoders")
+    refuse_others(encoders, set(MODALITIES), "space.encoders")
     parts: dict[Modality, Part] = {
-        m: _part(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders
+        m: read_part(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders
     }
-    return SpaceRecipe(
-        encoders=parts,
-        similarity=_part(table.get("similarity", {"name": "cosine"}), SIMILARITIES, "similarity", "space.similarity"),
-        width=_value(table.get("width", SpaceRecipe.width), int, "space.width"),
-        geometry=_value(table.get("geometry", SpaceRecipe.geometry), Geometry, "space.geometry"),
-    )
+    hints = get_type_hints(SpaceRecipe)
+    plain = {
+        key: read_value(table[key], hints[key], f"space.{key}")
+        for key in table
+        if key not in {"encoders", "similarity"}
+    }
+    similarity = table.get("similarity", {"name": "cosine"})
+    return SpaceRecipe(parts, read_part(similarity, SIMILARITIES, "similarity", "space.similarity"), **plain)
 
 
 def _objective(table: Any, where: str) -> ObjectiveUse:
-    table = _section(table, where)
+    table = read_section(table, where)
     uses = {"pairs", "weight", "similarity"}
     own = {key: value for key, value in table.items() if key not in uses}
-    part = _part(own, OBJECTIVES, "objective", where, also=uses)
+    part = read_part(own, OBJECTIVES, "objective", where, also=uses)
     return ObjectiveUse(
         name=part.name,
-        pairs=_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{where}.pairs"),
-        weight=_value(table.get("weight", 1.0), float, f"{where}.weight"),
+        pairs=read_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{where}.pairs"),
+        weight=read_value(table.get("weight", 1.0), float, f"{where}.weight"),
         settings=part.settings,
-        similarity=_part(table["similarity"], SIMILARITIES, "similarity", f"{where}.similarity")
+        similarity=read_part(table["similarity"], SIMILARITIES, "similarity", f"{where}.similarity")
         if "similarity" in table
         else None,
     )
-
-
-def _part(table: Any, registry: Mapping[str, type], kind: str, where: str, also: set[str] | None = None) -> Part:
-    """A mechanism with every setting written out; the constructor's arguments are the keys."""
-    table = _section(table, where)
-    if "name" not in table:
-        raise RecipeError(f"{where}: the {kind}'s name is missing; known: {', '.join(sorted(registry))}")
-    name = _value(table["name"], str, f"{where}.name")
-    if name not in registry:
-        raise RecipeError(f"{where}: {unknown(kind, name, registry)}")
-    signature = inspect.signature(registry[name], eval_str=True)
-    arguments = [a for a in signature.parameters.values() if a.kind is a.POSITIONAL_OR_KEYWORD]
-    _only(table, {"name", *(also or ()), *(a.name for a in arguments)}, where)
-    settings = {a.name: _value(table.get(a.name, a.default), a.annotation, f"{where}.{a.name}") for a in arguments}
-    return Part(name, settings)
-
-
-def _plain(cls: type[T], table: Any, where: str) -> T:
-    table = _section(table, where)
-    hints = get_type_hints(cls)
-    _only(table, set(hints), where)
-    return cls(**{key: _value(value, hints[key], f"{where}.{key}") for key, value in table.items()})
-
-
-def _section(value: Any, where: str) -> Table:
-    if not isinstance(value, Mapping):
-        raise RecipeError(f"{where} = {value!r}: must be a section with keys of its own")
-    return value
-
-
-def _only(table: Table, allowed: set[str], where: str) -> None:
-    for key in table:
-        if key not in allowed:
-            raise RecipeError(f"{where}: {unknown('key', key, allowed)}")
-
-
-def _value(value: Any, kind: Any, where: str) -> Any:
-    """The value if it is of the kind asked for; whole numbers pass as floats, lists as tuples."""
-    if get_origin(kind) is Literal:
-        if value in get_args(kind):
-            return value
-        raise RecipeError(f"{where}: {unknown('value', str(value), map(str, get_args(kind)))}")
-    if get_origin(kind) is tuple and isinstance(value, list | tuple):
-        inner = get_args(kind)
-        if inner[-1] is Ellipsis:
-            return tuple(_value(v, inner[0], where) for v in value)
-        if len(inner) == len(value):
-            return tuple(_value(v, k, where) for v, k in zip(value, inner, strict=True))
-    if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(kind, type) and isinstance(value, kind) and (kind is bool) == isinstance(value, bool):
-        return value
-    words = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-    raise RecipeError(f"{where} = {value!r}: must be {words.get(kind, 'a list of the form [[a, b], …]')}")
 
 
 def _check(recipe: Recipe) -> None:
@@ -294,16 +234,27 @@ def _check(recipe: Recipe) -> None:
         raise RecipeError(f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, as it names a folder")
     ranges = [
         ("space.width", space.width, 1, 1 << 16),
+        ("space.hidden", space.hidden, 1, 1 << 16),
+        ("space.dropout", space.dropout, 0, 0.99),
+        ("space.shared", space.shared, 0, 1 << 16),
         ("data.workers", data.workers, 1, 256),
+        ("data.hop", data.hop, 0, 3600),
         ("data.memory_mb", data.memory_mb, 0, 1 << 30),
         ("training.epochs", training.epochs, 1, 1_000_000),
         ("training.batch", training.batch, 2, 1 << 24),
+        ("training.chunk", training.chunk, 0, 1 << 24),
         ("training.learning_rate", training.learning_rate, 1e-12, 1e3),
         ("training.weight_decay", training.weight_decay, 0, 1e3),
+        ("training.encoder_rate", training.encoder_rate, 0, 1e6),
+        ("training.metric_rate", training.metric_rate, 0, 1e6),
+        ("training.momentum", training.momentum, 0, 0.999),
+        ("training.validate", training.validate, 0, 1_000_000),
+        ("training.patience", training.patience, 0, 1_000_000),
         ("training.warmup", training.warmup, 0, 1),
         ("training.clip", training.clip, 1e-12, 1e12),
         ("training.seed", training.seed, 0, 1 << 32),
     ]
+    ranges += [(f"data.weights.{kind}", weight, 0, 1e6) for kind, weight in data.weights.items()]
     ranges += [(f"objectives.{i}.weight", use.weight, 0, 1e12) for i, use in enumerate(recipe.objectives)]
     for key, value, least, most in ranges:
         check_range(key, value, least, most)
@@ -326,9 +277,19 @@ def _check_parts(recipe: Recipe) -> None:
                 raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: give two of {', '.join(space.encoders)}")
             if MODALITIES.index(a) > MODALITIES.index(b):
                 raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: write it as [{b}, {a}]")
+    _check_teacher(recipe)
     for modality in space.encoders:
         if not any(modality in pair for use in recipe.objectives for pair in use.pairs):
             raise RecipeError(f"space.encoders.{modality}: no objective trains it; add a pair with it, or leave it out")
+
+
+def _check_teacher(recipe: Recipe) -> None:
+    name = recipe.data.teacher
+    able = [n for n, encoder in ENCODERS.items() if encoder.modality == "image" and encoder.judge is not Encoder.judge]
+    if name and name not in able:
+        raise RecipeError(f"data.teacher: {unknown('teacher', name, able)}")
+    if not name and any(use.name == "distill" for use in recipe.objectives):
+        raise RecipeError(f"distill needs a teacher: set data.teacher to one of {', '.join(able)}")
 
 
 def _flat(part: dict[str, Any]) -> dict[str, Any]:

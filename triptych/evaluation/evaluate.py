@@ -10,6 +10,7 @@ from itertools import permutations
 from torch import Tensor
 
 from triptych.contracts import Features, Modality, Source
+from triptych.data.cache import Cache
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.errors import ManifestError
@@ -26,7 +27,7 @@ class Evaluation:
     failures: dict[Source, str]
 
 
-def evaluate(space: Space, rows: Sequence[Row], show: bool = True) -> Evaluation:
+def evaluate(space: Space, rows: Sequence[Row], show: bool = True, cache: Cache | None = None) -> Evaluation:
     """Recall in every direction. Every caption is a query of its own; any right answer among the first k is a hit."""
     known: dict[str, int] = {}
     features: dict[Modality, Features] = {}
@@ -38,7 +39,7 @@ def evaluate(space: Space, rows: Sequence[Row], show: bool = True) -> Evaluation
         items = list(dict.fromkeys(found))
         with progress(f"embedding {modality}", len(items), show and bool(items)) as bar:
             embedded = space.embed(
-                (source for source, _ in items), modality, bar=bar, parts=space.similarity.reads_parts
+                [source for source, _ in items], modality, bar=bar, parts=space.similarity.reads_parts, cache=cache
             )
         failures |= embedded.failures
         if not embedded.read:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from triptych import checkpoint
 from triptych.errors import CheckpointError, TrainingError
+from triptych.files import remains, sweep, write_text
 from triptych.recipe import Recipe
 from triptych.space import Space
+from triptych.training.validation import Standing
 
 RECIPE_FILE, METRICS_FILE, LAST_FILE, LEFT_OUT_FILE = "recipe.toml", "metrics.jsonl", "last.safetensors", "left_out.txt"
 OWN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, LEFT_OUT_FILE, checkpoint.SPACE_FILE}
@@ -29,6 +31,7 @@ class Progress:
     space: Space
     objectives: dict[str, Tensor]
     optimizer: dict[str, Tensor]
+    standing: Standing
 
 
 class Run:
@@ -60,7 +63,7 @@ class Run:
         epochs = str(header.get("epochs"))
         if not epochs.isdecimal() or not 1 <= int(epochs) <= self.recipe.training.epochs or not sort["optimizer."]:
             raise CheckpointError(f"{last}: its parts do not fit together; use --restart")
-        return Progress(int(epochs), space, sort["objectives."], sort["optimizer."])
+        return Progress(int(epochs), space, sort["objectives."], sort["optimizer."], _standing(last, header))
 
     def restore(self, reached: Progress, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Put objectives and optimizer back to where they were, and the space's file, should it be gone."""
@@ -77,25 +80,34 @@ class Run:
         self._refuse_strangers()
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.sweep(self.folder, OWN_FILES)
+            sweep(self.folder, OWN_FILES)
             if epochs == 0:
                 for name in OWN_FILES:
                     (self.folder / name).unlink(missing_ok=True)
-            checkpoint.write_text(self.folder / RECIPE_FILE, self.recipe.text())
+            write_text(self.folder / RECIPE_FILE, self.recipe.text())
             # A line that was logged but not saved is forgotten: its epoch will be trained again.
             metrics = self.folder / METRICS_FILE
             lines = _lines(metrics)
-            checkpoint.write_text(metrics, "".join(f"{line}\n" for line in lines[:epochs]))
+            write_text(metrics, "".join(f"{line}\n" for line in lines[:epochs]))
         except OSError as error:
             raise TrainingError(f"{self.folder}: cannot be written to ({error}); give another folder") from error
 
-    def save(self, epochs: int, space: Space, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def save(
+        self, epochs: int, space: Space, objectives: nn.Module, optimizer: torch.optim.Optimizer, standing: Standing
+    ) -> None:
         """The space for use, then the state after so many epochs: killed between the two, the epoch is done again."""
         extra = {f"objectives.{name}": value for name, value in objectives.state_dict().items()}
         for i, state in optimizer.state_dict()["state"].items():
             extra |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
-        checkpoint.save(space, self.folder / checkpoint.SPACE_FILE)
-        checkpoint.save(space, self.folder / LAST_FILE, extra, {"epochs": str(epochs), "data": self.data_hash})
+        if standing.is_best:
+            checkpoint.save(space, self.folder / checkpoint.SPACE_FILE)
+        notes = {"epochs": str(epochs), "data": self.data_hash, "standing": json.dumps(astuple(standing))}
+        checkpoint.save(space, self.folder / LAST_FILE, extra, notes)
+
+    def best(self, last: Space) -> Space:
+        """The space to use: that of the best look at the validation rows, or the last where there was none."""
+        path = self.folder / checkpoint.SPACE_FILE
+        return checkpoint.load(path) if path.is_file() else last.eval()
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """One more line of metrics."""
@@ -106,16 +118,24 @@ class Run:
         """Write down what training could not use, a line each, beside what was written before."""
         lines = {*left_out(self.folder), *(" ".join(reason.split()) for reason in reasons)}
         if lines:
-            checkpoint.write_text(self.folder / LEFT_OUT_FILE, "".join(f"{line}\n" for line in sorted(lines)))
+            write_text(self.folder / LEFT_OUT_FILE, "".join(f"{line}\n" for line in sorted(lines)))
 
     def _refuse_strangers(self) -> None:
         if not self.folder.is_dir():
             return
-        strangers = {p.name for p in self.folder.iterdir()} - OWN_FILES - checkpoint.remains(self.folder, OWN_FILES)
+        strangers = {p.name for p in self.folder.iterdir()} - OWN_FILES - remains(self.folder, OWN_FILES)
         if strangers:
             raise TrainingError(
                 f"{self.folder}: holds other things ({min(strangers)} …); give an empty or new folder for the run"
             )
+
+
+def _standing(last: Path, header: Mapping[str, Any]) -> Standing:
+    try:
+        best, recent, since = json.loads(header["standing"])
+        return Standing(float(best), float(recent), int(since))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{last}: its parts do not fit together; use --restart") from error
 
 
 _KINDS = ("objectives.", "optimizer.")
@@ -147,15 +167,13 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
         state.setdefault(int(index), {})[key] = value
     empty = optimizer.state_dict()
     places = {i: p.shape for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    if any(
-        state[i]["exp_avg"].shape != state[i]["exp_avg_sq"].shape or state[i]["exp_avg"].shape != places[i]
-        for i in state
-    ):
-        raise ValueError("the optimizer's moments do not fit the parameters")
+    for i, moments in state.items():
+        if any(moment.dim() and moment.shape != places[i] for moment in moments.values()):
+            raise ValueError("the optimizer's moments do not fit the parameters")
     optimizer.load_state_dict({"state": state, "param_groups": empty["param_groups"]})
 
 
 def _identity(recipe: Recipe) -> Recipe:
     """The part of a recipe that decides the weights; where the files lie and how they are read does not."""
-    data = replace(recipe.data, manifest="", allow_outside=False, workers=1, memory_mb=0)
+    data = replace(recipe.data, manifest="", allow_outside=False, workers=1, memory_mb=0, cache="")
     return replace(recipe, name="", about="", data=data)
