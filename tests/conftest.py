@@ -20,6 +20,7 @@ QUICK = [
     "space.encoders.text.layers=1",
     "training.epochs=2",
     "training.batch=16",
+    "training.validate=0",
 ]
 
 
@@ -27,6 +28,14 @@ def identical(first, second) -> bool:
     """Whether two spaces have the same weights, bit by bit."""
     one, other = first.state_dict(), second.state_dict()
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory):
+    """No test reads or writes the features of whoever runs it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIPTYCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -190,3 +190,17 @@ def test_ctrl_c_while_training_leaves_whole_files(quick, tmp_path):
     from triptych.checkpoint import load
 
     load(run / "last.safetensors")
+
+
+def test_the_cache_shows_its_size_and_can_be_cleared(tmp_path, monkeypatch):
+    from tests.data.test_cache import encoder, pictures
+    from triptych.data.cache import Cache
+    from triptych.data.features import remember
+
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "kept"))
+    remember(encoder(), pictures(tmp_path / "files", 3), Cache.default())
+    shown = json.loads(triptych("cache", "--json").stdout)
+    assert shown["folder"] == str(tmp_path / "kept")
+    assert [shelf["items"] for shelf in shown["shelves"]] == [3]
+    assert "3 items" in triptych("cache").stdout
+    assert json.loads(triptych("cache", "--clear", "--json").stdout)["shelves"] == []

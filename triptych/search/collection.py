@@ -18,10 +18,12 @@ import torch
 
 from triptych import checkpoint
 from triptych.contracts import MODALITIES, Hit, Modality, Source
+from triptych.data.cache import Cache
 from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import CollectionError, MediaError
-from triptych.media import audio, modality_of
+from triptych.files import remains, replacing, sweep
+from triptych.media import audio, modalities_of, video
 from triptych.progress import Bar, progress, tell
 from triptych.search.index import nearest
 from triptych.space import Space
@@ -29,6 +31,7 @@ from triptych.space import Space
 ITEMS_FILE = "items.parquet"
 SAVE_SECONDS = 60.0  # how much work a kill can cost at most
 CHUNK = 256
+MOMENT = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Collection:
         self._ready: dict[Modality, tuple[list[Entry], np.ndarray]] = {}
         self.space: Space = checkpoint.load(space_path)
         self.fingerprint = checkpoint.fingerprint(space_path)
+        self.cache = Cache.default()
         if not self.space.similarity.exact:
             name = self.space.recipe.space.similarity.name
             raise CollectionError(f"a space whose similarity is {name!r} cannot be searched yet; use cosine")
@@ -86,7 +90,7 @@ class Collection:
         if not (folder / ITEMS_FILE).exists():
             if folder.exists() and not folder.is_dir():
                 raise CollectionError(f"{folder}: is a file; give a folder for the collection")
-            if folder.exists() and {p.name for p in folder.iterdir()} - checkpoint.remains(folder, [ITEMS_FILE]):
+            if folder.exists() and {p.name for p in folder.iterdir()} - remains(folder, [ITEMS_FILE]):
                 raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
             return Collection(folder, space_path)
         table = _read(folder / ITEMS_FILE)
@@ -169,7 +173,11 @@ class Collection:
         self, modality: Modality, wanted: Sequence[tuple[Item, str]], origin: str, failures: dict[Source, str], bar: Bar
     ) -> list[Entry]:
         embedded = self.space.embed(
-            (item.source for item, _ in wanted), modality, bar=bar, parts=self.space.similarity.reads_parts
+            [item.source for item, _ in wanted],
+            modality,
+            bar=bar,
+            parts=self.space.similarity.reads_parts,
+            cache=self.cache,
         )
         failures |= embedded.failures
         vectors = self.space.similarity.keys(embedded.features).numpy()
@@ -199,8 +207,8 @@ class Collection:
             }
         ).replace_schema_metadata({"space": str(self.space_path), "fingerprint": self.fingerprint})
         self.folder.mkdir(parents=True, exist_ok=True)
-        checkpoint.sweep(self.folder, [ITEMS_FILE])
-        with checkpoint.replacing(self.folder / ITEMS_FILE) as temporary:
+        sweep(self.folder, [ITEMS_FILE])
+        with replacing(self.folder / ITEMS_FILE) as temporary:
             pq.write_table(table, temporary)
 
 
@@ -212,12 +220,13 @@ def items_in(folder: Path, space: Space) -> Iterator[Item]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             path = Path(place) / name
-            modality = modality_of(path)
-            if modality in space.modalities and not name.startswith(".") and path.is_file():
+            known: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
+            if known and not name.startswith(".") and path.is_file():
                 if not _is_utf8(name):
                     tell(f"{path!r}: the file's name is not UTF-8; rename it")
                     continue
-                yield from moments(Item(Source(modality, path.resolve())), space)
+                for modality in known if len(known) == 1 else _shown(path, known):
+                    yield from moments(Item(Source(modality, path.resolve())), space)
 
 
 def _is_utf8(name: str) -> bool:
@@ -239,13 +248,16 @@ def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
 
 
 def moments(item: Item, space: Space) -> Iterator[Item]:
-    """A sound longer than its encoder hears at once as several moments; anything else as it is."""
-    source, longest = item.source, space.encoder(item.source.modality).seconds
-    if source.modality != "audio":
+    """What lasts longer than its encoder takes at once as several moments; anything else as it is."""
+    source = item.source
+    longest = space.encoder(source.modality).seconds if source.modality == "audio" else _moment(space)
+    path = Path(source.content)
+    is_film = len(modalities_of(path)) > 1
+    if source.modality == "text" or (source.modality == "image" and not is_film):
         yield item
         return
     try:
-        length = audio.duration(Path(source.content))
+        length = video.info(path).duration if is_film else audio.duration(path)
     except MediaError:
         yield item  # embedding it will say what is wrong, once
         return
@@ -253,10 +265,23 @@ def moments(item: Item, space: Space) -> Iterator[Item]:
     if end - start <= longest:
         yield item
         return
-    for i in range(math.ceil((end - start) / longest)):
-        # The last moment is as long as the others and ends with the file: a tail of a moment says nothing.
-        first = min(start + i * longest, end - longest)
-        yield Item(Source("audio", source.content, first, first + longest), item.captions)
+    for first, last in audio.windows(end - start, longest, space.recipe.data.hop or longest):
+        yield Item(Source(source.modality, path, start + first, start + last), item.captions)
+
+
+def _moment(space: Space) -> float:
+    """How long a moment of a film is: what the sound encoder hears at once, so that both sides have the same."""
+    heard = space.encoder("audio").seconds if "audio" in space.modalities else math.inf
+    return heard if math.isfinite(heard) else MOMENT
+
+
+def _shown(path: Path, known: list[Modality]) -> list[Modality]:
+    """What a film has of what the space knows: some are silent, some are sound alone."""
+    try:
+        found = video.info(path)
+    except MediaError:
+        return known[:1]  # embedding it will say what is wrong, once
+    return [m for m in known if (found.has_pictures if m == "image" else found.has_sound)]
 
 
 def _merged(items: Iterable[Item]) -> list[Item]:

@@ -10,14 +10,17 @@ from collections.abc import Callable
 import typer
 from rich.console import Console
 
-from triptych.app.cli import check, demo, evaluate, index, recipes, search, train, world
+from triptych.app.cli import cache, check, data, demo, encoders, evaluate, index, recipes, search, train, world
 from triptych.errors import TriptychError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
     "world": world.world,
+    "data": data.data,
     "check": check.check,
     "recipes": recipes.recipes,
+    "encoders": encoders.encoders,
+    "cache": cache.cache,
     "train": train.train,
     "evaluate": evaluate.evaluate,
     "index": index.index,
@@ -36,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for name, command in COMMANDS.items():
-    app.command(name, no_args_is_help=name not in {"demo", "recipes"})(command)
+    app.command(name, no_args_is_help=name not in {"cache", "data", "demo", "encoders", "recipes"})(command)
 
 
 @app.callback(invoke_without_command=True)

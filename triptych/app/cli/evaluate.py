@@ -25,12 +25,13 @@ def evaluate(
     from triptych.app import show
     from triptych.checkpoint import load
     from triptych.data import manifest
+    from triptych.data.cache import Cache
     from triptych.evaluation.evaluate import evaluate as measure
 
     table = manifest.read(data, allow_outside)
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
-    result = measure(load(run), rows)
+    result = measure(load(run), rows, cache=Cache.default())
     show.failed(result.failures.values())
     if as_json:
         typer.echo(json.dumps([asdict(direction) for direction in result.directions], indent=2))

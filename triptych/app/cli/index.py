@@ -8,7 +8,9 @@ import typer
 
 def index(
     what: Annotated[Path, typer.Argument(help="A folder of files, or a manifest whose captions come along.")],
-    space: Annotated[Path, typer.Option(help="The run folder or space file to embed with.")],
+    space: Annotated[
+        str, typer.Option(help="A run folder, a space file, a joint model's folder, or hf:NAME of one on the hub.")
+    ],
     into: Annotated[Path, typer.Option("--into", help="Folder of the collection.")] = Path("collection"),
     split: Annotated[str | None, typer.Option(help="Of a manifest, only these rows.")] = None,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
@@ -20,12 +22,13 @@ def index(
     \b
     Examples:
       triptych index ~/sounds --space runs/trimodal
+      triptych index ~/pictures --space hf:openai/clip-vit-base-patch32
       triptych index demo/world/manifest.csv --split test --space demo/run --into demo/collection
     """
     from triptych.app import show
     from triptych.data import manifest
     from triptych.errors import UsageError
-    from triptych.media import modality_of
+    from triptych.media import modalities_of
     from triptych.search.collection import Collection, items_in, items_of
 
     collection = Collection.create(into, space)
@@ -36,7 +39,7 @@ def index(
         if any((what / name).exists() for name in manifest.FOLDER_NAMES):
             show.notes.print(f"note: {what} holds a manifest; index that file instead, and its captions come along")
     else:
-        if modality_of(what):
+        if modalities_of(what):
             raise UsageError(f"{what}: is a single file; give the folder it is in, or a manifest")
         table = manifest.read(what, allow_outside)
         show.left_out(table)
