@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from triptych.contracts import Hit
     from triptych.data.manifest import Manifest
     from triptych.evaluation.retrieval import Retrieval
+    from triptych.evaluation.zero_shot import Classification
     from triptych.recipe import Recipe
 
 FIRST = 5  # how many problems of a kind are shown
@@ -42,6 +43,25 @@ def recalls(directions: Iterable[Retrieval]) -> Table:
         more = (f"{d.items}", ratio, f"{d.median_rank:g}") if wide else ()
         table.add_row(f"{d.query} → {d.gallery}", *cells, *more)
     return table
+
+
+def classified(found: Iterable[Classification], each: bool = False) -> None:
+    """Accuracy of each modality with chance beside it, then its classes, worst first: all of them, or the first few."""
+    for c in found:
+        low, high = (100 * share for share in c.interval)
+        out.print(f"{c.modality}: {100 * c.accuracy:.1f}% named rightly", style="bold", end=" ")
+        out.print(f"(95% interval {low:.1f}–{high:.1f}); chance {100 * c.chance:.1f}%")
+        out.print(
+            f"  {c.items} items, {round(1 / c.chance)} classes; top 5 {100 * c.top5:.1f}%, "
+            f"mean over classes {100 * c.balanced:.1f}%, always the largest class {100 * c.largest:.1f}%"
+        )
+        out.print(f"  prompts: {', '.join(map(repr, c.prompts))}")
+        worst = sorted(c.classes, key=lambda result: (result.accuracy, result.label))
+        for result in worst if each else worst[:FIRST]:
+            confused = f"   most often taken for {result.confused}" if result.confused else ""
+            out.print(f"  {100 * result.accuracy:5.1f}%  {result.right}/{result.items}  {result.label}{confused}")
+        if len(worst) > FIRST and not each:
+            out.print(f"  … and {len(worst) - FIRST} better ones: --each shows them")
 
 
 def hits(found: Sequence[Hit], right: Container[str] = ()) -> None:

@@ -10,7 +10,20 @@ from collections.abc import Callable
 import typer
 from rich.console import Console
 
-from triptych.app.cli import cache, check, data, demo, encoders, evaluate, index, recipes, search, train, world
+from triptych.app.cli import (
+    cache,
+    check,
+    classify,
+    data,
+    demo,
+    encoders,
+    evaluate,
+    index,
+    recipes,
+    search,
+    train,
+    world,
+)
 from triptych.errors import TriptychError
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -23,6 +36,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "cache": cache.cache,
     "train": train.train,
     "evaluate": evaluate.evaluate,
+    "classify": classify.classify,
     "index": index.index,
     "search": search.search,
 }
