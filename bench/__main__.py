@@ -1,4 +1,4 @@
-"""Runs every bench, or those named: python -m bench [NAME …]"""
+"""Runs every bench, or those named: python -m bench [NAME …]; python -m bench results [RECIPE …] runs recipes."""
 
 import sys
 from importlib import import_module
@@ -18,10 +18,13 @@ BENCHES = [
 
 def main() -> None:
     """Run the benches named on the command line, or all; `mechanisms.infonce` is one case of one bench."""
+    if sys.argv[1:2] == ["results"]:  # takes hours and writes pages, so it is never one of all
+        import_module("bench.results.__main__").main(sys.argv[2:])
+        return
     for name in sys.argv[1:] or BENCHES:
         bench, _, case = name.partition(".")
         if bench not in BENCHES:
-            sys.exit(f"bench {bench!r} is unknown; known: {', '.join(BENCHES)}")
+            sys.exit(f"bench {bench!r} is unknown; known: {', '.join(BENCHES)}, results")
         print(f"== {name}", flush=True)
         module = import_module(f"bench.{bench}")
         module.main([case]) if case else module.main()

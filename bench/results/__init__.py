@@ -1,0 +1,1 @@
+"""Every recipe run for real, one page each: python -m bench results [RECIPE …]"""

@@ -1,0 +1,31 @@
+"""Run what is missing of the pages named, or of all, and write them: python -m bench results [RECIPE …]"""
+
+import sys
+import time
+from collections.abc import Sequence
+
+from bench.results.pages import PAGES
+from bench.results.runner import elapsed, measured
+from bench.results.writing import write_overview, write_page
+
+
+def main(names: Sequence[str]) -> None:
+    """Every row of the pages named, or of all; `--write` writes the pages from what is stored, and runs nothing."""
+    only_write = "--write" in names
+    wanted = [name for name in names if name != "--write"] or list(PAGES)
+    for name in wanted:
+        if name not in PAGES:
+            sys.exit(f"there is no page {name!r}; known: {', '.join(PAGES)}")
+    for name in wanted:
+        started = time.monotonic()
+        print(f"== {name}", flush=True)
+        for table in PAGES[name].tables:
+            for row in table.rows if not only_write else ():
+                for run in row.runs():
+                    measured(run)
+        print(f"   {write_page(PAGES[name])} in {elapsed(started)}", flush=True)
+    print(f"   {write_overview(list(PAGES.values()))}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,8 @@
+"""PAGES: every page of results; a new one is a file here and a line."""
+
+from __future__ import annotations
+
+from bench.results.contrastive import ALIGN_UNIFORM, CLAP, SIGLIP, WANG_CONTRASTIVE
+from bench.results.plan import Page
+
+PAGES: dict[str, Page] = {page.recipe: page for page in (CLAP, SIGLIP, ALIGN_UNIFORM, WANG_CONTRASTIVE)}

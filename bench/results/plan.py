@@ -1,0 +1,114 @@
+"""What a page of results is made of: tables of rows, each row a few runs of the same two commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+HOME = Path("runs/results")  # manifests, runs and what was measured of them; the pages alone are part of the project
+EVALUATE = ("triptych", "evaluate", "{run}", "--data", "{data}", "--allow-outside", "--json")
+Found = Mapping[str, Any]  # what the measurements of one run printed, by name, beside "seconds" and "megabytes"
+
+
+@dataclass(frozen=True)
+class Made:
+    """Data that a command makes: a manifest, from a local copy ($TRIPTYCH_DATA) or from another manifest."""
+
+    name: str
+    command: tuple[str, ...]  # {data} is the file it makes, {NAME} that of another manifest
+    needs: tuple[str, ...] = ()
+    file: str = ""  # NAME.csv unless given; a file in a folder that the command makes is NAME/manifest.csv
+
+    @property
+    def path(self) -> Path:
+        """The manifest."""
+        return HOME / "data" / (self.file or f"{self.name}.csv")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: a recipe with changes, trained once for each seed on each manifest, measured on each."""
+
+    label: str
+    recipe: str
+    data: tuple[str, ...]  # manifests; several are folds
+    changes: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = (0,)
+    measures: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"recall": EVALUATE})
+    headline: bool = False  # does it stand in the overview?
+
+    def runs(self) -> list[Run]:
+        """Every training of this row."""
+        return [Run(self, data, seed) for data, seed in product(self.data, self.seeds)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training and what is measured of it."""
+
+    row: Row
+    data: str
+    seed: int
+
+    def train(self, folder: str, manifest: str) -> list[str]:
+        """The command that trains."""
+        changes = [*self.row.changes, *([f"training.seed={self.seed}"] if self.seed else [])]
+        sets = [word for change in changes for word in ("--set", change)]
+        return ["triptych", "train", self.row.recipe, "--data", manifest, "--allow-outside", "-o", folder, *sets]
+
+    def measure(self, name: str, folder: str, manifest: str) -> list[str]:
+        """A command that measures, and prints JSON."""
+        return [word.format(run=folder, data=manifest) for word in self.row.measures[name]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure of a row, read from what its measurements printed."""
+
+    title: str
+    read: Callable[[Found], float]
+    digits: int = 1
+    headline: bool = False  # does it stand in the overview?
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows with the same columns."""
+
+    title: str
+    columns: Sequence[Column]
+    rows: Sequence[Row]
+    about: str = ""  # what is asked, and how it was chosen: stands above the table
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything about one recipe."""
+
+    recipe: str
+    about: str
+    tables: Sequence[Table]
+    seen: str = ""  # what was seen, written by whoever looked at the tables
+
+
+def recall(query: str, gallery: str, k: int, measure: str = "recall") -> Column:
+    """Recall@k in % of one direction, as `triptych evaluate --json` prints it."""
+
+    def read(found: Found) -> float:
+        direction = next(d for d in found[measure] if (d["query"], d["gallery"]) == (query, gallery))
+        return 100 * direction["recall"][str(k)]
+
+    return Column(f"{query} → {gallery} R@{k}", read, headline=k == 10)
+
+
+def recalls(query: str, gallery: str, measure: str = "recall") -> list[Column]:
+    """R@1, R@5 and R@10 of one direction."""
+    return [recall(query, gallery, k, measure) for k in (1, 5, 10)]
+
+
+SECONDS = Column("training, s", lambda found: found["seconds"], 0)
+MEMORY = Column("peak memory, MB", lambda found: found["megabytes"], 0)
+COST = [SECONDS, MEMORY]

@@ -1,0 +1,132 @@
+"""Runs the commands of a plan, each once: what was measured is stored, and found again by all that decides it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.results.data import DATA
+from bench.results.plan import HOME, Found, Run
+from triptych.files import write_text
+from triptych.recipe import Recipe
+
+
+def manifest(name: str) -> Path:
+    """The path of a manifest, made first if it is not there."""
+    made = DATA[name]
+    for need in made.needs:
+        manifest(need)
+    with _alone(made.path):
+        if not made.path.exists():
+            _output(filled(name))
+    return made.path
+
+
+def filled(name: str) -> list[str]:
+    """The command that makes a manifest, with the paths of those it needs."""
+    made = DATA[name]
+    paths = {need: str(DATA[need].path) for need in made.needs} | {"data": str(made.path)}
+    return [word.format(**paths) for word in made.command]
+
+
+def stored(run: Run) -> Found | None:
+    """What was measured of a run, if it was; another recipe or other data is another run."""
+    path = _store(run)
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def measured(run: Run) -> Found:
+    """What is measured of a run: stored already, or trained and measured now."""
+    data = manifest(run.data)
+    with _alone(_store(run)):
+        known = stored(run)
+        if known is not None:
+            return known
+        folder = folder_of(run)
+        _clear_others(folder, _key(run))
+        print(f"   {folder.name} …", end="", flush=True)
+        seconds, megabytes = _train(run, folder, data)
+        found: dict[str, Any] = {"seconds": seconds, "megabytes": megabytes, "run": folder.name}
+        for name in run.row.measures:
+            found[name] = json.loads(_output(run.measure(name, str(folder), str(data))))
+        write_text(_store(run), json.dumps(found, indent=1) + "\n")
+        print(f" {seconds:.0f} s", flush=True)
+        return found
+
+
+def folder_of(run: Run) -> Path:
+    """The run folder: recipe, data and seed, and a few digits that tell changed recipes apart."""
+    changed = f"-{hashlib.sha256(repr(run.row.changes).encode()).hexdigest()[:6]}" if run.row.changes else ""
+    return HOME / "runs" / f"{run.row.recipe}{changed}-{run.data}-{run.seed}"
+
+
+def _key(run: Run) -> str:
+    """A hash of the effective recipe, the rows of the manifest and the commands that measure."""
+    recipe = Recipe.load(run.row.recipe, [*run.row.changes, f"training.seed={run.seed}"]).text()
+    rows = DATA[run.data].path.read_bytes() if DATA[run.data].path.exists() else b""
+    measures = repr(sorted(run.row.measures.items()))
+    return hashlib.sha256(b"\0".join([recipe.encode(), rows, measures.encode()])).hexdigest()[:16]
+
+
+def _store(run: Run) -> Path:
+    return HOME / "found" / f"{folder_of(run).name}.{_key(run)}.json"
+
+
+def _clear_others(folder: Path, key: str) -> None:
+    """Keep a run that was interrupted, remove one of a recipe that has changed since."""
+    mark = folder.with_suffix(".key")
+    if not mark.exists() or mark.read_text() != key:
+        shutil.rmtree(folder, ignore_errors=True)
+        write_text(mark, key)
+
+
+def _train(run: Run, folder: Path, data: Path) -> tuple[float, float]:
+    """Train; returns the seconds of all epochs and the peak of resident memory of the process, in megabytes."""
+    command, log = run.train(str(folder), str(data)), folder.with_suffix(".log")
+    with log.open("w") as file:
+        process = subprocess.Popen(_python(command), stdout=file, stderr=file)
+        _, status, usage = os.wait4(process.pid, 0)  # the only call that tells one child's memory
+    if status:
+        sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-2000:]}")
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return sum(json.loads(line)["seconds"] for line in lines), usage.ru_maxrss / 1024
+
+
+def _output(command: Sequence[str]) -> str:
+    done = subprocess.run(_python(command), capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"failed: {' '.join(command)}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _python(command: Sequence[str]) -> list[str]:
+    """A command as this Python runs it, so that it needs no installed script; $NAME is read from the environment."""
+    words = [os.path.expandvars(word) for word in command]
+    unknown = [word for word in words if word.startswith("$")]
+    if unknown:
+        sys.exit(f"{unknown[0].split('/')[0]} is not set; set it to the folder that holds the data sets")
+    return [sys.executable, "-m", *words]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One process at a time makes a file; another one waits for it. The time waited is not measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def elapsed(started: float) -> str:
+    """Minutes since."""
+    return f"{(time.monotonic() - started) / 60:.1f} min"
