@@ -147,6 +147,7 @@ def disk_tree() -> set[str]:
     found = {f"{p.relative_to(ROOT)}" for p in FILES if p.name != "__init__.py" or p.parent == PACKAGE}
     found |= {f"{p.relative_to(ROOT)}/" for p in {f.parent for f in FILES}}
     found |= {f"recipes/{p.name}" for p in (ROOT / "recipes").glob("*.toml")}
+    found |= {f"docs/{p.parent.name}/" for p in (ROOT / "docs").glob("*/*.md")}
     return found | {"recipes/", "tests/", "bench/", "docs/"} | {f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md")}
 
 
