@@ -2,11 +2,12 @@
 
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.data.noise import Kind, Swap, apply, read_swaps, swap, write_swaps
+from triptych.data.noise import Kind, Swap, apply, read_swaps, similar, swap, write_swaps
 from triptych.errors import UsageError
 
 LABELS = st.lists(st.sampled_from("abcd"), min_size=2, max_size=60)
@@ -46,6 +47,38 @@ def test_category_swaps_stay_in_the_category(labels, share, seed):
         assert len(set(donors)) == count
         if count > 1:
             assert set(donors) == {item.id for item in swaps if label_of[item.id] == label}
+
+
+@given(st.lists(st.sampled_from("abcdefgh"), min_size=8, max_size=60), st.floats(0, 1), st.integers(0, 2**32))
+def test_nobody_takes_from_its_own_group(groups, share, seed):
+    ids = names(groups)
+    group_of = dict(zip(ids, groups, strict=True))
+    try:
+        swaps = swap(ids, groups, share, "random", seed, groups=groups)
+    except UsageError as error:
+        assert "are of one group" in str(error)  # noqa: PT017 - which chosen rows make it impossible, the seed decides
+        return
+    assert len({item.id for item in swaps}) == len(swaps) == round(share * len(ids))
+    assert {item.id for item in swaps} == {item.taken_from for item in swaps} or len(swaps) == 1
+    assert all(group_of[item.id] != group_of[item.taken_from] for item in swaps)
+
+
+def test_what_leaves_no_other_group_is_refused():
+    with pytest.raises(UsageError, match=r"3 of 4 rows .* are of one group \('a'\)"):
+        swap(names(["a"] * 3 + ["b"]), [""] * 4, 1, "random", 0, groups=["a", "a", "a", "b"])
+
+
+@given(st.integers(4, 80), st.integers(2, 12), st.integers(0, 2**32))
+def test_every_row_is_in_the_cluster_whose_mean_is_closest(count, size, seed):
+    vectors = np.random.default_rng(seed).normal(size=(count, 5)) * 7
+    labels = similar(vectors, seed, size)
+    assert labels == similar(vectors, seed, size)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    means = {label: unit[[own == label for own in labels]].sum(axis=0) for label in set(labels)}
+    assert 1 <= len(means) <= max(1, round(count / size))
+    for row, label in zip(unit, labels, strict=True):
+        scores = {name: row @ mean / np.linalg.norm(mean) for name, mean in means.items()}
+        assert scores[label] >= max(scores.values()) - 1e-9
 
 
 def test_the_seed_decides():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import subprocess
@@ -13,13 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from triptych.data import manifest
 from triptych.data.columns import FileKind
 from triptych.data.manifest import Row
 from triptych.data.sources.draft import Draft, Item, captions, share
-from triptych.data.sources.output import Made, Origin, check_output, sidecar_of, write
+from triptych.data.sources.output import Made, Origin, check_output, licence_of, write
 from triptych.errors import UsageError, unknown
 from triptych.files import PART, replacing
 from triptych.progress import progress
@@ -103,7 +101,7 @@ def speak(
     notes = [f"first failure: {next(iter(failures.values()))}"] if failures else []
     draft = Draft(items, left_out, notes)
     options = {"manifest": table.path.name, "program": name, "voices": list(chosen)}
-    return write(draft, output, Origin("speak", options, _licence(table.path))), draft
+    return write(draft, output, Origin("speak", options, licence_of(table.path))), draft
 
 
 def _find(program: str | None, voices: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
@@ -212,11 +210,3 @@ def _output(program: str, argument: str) -> str:
         [program, argument], capture_output=True, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
     )
     return done.stdout.decode("utf-8", "replace")
-
-
-def _licence(path: Path) -> str:
-    try:
-        told: Any = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
-        return str(told["licence"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"that of {path.name}"

@@ -18,8 +18,10 @@ def _option(help: str, of: str = "single sources") -> Any:  # noqa: A002 - typer
     return typer.Option(help=help, rich_help_panel=f"Options of {of}")
 
 
-Source = Annotated[str | None, typer.Argument(help="A source (none: list them), or speak.")]
-Copy = Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Your copy of the data; for speak, a manifest.")]
+Source = Annotated[str | None, typer.Argument(help="A source (none: list them), or speak, or damage.")]
+Copy = Annotated[
+    Path | None, typer.Argument(metavar="FOLDER", help="Your copy of the data; for speak and damage, a manifest.")
+]
 Into = Annotated[Path | None, typer.Option("--into", "-o", help="The manifest to write: .csv, .jsonl or .parquet.")]
 List = Annotated[bool, typer.Option("--list", help="List the sources and what each expects.")]
 Fold = Annotated[int | None, _option("esc50: this official fold is the test split.")]
@@ -32,8 +34,13 @@ Text = Annotated[str | None, _option("hf: the columns with captions, with commas
 Program = Annotated[str | None, _option("espeak-ng or flite.", "speak")]
 Voices = Annotated[str | None, _option("The program's voices, with commas.", "speak")]
 Workers = Annotated[int | None, _option("Programs at once; 2 unless given.", "speak")]
+Share = Annotated[float | None, _option("Share of the rows that get something of another row.", "damage")]
+Kind = Annotated[str | None, _option("Whose: random; category (same label); similar (close captions).", "damage")]
+What = Annotated[str | None, _option("What: text (unless given), image or audio.", "damage")]
+Split = Annotated[str | None, _option("Only the rows of this split; all unless given.", "damage")]
+Seed = Annotated[int | None, _option("Another seed damages other rows.", "damage")]
 Outside = Annotated[
-    bool, typer.Option("--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of speak")
+    bool, typer.Option("--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of speak and damage")
 ]
 
 
@@ -52,11 +59,17 @@ def data(
     program: Program = None,
     voices: Voices = None,
     workers: Workers = None,
+    share: Share = None,
+    kind: Kind = None,
+    modality: What = None,
+    split: Split = None,
+    seed: Seed = None,
     allow_outside: Outside = False,
 ) -> None:
     """Turn a copy of a data set into a manifest, with official splits and a hash of the exact test set.
 
-    `speak` makes a manifest whose captions are read aloud by a speech program.
+    `speak` makes a manifest whose captions are read aloud by a speech program; `damage` one in which a known share of
+    the pairs is wrong, with the answer key beside it.
 
     \b
     Examples:
@@ -65,6 +78,7 @@ def data(
       triptych data gcompris ~/gcompris -o gcompris.jsonl --language both
       triptych data folder ~/sounds
       triptych data speak flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
+      triptych data damage pairs.csv -o wrong.csv --share 0.2 --kind similar
     """
     from triptych.data.sources import SOURCES
     from triptych.data.sources.convert import convert
@@ -73,25 +87,51 @@ def data(
     of_sources = _given(
         fold=fold, classes=classes, captions=captions, language=language, sounds=sounds, splits=splits, text=text
     )
-    of_speak = _given(program=program, voices=voices, workers=workers, allow_outside=allow_outside or None)
+    of_speak = _given(program=program, voices=voices, workers=workers)
+    of_damage = _given(share=share, kind=kind, modality=modality, split=split, seed=seed)
+    outside = _given(allow_outside=allow_outside or None)
     if source is None or every:
         _list()
     elif source == "speak":
-        _speak(copy, into, of_speak, of_sources)
+        _refuse(source, of_sources | of_damage)
+        _speak(copy, into, of_speak | outside)
+    elif source == "damage":
+        _refuse(source, of_sources | of_speak)
+        _damage(copy, into, of_damage | outside)
     elif source not in SOURCES:
-        raise UsageError(unknown("source", source, [*SOURCES, "speak"]))
-    elif of_speak:
-        raise UsageError(f"source {source!r} has no option --{next(iter(of_speak)).replace('_', '-')}")
+        raise UsageError(unknown("source", source, [*SOURCES, "speak", "damage"]))
     else:
+        _refuse(f"source {source!r}", of_speak | of_damage | outside)
         _report(*convert(source, SOURCES[source], copy, into, of_sources))
 
 
-def _speak(manifest: Path | None, into: Path | None, options: dict[str, Any], of_sources: dict[str, Any]) -> None:
+def _refuse(name: str, strange: dict[str, Any]) -> None:
+    from triptych.errors import UsageError
+
+    if strange:
+        option = next(iter(strange)).replace("_", "-")
+        raise UsageError(f"{name} has no option --{option}; see `triptych data --help`")
+
+
+def _damage(manifest: Path | None, into: Path | None, options: dict[str, Any]) -> None:
+    from triptych.app.show import from_here, out
+    from triptych.data.damage import damage, swaps_of
+    from triptych.encoders.minilm import MiniLM
+    from triptych.errors import UsageError
+
+    if manifest is None or into is None or "share" not in options:
+        raise UsageError("damage reads a manifest and writes another: triptych data damage MANIFEST -o NEW --share 0.2")
+    if options.get("kind") == "similar":
+        options["encoder"] = MiniLM()
+    made, draft = damage(manifest, into, **options)
+    _report(made, draft)
+    out.print(f"  which rows are wrong: {from_here(swaps_of(made.path))}")
+
+
+def _speak(manifest: Path | None, into: Path | None, options: dict[str, Any]) -> None:
     from triptych.data.speech import speak
     from triptych.errors import UsageError
 
-    if of_sources:
-        raise UsageError(f"speak has no option --{next(iter(of_sources))}; see `triptych data --help`")
     if manifest is None or into is None:
         raise UsageError("speak reads a manifest and writes another: triptych data speak MANIFEST -o NEW")
     if "voices" in options:

@@ -38,6 +38,8 @@ class Item:
     group: str | None = None
     split: str | None = None
     label: str | None = None
+    start: float | None = None  # seconds: the moment of the sound or film that is meant
+    end: float | None = None
 
     @property
     def pairs(self) -> bool:

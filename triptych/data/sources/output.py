@@ -19,7 +19,7 @@ from triptych.errors import ManifestError, UsageError
 from triptych.files import replacing, write_text
 
 SIDECAR = ".source.json"
-COLUMNS = ("id", "image", "audio", "video", "text", "group", "split", "label")
+COLUMNS = ("id", "image", "audio", "video", "text", "group", "split", "label", "start", "end")
 LONGEST_CELL = 131_072  # what a CSV reader takes
 FORM = 1  # raise it when the same rows would give another hash
 
@@ -48,6 +48,15 @@ class Made:
 def sidecar_of(path: Path) -> Path:
     """Where the sidecar of a manifest lies."""
     return path.with_name(path.stem + SIDECAR)
+
+
+def licence_of(path: Path) -> str:
+    """The licence a manifest's sidecar tells of; what is made of the manifest has it too."""
+    try:
+        told: Any = json.loads(sidecar_of(path).read_text(encoding="utf-8"))
+        return str(told["licence"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"that of {path.name}"
 
 
 def room_of(path: Path) -> Path:
@@ -177,7 +186,8 @@ def _cells(item: Item, paths: _Paths) -> dict[str, Any]:
     cells: dict[str, Any] = {"id": item.id}
     cells |= {column: paths.cell(path) for column, path in item.files.items()}
     cells |= {"text": list(item.texts), "group": item.group, "split": item.split, "label": item.label}
-    return {column: cells[column] for column in COLUMNS if cells.get(column)}
+    cells |= {"start": item.start, "end": item.end}
+    return {column: cells[column] for column in COLUMNS if cells.get(column) not in (None, "", [])}
 
 
 def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -221,7 +231,8 @@ def _write_parquet(file: Path, rows: Sequence[Mapping[str, Any]], columns: Seque
     import pyarrow
     from pyarrow import parquet
 
-    types = {column: pyarrow.list_(pyarrow.string()) if column == "text" else pyarrow.string() for column in columns}
-    schema = pyarrow.schema(list(types.items()))
+    words, seconds = pyarrow.string(), pyarrow.float64()
+    special = {"text": pyarrow.list_(words), "start": seconds, "end": seconds}
+    schema = pyarrow.schema([(column, special.get(column, words)) for column in columns])
     content = {column: [row.get(column) for row in rows] for column in columns}
     parquet.write_table(pyarrow.table(content, schema=schema), file)
