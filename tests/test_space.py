@@ -6,8 +6,8 @@ import torch
 from triptych.checkpoint import load
 from triptych.contracts import Source
 from triptych.data import manifest
+from triptych.data.loader import sources_of
 from triptych.errors import MediaError, UsageError
-from triptych.evaluation.evaluate import sources_of
 from triptych.space import onto
 
 

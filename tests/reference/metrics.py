@@ -10,8 +10,7 @@ from torch import Tensor
 from tests.reference.case import Case, CaseError, differ, pair_of, total, whole
 from tests.reference.contrastive import at_scale
 from tests.reference.transport import metric_of
-from triptych.contracts import Features
-from triptych.evaluation.retrieval import average_precision, measure, ranks
+from triptych.evaluation.retrieval import MEAN, measure, places
 from triptych.similarities.cosine import Cosine
 from triptych.space import onto
 from triptych.transport import sinkhorn_iterations
@@ -27,23 +26,20 @@ class Direction:
     def __init__(self, name: str, scores: Tensor, query_group: Tensor, gallery_group: Tensor) -> None:
         self.name, self.scores = name, scores
         self.query_group, self.gallery_group = query_group, gallery_group
-        query, gallery = (whole(torch.zeros(n, 1)) for n in scores.shape)
-        sets = (query, gallery, query_group, gallery_group)
-        self.ranks, self.right = ranks(self.score, *sets, block=len(scores))
-        self.precision = average_precision(self.score, *sets, cut=LAST, block=len(scores)).mean().item()
-
-    def score(self, query: Features, gallery: Features) -> Tensor:
-        return self.scores
+        found = places(lambda rows, columns: scores[rows][:, columns], query_group, gallery_group)
+        self.ranks = found.rank[:, 0]
+        self.result = measure("", "", found, query_group, scores.shape[1], draws=0)
+        self.precision = self.result.metrics[f"mAP@{LAST}"]
 
     def recall(self, k: int) -> float:
         return (self.ranks <= k).double().mean().item()
 
     def mean_rank(self) -> float:
-        return self.ranks.double().mean().item()
+        return self.result.metrics[MEAN]
 
     def median_rank(self) -> float:
         """The originals take the lower whole number where the median falls between two."""
-        return float(int(measure("", "", self.ranks, self.right, self.scores.shape[1]).median_rank))
+        return float(int(self.result.median_rank))
 
 
 def both_ways(case: Case, scores: Tensor | None = None) -> dict[str, Direction]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from triptych.recipe import Recipe
 
 FIRST = 5  # how many problems of a kind are shown
-NARROW = 72  # columns
+WIDE = 78  # columns of a terminal that has room for everything
 FEW_STEPS = 300  # below this, encoders from scratch have hardly begun
 MANY = 12  # how many names of a kind are shown
 # Without markup: a user's path may hold square brackets.
@@ -31,17 +31,17 @@ notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoj
 
 
 def recalls(directions: Iterable[Retrieval]) -> Table:
-    """Recall in every direction with chance beside it."""
-    wide = out.width >= NARROW  # on a narrow terminal columns go, never digits
-    table = Table(title="recall in %; chance is that of R@10", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    rest = ("items", "R@10 ÷ chance", "median rank") if wide else ()
+    """Recall in every direction, with what is uncertain about it and chance beside it."""
+    wide = out.width >= WIDE  # on a narrow terminal columns go, never digits
+    title = "recall in % ± half of its 95% interval; chance is that of R@10" if wide else "recall in %"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    rest = ("median rank", "mAP@10", "items") if wide else ()
     for heading in ("query → found", "R@1", "R@5", "R@10", "chance", *rest):
         table.add_column(heading, justify="left" if "→" in heading else "right", no_wrap=True)
     for d in directions:
-        cells = [f"{100 * share:.1f}" for share in (d.recall[1], d.recall[5], d.recall[10], d.chance[10])]
-        ratio = f"{d.recall[10] / d.chance[10]:.1f}×"
-        more = (f"{d.items}", ratio, f"{d.median_rank:g}") if wide else ()
-        table.add_row(f"{d.query} → {d.gallery}", *cells, *more)
+        more = (f"{d.median_rank:g}", f"{100 * d.metrics['mAP@10']:.1f}", f"{d.items}") if wide else ()
+        cells = (share(d, f"R@{k}", wide) for k in (1, 5, 10))
+        table.add_row(f"{d.query} → {d.gallery}", *cells, f"{100 * d.chance[10]:.1f}", *more)
     return table
 
 
@@ -62,6 +62,12 @@ def classified(found: Iterable[Classification], each: bool = False) -> None:
             out.print(f"  {100 * result.accuracy:5.1f}%  {result.right}/{result.items}  {result.label}{confused}")
         if len(worst) > FIRST and not each:
             out.print(f"  … and {len(worst) - FIRST} better ones: --each shows them")
+
+
+def share(direction: Retrieval, name: str, doubt: bool = True) -> str:
+    """A share in %, with ± half of its interval where there is one."""
+    found = direction.interval.get(name)
+    return f"{100 * direction.metrics[name]:.1f}" + (f" ±{100 * found.half:.1f}" if doubt and found else "")
 
 
 def hits(found: Sequence[Hit], right: Container[str] = ()) -> None:
