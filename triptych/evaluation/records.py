@@ -28,6 +28,8 @@ def plain(direction: Retrieval) -> dict[str, Any]:
         "mode": direction.mode,
         "queries": direction.queries,
         "items": direction.items,
+        "recall": direction.recall,  # also among the metrics; by itself for who asks for nothing else
+        "chance": direction.chance,
         "metrics": direction.metrics,
         "guessed": direction.guessed,
         "interval": {name: [found.low, found.high] for name, found in direction.interval.items()},
