@@ -13,7 +13,8 @@ from triptych.checkpoint import load
 from triptych.contracts import Source
 from triptych.data import manifest
 from triptych.errors import ManifestError, UsageError
-from triptych.evaluation.zero_shot import class_scores, classify, judge, wilson
+from triptych.evaluation.classification import judge, wilson
+from triptych.evaluation.zero_shot import class_scores, classify
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def rows(world):
 def test_shares_follow_their_definition(labels, seed):
     names = list("abcdefgh")
     scores = torch.randint(0, 6, (len(labels), 8), generator=torch.Generator().manual_seed(seed)).double()
-    found = judge("audio", ["{}"], names, scores, torch.tensor(labels))
+    found = judge("audio", "", names, scores, torch.tensor(labels))
     right = top = 0
     each = {}
     for row, own in zip(scores.tolist(), labels, strict=True):
@@ -50,12 +51,12 @@ def test_shares_follow_their_definition(labels, seed):
 
 def test_the_usual_confusion_is_named():
     scores = torch.tensor([[0.0, 2, 1], [0, 1, 2], [0, 1, 2], [0, 3, 0]])
-    found = judge("image", ["{}"], ["cat", "dog", "cow"], scores, torch.tensor([0, 0, 0, 1]))
+    found = judge("image", "", ["cat", "dog", "cow"], scores, torch.tensor([0, 0, 0, 1]))
     assert [(r.label, r.right, r.confused) for r in found.classes] == [("cat", 0, "cow"), ("dog", 1, None)]
 
 
 def test_a_collapsed_space_names_nothing():
-    assert judge("audio", ["{}"], ["a", "b"], torch.zeros(10, 2), torch.arange(10) % 2).accuracy == 0
+    assert judge("audio", "", ["a", "b"], torch.zeros(10, 2), torch.arange(10) % 2).accuracy == 0
 
 
 @pytest.mark.parametrize("block", [1, 3, 256])

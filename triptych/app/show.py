@@ -17,8 +17,8 @@ from triptych.progress import tell
 if TYPE_CHECKING:
     from triptych.contracts import Hit
     from triptych.data.manifest import Manifest
+    from triptych.evaluation.classification import Classification
     from triptych.evaluation.retrieval import Retrieval
-    from triptych.evaluation.zero_shot import Classification
     from triptych.recipe import Recipe
 
 FIRST = 5  # how many problems of a kind are shown
@@ -55,7 +55,7 @@ def classified(found: Iterable[Classification], each: bool = False) -> None:
             f"  {c.items} items, {round(1 / c.chance)} classes; top 5 {100 * c.top5:.1f}%, "
             f"mean over classes {100 * c.balanced:.1f}%, always the largest class {100 * c.largest:.1f}%"
         )
-        out.print(f"  prompts: {', '.join(map(repr, c.prompts))}")
+        out.print(f"  by {c.by}")
         worst = sorted(c.classes, key=lambda result: (result.accuracy, result.label))
         for result in worst if each else worst[:FIRST]:
             confused = f"   most often taken for {result.confused}" if result.confused else ""

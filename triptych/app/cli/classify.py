@@ -15,20 +15,26 @@ def classify(
     prompt: Annotated[
         list[str] | None, typer.Option(help="A text with {} for the class; several make an ensemble.")
     ] = None,
+    by: Annotated[
+        Literal["prompts", "embeddings", "features"],
+        typer.Option(help="By prompts, or by a linear probe on embeddings or on frozen encoders' features."),
+    ] = "prompts",
+    learn: Annotated[str, typer.Option(help="The split a probe learns from.")] = "train",
     of: Annotated[Literal["sounds", "pictures", "both"], typer.Option(help="What to classify.")] = "both",
     among: Annotated[
-        Literal["split", "all"], typer.Option(help="Choose among the classes of the split, or of the whole manifest.")
+        Literal["split", "all"], typer.Option(help="Prompts of the classes of the split, or of the whole manifest.")
     ] = "split",
     each: Annotated[bool, typer.Option(help="Show every class, not the worst ones only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
-    """Name sounds and pictures by the class whose prompts are closest: zero-shot accuracy, with chance beside it.
+    """Name labelled sounds and pictures: by the class whose prompts are closest (zero-shot), or by a linear probe.
 
     \b
     Examples:
       triptych classify runs/mine --data esc50.csv
       triptych classify runs/mine --data esc50.csv --prompt "this is a sound of {}" --prompt "one can hear {}"
+      triptych classify runs/mine --data esc50.csv --by features
       triptych classify runs/mine --data pairs.csv --split all --of pictures --each --json
     """
     from triptych.app import show
@@ -36,14 +42,24 @@ def classify(
     from triptych.contracts import Modality
     from triptych.data import manifest
     from triptych.data.cache import Cache
+    from triptych.errors import UsageError
+    from triptych.evaluation.probe import probe_space
     from triptych.evaluation.zero_shot import classify as name_all
 
     table = manifest.read(data, allow_outside)
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
     wanted: dict[str, list[Modality] | None] = {"sounds": ["audio"], "pictures": ["image"], "both": None}
-    classes = list(table.counts.labels) if among == "all" else None
-    result = name_all(load(run), rows, prompt, classes, wanted[of], cache=Cache.default())
+    space, cache = load(run), Cache.default()
+    if by == "prompts":
+        classes = list(table.counts.labels) if among == "all" else None
+        result = name_all(space, rows, prompt, classes, wanted[of], cache=cache)
+    else:
+        if prompt:
+            raise UsageError(f"--prompt goes with --by prompts; a probe by {by} reads no prompts")
+        if split in {learn, "all"}:
+            raise UsageError(f"the probe would learn from rows it is measured on: --split {split}, --learn {learn}")
+        result = probe_space(space, table.split(learn).rows, rows, by, wanted[of], cache=cache)
     show.failed(result.failures.values())
     if as_json:
         typer.echo(json.dumps([asdict(found) for found in result.found], indent=2, ensure_ascii=False))
