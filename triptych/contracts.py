@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -98,12 +98,18 @@ class Pair:
 class Hit:
     """One search result; start and end (seconds) where it is a moment of a longer file."""
 
-    item: str
+    item: str  # the file, or the text itself
     modality: Modality
-    score: float
+    score: float  # the space's own similarity; of several parts, their standardised scores together
     captions: tuple[str, ...] = ()
     start: float | None = None
     end: float | None = None
+    id: str = ""  # of the item in its collection
+    relevance: float = 0.0  # 0 to 1: how unusual the score is against the collection's background; see RELEVANT
+    parts: tuple[float, ...] = ()  # the similarity to each part of the query, in the query's order
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the manifest says of it
+    duration: float | None = None  # seconds
+    copies: tuple[str, ...] = ()  # ids of items that are nearly the same and are therefore not listed
 
 
 class Encoder(nn.Module, ABC):

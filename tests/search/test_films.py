@@ -2,7 +2,8 @@
 
 from tests.media.made import save_film
 from triptych.checkpoint import load, save
-from triptych.search.collection import Collection, items_in
+from triptych.search.collection import Collection
+from triptych.search.items import items_in
 
 
 def test_a_film_becomes_moments_of_both_kinds_and_each_is_found(run, tmp_path):

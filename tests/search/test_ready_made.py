@@ -7,7 +7,8 @@ from PIL import Image
 from triptych.checkpoint import find, fingerprint, load
 from triptych.contracts import Source
 from triptych.errors import CheckpointError
-from triptych.search.collection import Collection, items_in
+from triptych.search.collection import Collection
+from triptych.search.items import items_in
 
 pytest.importorskip("transformers", reason="transformers is not installed (triptych[pretrained])")
 from tests.encoders import tiny_models

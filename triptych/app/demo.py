@@ -19,7 +19,8 @@ from triptych.data.world import World, make
 from triptych.evaluation.evaluate import evaluate
 from triptych.progress import progress
 from triptych.recipe import Recipe
-from triptych.search.collection import Collection, items_of
+from triptych.search.collection import Collection
+from triptych.search.items import items_of
 from triptych.training.loop import train
 
 WORLD = World(scenes=3000, seed=0)

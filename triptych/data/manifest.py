@@ -42,6 +42,13 @@ class Row:
     start: float | None  # seconds: the moment of the sound or film that is meant
     end: float | None
     number: int  # as a person counts: spreadsheet row of a CSV (the header is row 1), line of a JSONL file
+    others: tuple[tuple[str, str], ...] = ()  # columns that mean nothing to us: name and value
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """What the table says of the row beside its files, captions and moment, by name of the column."""
+        known = {"id": self.id, "group": self.group, "split": self.split, "label": self.label, **dict(self.others)}
+        return {name: value for name, value in known.items() if value is not None}
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
@@ -135,6 +142,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
     reader = RowReader(table.columns, Folder(file.parent, media, allow_outside), table.only_strings)
     problems = [*table.problems, *_unknown_columns(table.columns)]
     rows: list[Row] = []
+    strange = [name for name in table.columns if not is_known(name)]
     for number, cells in table.rows:
         content = reader.read(number, cells)
         if content is not None:
@@ -149,6 +157,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
                     start=content.start,
                     end=content.end,
                     number=number,
+                    others=tuple((name, said) for name in strange if (said := _plain(cells.get(name)))),
                     **content.files,
                 )
             )
@@ -214,6 +223,13 @@ def _clotho(file: Path, table: Table) -> tuple[str | None, Path]:
 
 def _unknown_columns(columns: Iterable[str]) -> list[Problem]:
     return [Problem("warning", "unknown column", None, name, meant(name)) for name in columns if not is_known(name)]
+
+
+def _plain(cell: Any) -> str | None:
+    """What a cell says, where it is a word or a number; lists and tables say nothing here."""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # pandas writes whole numbers so, where one is missing
+    return shown(str(cell).strip()) or None if isinstance(cell, str | int | float) else None
 
 
 def _distinct_ids(rows: list[Row]) -> tuple[list[Row], list[Problem]]:

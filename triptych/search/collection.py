@@ -1,348 +1,256 @@
-"""A collection: what was embedded, with which space, and the search over it. One Parquet file in one folder."""
+"""A collection: a user's files, embedded once with one space, and the search over them."""
 
 from __future__ import annotations
 
-import hashlib
-import math
-import os
-import time
+import fcntl
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from triptych import checkpoint
-from triptych.contracts import MODALITIES, Hit, Modality, Source
+from triptych.contracts import Features, Hit, Modality, Source
 from triptych.data.cache import Cache
-from triptych.data.loader import source_of
-from triptych.data.manifest import Row
-from triptych.errors import CollectionError, MediaError
-from triptych.files import remains, replacing, sweep
-from triptych.media import audio, modalities_of, video
-from triptych.progress import Bar, progress, tell
-from triptych.search.index import nearest
-from triptych.space import Space
+from triptych.errors import CollectionError, UsageError
+from triptych.search.entry import Entry, entry_of, unpacked
+from triptych.search.gallery import Gallery
+from triptych.search.ingest import Indexed, Ingest
+from triptych.search.items import Item, merged
+from triptych.search.query import Part, Query, Where, quoted
+from triptych.search.ranking import Asked, Ranked, Ranking
+from triptych.search.store import FACTS, SCORING, TABLE, Note, Store
+from triptych.space import Space, alone
 
-ITEMS_FILE = "items.parquet"
-SAVE_SECONDS = 60.0  # how much work a kill can cost at most
-CHUNK = 256
-MOMENT = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
-
-
-@dataclass(frozen=True)
-class Item:
-    """Something to be found: a file, a moment of one, or a text; with the captions known for it."""
-
-    source: Source
-    captions: tuple[str, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """What makes it this item: where its content is, and which moment."""
-        return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """An item as it is kept: where it was indexed from, a hash of its content, and its vector."""
-
-    item: Item
-    origin: str
-    content: str
-    vector: np.ndarray  # (S,)
-
-
-@dataclass(frozen=True)
-class Indexed:
-    """What indexing did: new, unchanged and gone items, and the files that could not be read."""
-
-    added: int
-    kept: int
-    dropped: int
-    failures: dict[Source, str]
+LOCK, OLD = "indexing.lock", "items.parquet"
+OWN = {f"{TABLE}.lance", LOCK}
+SPARE = 3  # times as many as are wanted are fetched, so that folded copies leave enough
+FILTERS = 16  # answers to filters that are kept
+COPY = 1e-3  # two items count as copies of each other when they lie this much nearer than two items do on average
 
 
 class Collection:
     """Items embedded with one space, searchable by anything the space can embed."""
 
-    def __init__(self, folder: Path, space_path: Path, entries: Sequence[Entry] = ()) -> None:
-        self.folder, self.space_path, self.entries = folder, space_path, list(entries)
-        self._ready: dict[Modality, tuple[list[Entry], np.ndarray]] = {}
+    def __init__(self, place: str, space_path: Path, store: Store | None) -> None:
+        self.place, self.space_path, self.store = place, space_path, store
         self.space: Space = checkpoint.load(space_path)
         self.fingerprint = checkpoint.fingerprint(space_path)
         self.cache = Cache.default()
-        if not self.space.similarity.exact:
-            name = self.space.recipe.space.similarity.name
-            raise CollectionError(f"a space whose similarity is {name!r} cannot be searched yet; use cosine")
+        self._galleries: dict[Modality, tuple[int, Gallery]] = {}
+        self._allowed: dict[tuple[int, str], np.ndarray] = {}
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return self.store.count() if self.store else 0
+
+    @property
+    def folder(self) -> Path:
+        """Where it is, where that is a folder."""
+        return Path(self.place)
 
     @staticmethod
     def create(folder: str | Path, space: str | Path) -> Collection:
-        """The collection in a folder, new or as it is, for a space; another space than its own is refused."""
-        folder, space_path = Path(folder), checkpoint.find(space).resolve()
-        if not (folder / ITEMS_FILE).exists():
-            if folder.exists() and not folder.is_dir():
-                raise CollectionError(f"{folder}: is a file; give a folder for the collection")
-            if folder.exists() and {p.name for p in folder.iterdir()} - remains(folder, [ITEMS_FILE]):
-                raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
-            return Collection(folder, space_path)
-        table = _read(folder / ITEMS_FILE)
-        return _opened(folder, table, space_path)
+        """The collection in a folder (or at s3://…), new or as it is; another space than its own is refused."""
+        place, space_path = str(folder), checkpoint.find(space).resolve()
+        store = Store.open(place)
+        if store is None and "://" not in place:
+            _refuse_other_things(Path(place))
+        collection = Collection(place, space_path, store)
+        if store is not None:
+            collection._refuse_another_space(store.note)
+        return collection
 
     @staticmethod
     def open(folder: str | Path) -> Collection:
         """A collection that was made before."""
-        folder = Path(folder)
-        if not (folder / ITEMS_FILE).exists():
-            raise CollectionError(f"{folder}: no collection here; make one with `triptych index FOLDER --space RUN`")
-        table = _read(folder / ITEMS_FILE)
-        return _opened(folder, table, Path(_note(table, folder, "space")))
+        place = str(folder)
+        store = Store.open(place)
+        if store is None and "://" not in place and (Path(place) / OLD).exists():
+            raise CollectionError(f"{place}: made by an earlier version of triptych; delete the folder and index again")
+        if store is None:
+            raise CollectionError(f"{place}: no collection here; make one with `triptych index FOLDER --space RUN`")
+        if not Path(store.note.space).exists():
+            raise CollectionError(f"{place}: its space {store.note.space} is gone; index again with --space RUN")
+        collection = Collection(place, Path(store.note.space), store)
+        collection._refuse_another_space(store.note)
+        return collection
 
     def index(self, items: Iterable[Item], origin: str | Path, show: bool = True) -> Indexed:
         """Make the collection hold exactly these items of an origin (a folder, a manifest), beside those of others.
 
-        Only what is new or changed is embedded. Work done is saved now and then, and when interrupted: the next call
-        goes on from there.
+        Only what is new or changed is embedded. Killed at any moment, the next call goes on from what was stored.
         """
-        origin, wanted = str(Path(origin).resolve()), _merged(items)
-        known = {(entry.item.key, entry.content): entry for entry in self.entries}
-        keys = {item.key for item in wanted}
-        kept = [entry for entry in self.entries if entry.origin != origin and entry.item.key not in keys]
-        dropped = sum(entry.origin == origin and entry.item.key not in keys for entry in self.entries)
-        others, new, failures = len(kept), list[Entry](), dict[Source, str]()
-        fresh: dict[Modality, list[tuple[Item, str]]] = {}
-        hashes: dict[str | Path, str] = {}  # a long file has many moments, and is hashed once
-        for item in wanted:
-            place = item.source.content
-            content = hashes.get(place) or _content_hash(place)
-            hashes[place] = content
-            entry = known.get((item.key, content))
-            if entry:
-                kept.append(Entry(item, origin, content, entry.vector))
-            else:
-                fresh.setdefault(item.source.modality, []).append((item, content))
-        try:
-            with progress("indexing", sum(map(len, fresh.values())), show) as bar:
-                saved = time.monotonic()
-                for modality, some in fresh.items():
-                    for first in range(0, len(some), CHUNK):
-                        new += self._embed(modality, some[first : first + CHUNK], origin, failures, bar)
-                        if time.monotonic() - saved > SAVE_SECONDS:
-                            self._save([*kept, *new])
-                            saved = time.monotonic()
-        finally:
-            self._save([*kept, *new])
-        return Indexed(len(new), len(kept) - others, dropped, failures)
+        wanted = merged(items)
+        with self._alone():
+            if self.store is None:
+                note = Note(str(self.space_path), self.fingerprint)
+                keys = self.space.similarity.keys(alone(torch.randn(1, self.space.recipe.space.width)))
+                self.store = Store.create(self.place, note, keys.shape[1])
+            self.store.refresh()
+            done = Ingest(self.store, self.space, self.cache).run(wanted, str(Path(origin).resolve()), show)
+            self.store.tidy()
+        return done
 
     @torch.inference_mode()
-    def search(self, query: Source, want: Sequence[Modality] = (), k: int = 10) -> list[Hit]:
-        """The k best items of each wanted modality (all of them, unless told), best first within each."""
-        vector = self.space.similarity.query(self.space.embed_one(query))[0].numpy()
-        hits: list[Hit] = []
+    def search(
+        self,
+        query: Source | Query,
+        want: Sequence[Modality] = (),
+        k: int = 10,
+        where: Where | None = None,
+        fold: bool = True,
+    ) -> list[Hit]:
+        """The k most relevant items of the wanted modalities (all of them, unless told), most relevant first.
+
+        Of items that are nearly the same only the first is listed, with the ids of its copies, unless fold is off.
+        """
+        if self.store is None:
+            return []
+        version = self.store.refresh()
+        parts = Query.of(query).parts
+        asked = [self._asked(part) for part in parts]
+        own = {part.what for part in parts if isinstance(part.what, str)}
+        allowed = self._numbers(version, where.sql) if where and where.sql else None
+        found: list[Ranked] = []
         for modality in want or self.space.modalities:
-            entries, keys = self._keys(modality)
-            if not entries:
+            gallery = self._gallery(version, modality)
+            if len(gallery):
+                ranking = Ranking(self.space, self.store, modality, gallery, asked)
+                found.append(ranking.best(SPARE * k + len(own), allowed))
+        return self._hits(found, own, fold)[:k]
+
+    def similar(self, name: str, want: Sequence[Modality] = (), k: int = 10, where: Where | None = None) -> list[Hit]:
+        """The items most like one of the collection."""
+        return self.search(Query((Part(name),)), want, k, where)
+
+    def item(self, name: str) -> Entry:
+        """An item of the collection by its id."""
+        return entry_of(self._row(name, FACTS))
+
+    def features(self, name: str) -> Features:
+        """What the collection has kept of an item for scoring."""
+        return unpacked([self._row(name, SCORING)], self.space.recipe.space.width)
+
+    def entries(self, where: Where | None = None, limit: int | None = None, skip: int = 0) -> list[Entry]:
+        """The items, or some of them, as they are kept."""
+        if self.store is None:
+            return []
+        self.store.refresh()
+        rows = self.store.rows(FACTS, where.sql if where else "", limit, skip).to_pylist()
+        return sorted(map(entry_of, rows), key=lambda entry: entry.item.key)
+
+    def sample(self, modality: Modality, count: int) -> tuple[list[Entry], np.ndarray]:
+        """At most so many items of a modality, always the same ones, with their keys (C, S): for maps."""
+        if self.store is None:
+            return [], np.empty((0, 1), np.float32)
+        numbers, keys = self._gallery(self.store.refresh(), modality).sample(count)
+        rows = self.store.numbered(FACTS, numbers)
+        return [entry_of(rows[int(number)]) for number in numbers], keys
+
+    def _asked(self, part: Part) -> Asked:
+        if isinstance(part.what, Source):
+            return Asked(self.space.embed_one(part.what), part.what.modality, part.weight)
+        row = self._row(part.what, ("modality", *SCORING))
+        return Asked(unpacked([row], self.space.recipe.space.width), row["modality"], part.weight)
+
+    def _hits(self, found: Sequence[Ranked], own: set[str], fold: bool) -> list[Hit]:
+        """Everything found, most surprising first, without what was asked with; copies are folded into the first."""
+        rows = self._store().numbered(FACTS, [number for ranked in found for number in ranked.numbers])
+        order = sorted(
+            ((ranked, i) for ranked in found for i in range(len(ranked.numbers))), key=lambda p: -p[0].surprise[p[1]]
+        )
+        kept: list[tuple[Entry, np.ndarray, Hit, list[str]]] = []
+        for ranked, i in order:
+            row = rows.get(int(ranked.numbers[i]))
+            if row is None or row["id"] in own:
                 continue
-            if keys.shape[1] != len(vector):
-                raise CollectionError(
-                    f"{self.folder}: holds vectors {keys.shape[1]} wide, not {len(vector)}; index again"
-                )
-            order, scores = nearest(vector, keys, k)
-            for position, score in zip(order, scores, strict=True):
-                item = entries[position].item
-                moment = (item.source.start, item.source.end)
-                hits.append(Hit(str(item.source.content), modality, float(score), item.captions, *moment))
-        return hits
+            entry, key = entry_of(row), ranked.keys[i]
+            near = COPY * ranked.gallery.apart
+            same = next((copies for e, other, _, copies in kept if _is_copy(entry, key, e, other, near)), None)
+            if fold and same is not None:
+                same.append(entry.id)
+            else:
+                kept.append((entry, key, _hit(entry, ranked, i), []))
+        return [replace(hit, copies=tuple(copies)) for _, _, hit, copies in kept]
 
-    def _keys(self, modality: Modality) -> tuple[list[Entry], np.ndarray]:
-        """The entries of a modality and their vectors as one matrix, made at the first search."""
-        if modality not in self._ready:
-            entries = [entry for entry in self.entries if entry.item.source.modality == modality]
-            self._ready[modality] = entries, np.array([entry.vector for entry in entries], np.float32)
-        return self._ready[modality]
+    def _row(self, name: str, columns: Sequence[str]) -> dict[str, Any]:
+        rows = self._store().rows(columns, f"id = {quoted(name)}").to_pylist() if self.store else []
+        if not rows:
+            raise UsageError(f"{self.place}: no item {name!r} in this collection; a search shows the ids (--json)")
+        return rows[0]
 
-    @torch.inference_mode()
-    def _embed(
-        self, modality: Modality, wanted: Sequence[tuple[Item, str]], origin: str, failures: dict[Source, str], bar: Bar
-    ) -> list[Entry]:
-        embedded = self.space.embed(
-            [item.source for item, _ in wanted],
-            modality,
-            bar=bar,
-            parts=self.space.similarity.reads_parts,
-            cache=self.cache,
-        )
-        failures |= embedded.failures
-        vectors = self.space.similarity.keys(embedded.features).numpy()
-        found = [(*wanted[i], vectors[row]) for row, i in enumerate(embedded.read)]
-        return [Entry(item, origin, content, vector) for item, content, vector in found]
+    def _store(self) -> Store:
+        if self.store is None:
+            raise CollectionError(f"{self.place}: the collection is empty; index a folder first")
+        return self.store
 
-    def _save(self, entries: list[Entry]) -> None:
-        """Write everything to one file that takes the old one's place whole."""
-        self.entries = sorted(entries, key=lambda entry: entry.item.key)
-        self._ready.clear()
-        sources = [entry.item.source for entry in self.entries]
-        width = len(self.entries[0].vector) if self.entries else 1
-        flat = np.concatenate([e.vector for e in self.entries]) if self.entries else np.empty(0, np.float32)
-        table = pa.table(
-            {
-                "modality": pa.array([s.modality for s in sources], pa.string()),
-                "file": pa.array(
-                    [str(s.content) if isinstance(s.content, Path) else None for s in sources], pa.string()
-                ),
-                "text": pa.array([s.content if isinstance(s.content, str) else None for s in sources], pa.string()),
-                "start": pa.array([s.start for s in sources], pa.float64()),
-                "end": pa.array([s.end for s in sources], pa.float64()),
-                "captions": pa.array([list(e.item.captions) for e in self.entries], pa.list_(pa.string())),
-                "origin": pa.array([e.origin for e in self.entries], pa.string()),
-                "content": pa.array([e.content for e in self.entries], pa.string()),
-                "vector": pa.FixedSizeListArray.from_arrays(pa.array(flat, pa.float32()), width),
-            }
-        ).replace_schema_metadata({"space": str(self.space_path), "fingerprint": self.fingerprint})
+    def _gallery(self, version: int, modality: Modality) -> Gallery:
+        known, before = self._galleries.get(modality, (-1, None))
+        if before is None or known != version:
+            before = Gallery.read(self._store(), modality, before)
+            self._galleries[modality] = version, before
+        return before
+
+    def _numbers(self, version: int, sql: str) -> np.ndarray:
+        """The numbers of the items that fulfil a condition, in order."""
+        if (version, sql) not in self._allowed:
+            if len(self._allowed) >= FILTERS:
+                self._allowed.clear()
+            self._allowed[version, sql] = np.sort(self._store().rows(["number"], sql)["number"].to_numpy())
+        return self._allowed[version, sql]
+
+    def _refuse_another_space(self, note: Note) -> None:
+        if self.fingerprint != note.fingerprint:
+            raise CollectionError(
+                f"{self.place}: was made with another space than {self.space_path} is now; index into another folder "
+                "(--into), or make it anew with --rebuild"
+            )
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Only one process at a time may change a collection; a killed one leaves no lock behind."""
+        if "://" in self.place:
+            yield
+            return
         self.folder.mkdir(parents=True, exist_ok=True)
-        sweep(self.folder, [ITEMS_FILE])
-        with replacing(self.folder / ITEMS_FILE) as temporary:
-            pq.write_table(table, temporary)
+        with (self.folder / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise CollectionError(
+                    f"{self.place}: another process is indexing into it; wait until it is done"
+                ) from error
+            yield
 
 
-def items_in(folder: Path, space: Space) -> Iterator[Item]:
-    """Every file below a folder that the space can embed, in order of path; hidden ones are passed over."""
-    if not folder.is_dir():
-        raise CollectionError(f"{folder}: no such folder")
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            path = Path(place) / name
-            known: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
-            if known and not name.startswith(".") and path.is_file():
-                if not _is_utf8(name):
-                    tell(f"{path!r}: the file's name is not UTF-8; rename it")
-                    continue
-                for modality in known if len(known) == 1 else _shown(path, known):
-                    yield from moments(Item(Source(modality, path.resolve())), space)
+def _refuse_other_things(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise CollectionError(f"{folder}: is a file; give a folder for the collection")
+    if folder.exists() and {path.name for path in folder.iterdir()} - OWN:
+        raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
 
 
-def _is_utf8(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
+def _hit(entry: Entry, ranked: Ranked, i: int) -> Hit:
+    source, item = entry.item.source, entry.item
+    return Hit(
+        item=str(source.content),
+        modality=source.modality,
+        score=float(ranked.score[i]),
+        captions=item.captions,
+        start=source.start,
+        end=source.end,
+        id=entry.id,
+        relevance=float(ranked.relevance[i]),
+        parts=tuple(map(float, ranked.parts[i])),
+        columns=item.columns,
+        duration=item.duration,
+    )
+
+
+def _is_copy(entry: Entry, key: np.ndarray, other: Entry, other_key: np.ndarray, near: float) -> bool:
+    if entry.item.source.modality != other.item.source.modality:
         return False
-    return True
-
-
-def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
-    """Every file of a manifest's rows with its captions, and every caption as a text."""
-    for row in rows:
-        for modality in row.modalities:
-            if modality == "text" and "text" in space.modalities:
-                yield from (Item(Source("text", caption)) for caption in row.texts)
-            elif modality in space.modalities:
-                yield from moments(Item(source_of(row, modality), row.texts), space)
-
-
-def moments(item: Item, space: Space) -> Iterator[Item]:
-    """What lasts longer than its encoder takes at once as several moments; anything else as it is."""
-    source = item.source
-    longest = space.encoder(source.modality).seconds if source.modality == "audio" else _moment(space)
-    path = Path(source.content)
-    is_film = len(modalities_of(path)) > 1
-    if source.modality == "text" or (source.modality == "image" and not is_film):
-        yield item
-        return
-    try:
-        length = video.info(path).duration if is_film else audio.duration(path)
-    except MediaError:
-        yield item  # embedding it will say what is wrong, once
-        return
-    start, end = source.start or 0.0, min(source.end or length, length)
-    if end - start <= longest:
-        yield item
-        return
-    for first, last in audio.windows(end - start, longest, space.recipe.data.hop or longest):
-        yield Item(Source(source.modality, path, start + first, start + last), item.captions)
-
-
-def _moment(space: Space) -> float:
-    """How long a moment of a film is: what the sound encoder hears at once, so that both sides have the same."""
-    heard = space.encoder("audio").seconds if "audio" in space.modalities else math.inf
-    return heard if math.isfinite(heard) else MOMENT
-
-
-def _shown(path: Path, known: list[Modality]) -> list[Modality]:
-    """What a film has of what the space knows: some are silent, some are sound alone."""
-    try:
-        found = video.info(path)
-    except MediaError:
-        return known[:1]  # embedding it will say what is wrong, once
-    return [m for m in known if (found.has_pictures if m == "image" else found.has_sound)]
-
-
-def _merged(items: Iterable[Item]) -> list[Item]:
-    """Each source once, with the captions of all its rows."""
-    captions: dict[Source, dict[str, None]] = {}
-    for item in items:
-        captions.setdefault(item.source, {}).update(dict.fromkeys(item.captions))
-    return [Item(source, tuple(known)) for source, known in captions.items()]
-
-
-def _content_hash(content: str | Path) -> str:
-    if isinstance(content, str):
-        return hashlib.sha256(content.encode()).hexdigest()
-    try:
-        with content.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return "unreadable"  # embedding it will say what is wrong
-
-
-def _read(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise CollectionError(f"{path}: cannot be read ({error}); delete the file and index again") from error
-
-
-def _note(table: pa.Table, folder: Path, name: str) -> str:
-    value = (table.schema.metadata or {}).get(name.encode())
-    if value is None:
-        raise CollectionError(f"{folder}: {ITEMS_FILE} was not written by triptych; give another folder")
-    return value.decode(errors="replace")
-
-
-def _opened(folder: Path, table: pa.Table, space_path: Path) -> Collection:
-    if not space_path.exists():
-        raise CollectionError(f"{folder}: its space {space_path} is gone; index again with --space RUN")
-    if checkpoint.fingerprint(space_path) != _note(table, folder, "fingerprint"):
-        raise CollectionError(
-            f"{folder}: was made with another space than {space_path} is now; delete the folder and index again, "
-            "or index into another"
-        )
-    try:
-        entries = [_entry(row) for row in table.to_pylist()]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CollectionError(
-            f"{folder}: {ITEMS_FILE} has been changed ({error}); delete it and index again"
-        ) from error
-    collection = Collection(folder, space_path, entries)
-    if any(entry.vector.ndim != 1 or not np.isfinite(entry.vector).all() for entry in entries):
-        raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors that are none; delete it and index again")
-    if len({len(entry.vector) for entry in entries}) > 1:
-        raise CollectionError(f"{folder}: {ITEMS_FILE} holds vectors of several widths; index again")
-    return collection
-
-
-def _entry(row: dict[str, Any]) -> Entry:
-    if row["modality"] not in MODALITIES:
-        raise ValueError(f"modality {row['modality']!r}")
-    content = row["text"] if row["file"] is None else Path(row["file"])
-    start, end = (None if row[key] is None else float(row[key]) for key in ("start", "end"))
-    source = Source(row["modality"], content, start, end)
-    vector = np.asarray(row["vector"], np.float32)
-    return Entry(Item(source, tuple(map(str, row["captions"]))), str(row["origin"]), str(row["content"]), vector)
+    return entry.content == other.content or float(((key - other_key) ** 2).sum()) < near

@@ -29,7 +29,8 @@ def index(
     from triptych.data import manifest
     from triptych.errors import UsageError
     from triptych.media import modalities_of
-    from triptych.search.collection import Collection, items_in, items_of
+    from triptych.search.collection import Collection
+    from triptych.search.items import items_in, items_of
 
     collection = Collection.create(into, space)
     if what.is_dir():

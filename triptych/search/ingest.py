@@ -1,0 +1,151 @@
+"""From items to the store: only what is new or changed is embedded, in whole steps, so that a kill costs seconds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from triptych.contracts import Modality, Source
+from triptych.data.cache import Cache
+from triptych.errors import MediaError
+from triptych.progress import Bar, progress
+from triptych.search.entry import Entry, described, packed
+from triptych.search.items import Item
+from triptych.search.store import MANY, SCORING, Store
+from triptych.space import Space
+
+CHUNK = 256  # items that go through an encoder together
+SAVE_SECONDS = 2.0  # how much work a kill can cost, beside the chunk in hand
+UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """What indexing did: new, unchanged and gone items, the files that could not be read, and where the time went."""
+
+    added: int
+    kept: int
+    dropped: int
+    failures: dict[Source, str]
+    seconds: dict[str, float] = field(default_factory=dict)  # looking, embedding, storing
+
+
+class Ingest:
+    """One run of indexing into a store."""
+
+    def __init__(self, store: Store, space: Space, cache: Cache) -> None:
+        self.store, self.space, self.cache = store, space, cache
+        self.failures: dict[Source, str] = {}
+        self.seconds: dict[str, float] = {"looking": 0.0, "embedding": 0.0, "storing": 0.0}
+        self._waiting: list[pa.Table] = []
+        self._saved = time.monotonic()
+        self._number = 0
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def run(self, items: Sequence[Item], origin: str, show: bool) -> Indexed:
+        """Make the store hold exactly these items of an origin, beside those of others."""
+        with self._clock("looking"):
+            rows = self.store.rows(["id", "number", "origin", "content", "facts"]).to_pylist()
+            self._known = {row["id"]: row for row in rows}
+            self._number = 1 + max((row["number"] for row in rows), default=-1)
+            wanted = {item.id for item in items}
+            gone = [row["id"] for row in rows if row["origin"] == origin and row["id"] not in wanted]
+            entries = self._entries(items, origin)
+        fresh = [entry for entry in entries if not self._is_known(entry)]
+        kept = [entry for entry in entries if self._is_known(entry)]
+        self._drop(gone)
+        self._describe([entry for entry in kept if self._known[entry.id]["facts"] != entry.facts])
+        added = self._add(fresh, show)
+        # What was here and can no longer be read has a vector of a content that is gone.
+        self._drop([e.id for e in fresh if e.item.source in self.failures and e.id in self._known])
+        return Indexed(added, len(kept), len(gone), self.failures, self.seconds)
+
+    def _entries(self, items: Sequence[Item], origin: str) -> list[Entry]:
+        """Every item with the hash of its content, which decides whether it is known, and its file's date."""
+        keys = self.cache.keys([item.source for item in items])
+        found = []
+        for item, key in zip(items, keys, strict=True):
+            content = UNREADABLE if isinstance(key, MediaError) else key.hex()
+            found.append(Entry(item, origin, content, _date(item.source.content)))
+        return found
+
+    def _is_known(self, entry: Entry) -> bool:
+        known = self._known.get(entry.id)
+        return known is not None and known["content"] == entry.content != UNREADABLE
+
+    def _add(self, entries: Sequence[Entry], show: bool) -> int:
+        """Embed what is new or changed, and store it as it comes."""
+        kinds: dict[Modality, list[Entry]] = {}
+        for entry in entries:
+            kinds.setdefault(entry.item.source.modality, []).append(entry)
+        added = 0
+        try:
+            with progress("indexing", len(entries), show) as bar:
+                for modality, some in kinds.items():
+                    for first in range(0, len(some), CHUNK):
+                        added += self._embed(modality, some[first : first + CHUNK], bar)
+                        if time.monotonic() - self._saved > SAVE_SECONDS:
+                            self._save()
+        finally:
+            self._save()
+        return added
+
+    @torch.inference_mode()
+    def _embed(self, modality: Modality, entries: Sequence[Entry], bar: Bar) -> int:
+        similarity = self.space.similarity
+        with self._clock("embedding"):
+            sources = [entry.item.source for entry in entries]
+            embedded = self.space.embed(sources, modality, bar=bar, parts=similarity.reads_parts, cache=self.cache)
+            self.failures |= embedded.failures
+            read = [replace(entries[i], number=self._number + row) for row, i in enumerate(embedded.read)]
+            self._number += len(read)
+            if read:
+                self._waiting.append(packed(read, embedded.features, similarity))
+        return len(read)
+
+    def _save(self) -> None:
+        with self._clock("storing"):
+            if self._waiting:
+                rows = pa.concat_tables(self._waiting)
+                self.store.add(rows, known=not self._known.keys().isdisjoint(rows["id"].to_pylist()))
+                self._waiting.clear()
+        self._saved = time.monotonic()
+
+    def _describe(self, entries: Sequence[Entry]) -> None:
+        """New captions, columns, dates or origin for items whose content has stayed."""
+        with self._clock("storing"):
+            for first in range(0, len(entries), MANY):
+                some = entries[first : first + MANY]
+                numbers = [self._known[entry.id]["number"] for entry in some]
+                kept = self.store.numbered(SCORING, numbers)
+                rows = [replace(entry, number=number) for entry, number in zip(some, numbers, strict=True)]
+                whole = {name: [kept[number][name] for number in numbers] for name in SCORING}
+                kinds = {name: self.store.schema.field(name).type for name in SCORING}
+                scoring = {name: pa.array(values, kinds[name]) for name, values in whole.items()}
+                self.store.add(pa.table(described(rows) | scoring), known=True)
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        with self._clock("storing"):
+            self.store.drop(ids)
+
+    @contextmanager
+    def _clock(self, what: str) -> Iterator[None]:
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - started
+
+
+def _date(content: str | Path) -> float | None:
+    try:
+        return None if isinstance(content, str) else content.stat().st_mtime
+    except OSError:
+        return None

@@ -1,0 +1,131 @@
+"""What can be found: files, moments of long ones and texts, as a folder or a manifest has them."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from triptych.contracts import Modality, Source
+from triptych.data.loader import source_of
+from triptych.data.manifest import Row
+from triptych.errors import CollectionError, MediaError
+from triptych.media import audio, modalities_of, video
+from triptych.progress import tell
+from triptych.space import Space
+
+MOMENT = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to be found: a file, a moment of one, or a text; with what else is known of it."""
+
+    source: Source
+    captions: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the manifest, by name
+    duration: float | None = None  # seconds, of a sound or film
+
+    @property
+    def key(self) -> str:
+        """What makes it this item: where its content is, and which moment."""
+        return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
+
+    @property
+    def id(self) -> str:
+        """Its short name, the same whenever and wherever it is indexed from this place."""
+        return hashlib.sha256(self.key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def items_in(folder: Path, space: Space) -> Iterator[Item]:
+    """Every file below a folder that the space can embed, in order of path; hidden ones are passed over."""
+    if not folder.is_dir():
+        raise CollectionError(f"{folder}: no such folder")
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            path = Path(place) / name
+            known: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
+            if known and not name.startswith(".") and path.is_file():
+                if not _is_utf8(name):
+                    tell(f"{path!r}: the file's name is not UTF-8; rename it")
+                    continue
+                for modality in known if len(known) == 1 else _shown(path, known):
+                    yield from moments(Item(Source(modality, path.resolve())), space)
+
+
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
+    """Every file of a manifest's rows with its captions and columns, and every caption as a text."""
+    for row in rows:
+        columns = {name: (value,) for name, value in row.columns.items()}
+        for modality in row.modalities:
+            if modality == "text" and "text" in space.modalities:
+                yield from (Item(Source("text", caption), columns=columns) for caption in row.texts)
+            elif modality in space.modalities:
+                yield from moments(Item(source_of(row, modality), row.texts, columns), space)
+
+
+def moments(item: Item, space: Space) -> Iterator[Item]:
+    """What lasts longer than its encoder takes at once as several moments; anything else as it is."""
+    source = item.source
+    longest = space.encoder(source.modality).seconds if source.modality == "audio" else _moment(space)
+    path = Path(source.content)
+    is_film = len(modalities_of(path)) > 1
+    if source.modality == "text" or (source.modality == "image" and not is_film):
+        yield item
+        return
+    try:
+        length = video.info(path).duration if is_film else audio.duration(path)
+    except MediaError:
+        yield item  # embedding it will say what is wrong, once
+        return
+    start, end = source.start or 0.0, min(source.end or length, length)
+    if end - start <= longest:
+        yield Item(source, item.captions, item.columns, max(0.0, end - start))
+        return
+    for first, last in audio.windows(end - start, longest, space.recipe.data.hop or longest):
+        moment = Source(source.modality, path, start + first, start + last)
+        yield Item(moment, item.captions, item.columns, last - first)
+
+
+def merged(items: Iterable[Item]) -> list[Item]:
+    """Each source once, with the captions and columns of all its rows."""
+    found: dict[Source, Item] = {}
+    for item in items:
+        known = found.get(item.source)
+        if known is not None:
+            captions = tuple(dict.fromkeys((*known.captions, *item.captions)))
+            names = dict.fromkeys((*known.columns, *item.columns))
+            columns = {
+                name: tuple(dict.fromkeys((*known.columns.get(name, ()), *item.columns.get(name, ()))))
+                for name in names
+            }
+            item = Item(item.source, captions, columns, item.duration)
+        found[item.source] = item
+    return list(found.values())
+
+
+def _moment(space: Space) -> float:
+    """How long a moment of a film is: what the sound encoder hears at once, so that both sides have the same."""
+    heard = space.encoder("audio").seconds if "audio" in space.modalities else math.inf
+    return heard if math.isfinite(heard) else MOMENT
+
+
+def _shown(path: Path, known: list[Modality]) -> list[Modality]:
+    """What a film has of what the space knows: some are silent, some are sound alone."""
+    try:
+        found = video.info(path)
+    except MediaError:
+        return known[:1]  # embedding it will say what is wrong, once
+    return [m for m in known if (found.has_pictures if m == "image" else found.has_sound)]
