@@ -17,6 +17,7 @@ from triptych.search.collection import Collection
 from triptych.search.index import nearest
 from triptych.search.ingest import Ingest
 from triptych.search.items import Item, items_in, items_of, moments
+from triptych.search.query import Part, Query, Ready
 from triptych.search.store import Store
 
 
@@ -59,6 +60,12 @@ def test_scores_are_the_spaces_own_similarity(collection):
         other = next(e.item.source for e in collection.entries() if str(e.item.source.content) == hit.item)
         score = space.similarity(space.embed_one(query), space.embed_one(other)).item()
         assert hit.score == pytest.approx(score, abs=1e-5)
+
+
+def test_what_is_embedded_already_finds_the_same(collection):
+    words = Source("text", "two red bells")
+    ready = Query((Part(Ready(collection.space.embed_one(words), "text")),))
+    assert collection.search(ready, k=5) == collection.search(words, k=5) != []
 
 
 def test_hits_of_all_wanted_kinds_come_most_relevant_first(collection):

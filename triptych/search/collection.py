@@ -20,7 +20,7 @@ from triptych.search.entry import Entry, entry_of, unpacked
 from triptych.search.gallery import Gallery
 from triptych.search.ingest import Indexed, Ingest
 from triptych.search.items import Item, merged
-from triptych.search.query import Part, Query, Where, quoted
+from triptych.search.query import Part, Query, Ready, Where, quoted
 from triptych.search.ranking import Asked, Ranked, Ranking
 from triptych.search.store import FACTS, SCORING, TABLE, Note, Store
 from triptych.space import Space, alone
@@ -151,6 +151,8 @@ class Collection:
         return [entry_of(rows[int(number)]) for number in numbers], keys
 
     def _asked(self, part: Part) -> Asked:
+        if isinstance(part.what, Ready):
+            return Asked(part.what.features, part.what.modality, part.weight)
         if isinstance(part.what, Source):
             return Asked(self.space.embed_one(part.what), part.what.modality, part.weight)
         row = self._row(part.what, ("modality", *SCORING))

@@ -8,16 +8,24 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from pathlib import Path
 
-from triptych.contracts import Modality, Source
+from triptych.contracts import Features, Modality, Source
 from triptych.errors import MediaError, UsageError
 from triptych.media import modalities_of, video
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Something that is embedded already, as a server does with several requests at once."""
+
+    features: Features  # of one item
+    modality: Modality
 
 
 @dataclass(frozen=True)
 class Part:
     """One part of a question: a source, or an item of the collection by its id; a negative weight says "but not"."""
 
-    what: Source | str  # a string is an item's id
+    what: Source | Ready | str  # a string is an item's id
     weight: float = 1.0
 
     def __post_init__(self) -> None:
