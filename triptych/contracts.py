@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,10 @@ from triptych.errors import InputError
 Modality = Literal["image", "audio", "text"]  # in this order wherever two of them make a pair
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
 Given = Literal["inputs", "parts", "pooled"]  # prepared files, an encoder's parts, or their mean and maximum
+# Where a part lies. In a picture: left, top, right, bottom, as shares of its width and height as it is shown; in a
+# sound or film: start and end in seconds of the file; in a text: first character and the one after the last, of
+# `media.text.words`. Empty: nowhere in particular, as a mark before a text or a vector for the whole.
+Place = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,11 @@ class Features:
             raise InputError(f"embedding {whole}, parts {parts}, mask {mask}; need (N, D), (N, L, D), (N, L)")
         if not self.mask.any(dim=1).all():
             raise InputError(f"mask: row {int((~self.mask.any(dim=1)).nonzero()[0])} has no real part")
+
+    def mean_part(self) -> Tensor:
+        """The mean of each item's real parts: (N, D)."""
+        real = self.mask.unsqueeze(2)
+        return self.parts.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)
 
 
 @dataclass(frozen=True)
@@ -139,6 +148,10 @@ class Encoder(nn.Module, ABC):
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """(N, L, ...) and (N, L) -> parts (N, P, width) and their mask (N, P); padding changes nothing."""
 
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        """Where each of a source's so many real parts lies, in order; unless an encoder knows better, nowhere."""
+        return [()] * parts
+
     def judge(self, mean: Tensor) -> Tensor | None:  # noqa: ARG002
         """Class probabilities (N, C) from the mean of the parts (N, width); None where it was not taught classes."""
         return None
@@ -165,6 +178,14 @@ class Similarity(nn.Module, ABC):
 
     @abstractmethod
     def keys(self, b: Features) -> Tensor: ...  # (M, S)
+
+    def heat(self, a: Features, b: Features) -> Tensor:
+        """How much each part of row i of a and each part of row i of b speak for each other: (N, A, B), padding 0.
+
+        Unless a similarity has its own: the share of two parts in the inner product of the two items' mean parts.
+        """
+        products, real = a.parts @ b.parts.transpose(1, 2), a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
+        return products.masked_fill(~real, 0) / real.sum(dim=(1, 2), keepdim=True)
 
     def after_step(self) -> None:
         """Bring parameters back to where they are allowed to be, after each optimizer step."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from triptych.contracts import Hit
     from triptych.data.manifest import Manifest
     from triptych.evaluation.classification import Classification
+    from triptych.evaluation.localisation import Localisation
     from triptych.evaluation.retrieval import Retrieval
     from triptych.recipe import Recipe
 
@@ -68,6 +69,19 @@ def share(direction: Retrieval, name: str, doubt: bool = True) -> str:
     """A share in %, with ± half of its interval where there is one."""
     found = direction.interval.get(name)
     return f"{100 * direction.metrics[name]:.1f}" + (f" ±{100 * found.half:.1f}" if doubt and found else "")
+
+
+def localisations(found: Iterable[Localisation]) -> Table:
+    """How often heat falls on the right thing, with chance beside it."""
+    title = "in %: hottest part on the thing, heat inside it, hotter than the scene's other things (chance 50)"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    for heading in ("asked → where", "about", "questions", "hit", "chance", "mass", "chance", "told apart"):
+        table.add_column(heading, justify="left" if heading in {"asked → where", "about"} else "right", no_wrap=True)
+    for each in found:
+        shares = (each.hit, each.hit_chance, each.mass, each.mass_chance, each.apart)
+        cells = ["–" if share is None else f"{100 * share:.1f}" for share in shares]
+        table.add_row(f"{each.query} → {each.gallery}", each.about, f"{each.queries}", *cells)
+    return table
 
 
 def hits(found: Sequence[Hit], right: Container[str] = ()) -> None:

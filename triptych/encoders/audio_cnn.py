@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import steps
 from triptych.errors import RecipeError, check_range
 from triptych.media import audio
 
@@ -75,6 +77,11 @@ class AudioCNN(Encoder):
         parts = self.norm(self.out(x.permute(0, 2, 3, 1).flatten(2)))  # (N, P, width)
         parts = parts + sinusoids(parts.shape[1], self.width, parts)
         return parts + self.mix(parts), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        frame = self.hop / self.rate
+        # The middle of a patch; the convolutions' strides start at the first one.
+        return steps(source, parts, PATCH * math.prod(TIME_STRIDES) * frame, first=(PATCH - 1) / 2 * frame)
 
 
 def sinusoids(length: int, width: int, like: Tensor) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import steps
 from triptych.encoders.temporal import TimeConvolution, halve
 from triptych.errors import RecipeError, check_range
 from triptych.media import audio
@@ -59,3 +61,6 @@ class AudioConv1d(Encoder):
         for convolution in self.convolutions:
             x, mask = halve(convolution(x, mask), mask)
         return x.transpose(1, 2), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        return steps(source, parts, 2 ** len(KERNELS) * self.hop / self.rate, first=0.0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Modality, Source
+from triptych.contracts import Encoder, Modality, Place, Source
 from triptych.encoders import hugging_face
 from triptych.encoders.hugging_face import Checkpoint, Pixels, Sound, Words, by_length
 from triptych.errors import RecipeError, check_range
@@ -51,6 +52,9 @@ class HuggingFaceImage(Encoder):
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         parts = self._run(inputs, mask)
         return parts, mask.expand(-1, parts.shape[1])
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        return self.pixels.places(source, parts)
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
         return hidden(self.checkpoint, self.network, self.layer, self.pixels.arguments(inputs, mask))
@@ -103,6 +107,9 @@ class HuggingFaceAudio(Encoder):
         parts = self._run(inputs, mask)
         return parts, self.sound.real(inputs, parts.shape[1])
 
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        return self.sound.places(source, parts)
+
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
         return hidden(self.checkpoint, self.network, self.layer, self.sound.arguments(inputs, mask))
 
@@ -150,6 +157,9 @@ class HuggingFaceText(Encoder):
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return self._run(inputs, mask), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        return self.words.places(source, parts)
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
         return hidden(self.checkpoint, self.network, self.layer, self.words.arguments(inputs, mask))

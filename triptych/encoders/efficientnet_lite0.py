@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -13,12 +14,13 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
 from triptych.encoders.convolution import SameConvolution
+from triptych.encoders.places import grid, middle
 from triptych.encoders.weights import PackagedFile, fold, only_shape
 from triptych.media import image
 
-SIZE, RIM = 224, 32  # pixels; the crop is the middle 224 / (224 + 32) of the shorter side
+SIZE, RIM, TILE = 224, 32, 32  # pixels; the crop is the middle 224 / (224 + 32) of the shorter side
 GREY, SPAN = 127.0, 128.0  # pixels become (x − 127) / 128
 # Blocks of a stage, its kernel, first stride, expansion and channels: EfficientNet-B0's, first and last not scaled.
 STAGES = (
@@ -94,6 +96,11 @@ class EfficientNetLite0(Encoder):
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         parts = torch.cat([self._see(pixels) for pixels in inputs.split(AT_ONCE)])
         return parts, mask[:, :1].expand(-1, parts.shape[1])
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        width, height = image.load(Path(source.content), SIZE + RIM, image.moment(source)).size
+        side = min(width, height) * SIZE / (SIZE + RIM)
+        return grid(SIZE // TILE, SIZE // TILE, middle(width, height, side, side))
 
     def classify(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """How likely each of ImageNet's classes is: (N, 1000)."""

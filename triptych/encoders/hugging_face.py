@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from triptych.contracts import Source
+from triptych.contracts import Place, Source
+from triptych.encoders.places import characters, square_grid, steps
 from triptych.errors import RecipeError, check_range
 from triptych.media import audio, image, text
 
@@ -165,13 +166,7 @@ class Words:
 
     def pieces(self, words: str) -> Tensor:
         """The numbers of a text's pieces, with the marks the model puts around them."""
-        found = self.tokenizer(
-            [words],
-            truncation=True,
-            max_length=self.limit,
-            padding="max_length" if self.always_full else False,
-            return_overflowing_tokens=True,
-        )
+        found = self._tokenize(words)
         rows = found["input_ids"]
         if len(rows) > 1 or max(found.get("num_truncated_tokens", [0])) > 0:
             # No word of the text in it: the same warning is shown once.
@@ -182,6 +177,12 @@ class Words:
         """The word pieces of a source: (pieces,)."""
         return self.pieces(text.words(source))
 
+    def places(self, source: Source, parts: int) -> list[Place]:
+        """The characters of each piece; nowhere where the tokenizer does not tell them."""
+        words = text.words(source)
+        spans = self._tokenize(words, return_offsets_mapping=True)["offset_mapping"] if self.tokenizer.is_fast else []
+        return characters(words, spans[0]) if spans else [()] * parts
+
     def example(self) -> Tensor:
         """A text to try a network out on."""
         return self.pieces("a")
@@ -191,6 +192,16 @@ class Words:
         if self.always_full:
             return {"input_ids": inputs}
         return {"input_ids": inputs.masked_fill(~mask, self.padding), "attention_mask": mask.long()}
+
+    def _tokenize(self, words: str, **more: bool) -> Any:
+        return self.tokenizer(
+            [words],
+            truncation=True,
+            max_length=self.limit,
+            padding="max_length" if self.always_full else False,
+            return_overflowing_tokens=True,
+            **more,
+        )
 
 
 class Pixels:
@@ -213,6 +224,17 @@ class Pixels:
     def prepare(self, source: Source) -> Tensor:
         """The pixels of a source: (1, channels, height, width)."""
         return self.pixels(image.load(Path(source.content), at=image.moment(source)))
+
+    def places(self, source: Source, parts: int) -> list[Place]:
+        """The tiles of what the processor leaves of a picture, found by what becomes of one that tells where it is."""
+        width, height = image.load(Path(source.content), at=image.moment(source)).size
+        black, white = (self.pixels(Image.new("RGB", (width, height), shade))[0] for shade in ("black", "white"))
+        across = np.broadcast_to(np.linspace(0, 255, width).astype(np.uint8), (height, width))
+        down = np.broadcast_to(np.linspace(0, 255, height).astype(np.uint8)[:, None], (height, width))
+        ramps = self.pixels(Image.fromarray(np.stack([across, down, across], axis=2)))[0]
+        shares = (ramps - black) / (white - black)  # (channels, height, width)
+        (left, right), (top, bottom) = _ends(shares[0].mean(dim=0)), _ends(shares[1].mean(dim=1))
+        return square_grid(parts, (left, top, right, bottom))
 
     def example(self) -> Tensor:
         """A picture to try a network out on."""
@@ -247,9 +269,14 @@ class Sound:
 
     def prepare(self, source: Source) -> Tensor:
         """What the network hears of a source: (1, ...) for a fixed window, (L, ...) for a wave."""
-        start = source.start or 0.0
-        end = start + self.seconds if source.end is None else min(source.end, start + self.seconds)
-        return self.hear(audio.read(Path(source.content), self.rate, start, end))
+        return self.hear(self._samples(source))
+
+    def places(self, source: Source, parts: int) -> list[Place]:
+        """Parts of the sound alone share it out evenly; those of a whole window, over time and bands, lie nowhere."""
+        if self.fixed and not self.marked:
+            return [()] * parts
+        hop = len(self._samples(source)) / self.rate / parts
+        return steps(source, parts, hop, first=hop / 2)
 
     def hear(self, samples: np.ndarray) -> Tensor:
         """The same of samples. They are cut here: extractors that meet a longer sound take a random piece of it."""
@@ -282,6 +309,11 @@ class Sound:
             return inputs[:, 0, -1, :: frames // parts] > 0
         return torch.ones(len(inputs), parts, dtype=torch.bool, device=inputs.device)
 
+    def _samples(self, source: Source) -> np.ndarray:
+        start = source.start or 0.0
+        end = start + self.seconds if source.end is None else min(source.end, start + self.seconds)
+        return audio.read(Path(source.content), self.rate, start, end)
+
     def _extract(self, samples: np.ndarray) -> tuple[Tensor, Tensor | None]:
         found = self.extractor(samples, sampling_rate=self.rate, return_tensors="np", return_attention_mask=True)
         real = found.get("attention_mask")
@@ -306,6 +338,15 @@ def by_length(run: Run, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 def tone(rate: int, seconds: float) -> np.ndarray:
     """Something to hear, for trying what a model makes of it."""
     return np.sin(np.arange(round(rate * seconds), dtype=np.float32))
+
+
+def _ends(ramp: Tensor) -> tuple[float, float]:
+    """Where a rising row of shares starts and ends, at its outer edges: by its quarters, as edges are smoothed."""
+    count = len(ramp)
+    one, other = count // 4, count - 1 - count // 4
+    step = float(ramp[other] - ramp[one]) / (other - one)
+    first = float(ramp[one]) - (one + 0.5) * step
+    return max(0.0, first), min(1.0, first + count * step)
 
 
 def _window(extractor: Any) -> float:

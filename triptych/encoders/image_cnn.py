@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import grid
 from triptych.errors import RecipeError, check_range
 from triptych.media import image
 
@@ -56,3 +58,7 @@ class ImageCNN(Encoder):
             x = F.gelu(norm(convolution(x)))
         parts = x.movedim(1, 3).flatten(1, 2) + self.position  # (N, P, width)
         return parts + self.mix(parts), mask[:, :1].expand(-1, parts.shape[1])
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        # Each stride of the convolutions starts at the first pixel: a part looks around the first pixel of its tile.
+        return grid(self.size // 8, self.size // 8, shift=-3.5 / 8)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import grid
 from triptych.errors import RecipeError, check_range
 from triptych.media import image
 
@@ -60,3 +62,6 @@ class ImageConv2d(Encoder):
                 x = F.max_pool2d(x, 2)
         parts = x.movedim(1, 3).flatten(1, 2)  # (N, P, width)
         return parts, mask[:, :1].expand(-1, parts.shape[1])
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        return grid(self.size // 16, self.size // 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +11,8 @@ from safetensors.torch import load
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import characters
 from triptych.encoders.weights import PackagedFile, only_shape
 from triptych.media import text
 
@@ -97,6 +99,10 @@ class MiniLM(Encoder):
         for layer in self.layers:
             x = layer(x, real, mask)
         return x.new_zeros(mask.numel(), WIDTH).index_copy(0, real, x).view(*mask.shape, WIDTH), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        words = text.words(source)
+        return characters(words, self._tokenizer.encode(words).offsets)
 
     @torch.no_grad()
     def _take(self, given: dict[str, Tensor]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import steps
 from triptych.encoders.weights import PackagedFile, fold, only_shape, read_pickled_arrays
 from triptych.errors import check_range
 from triptych.media import audio
@@ -85,6 +87,13 @@ class SoundNet(Encoder):
             if pool > 1:
                 x, lengths = F.max_pool1d(x, pool), lengths // pool
         return x.transpose(1, 2), _first(lengths, x.shape[2])
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        hop, first = 1, 0.0  # samples between two values of a layer, and the middle of what the first one hears
+        for pool in self.pools:
+            hop, first = 2 * hop, first - hop / 2  # a kernel of even length has its middle before the sample
+            hop, first = pool * hop, first + hop * (pool - 1) / 2
+        return steps(source, parts, hop / RATE, first / RATE)
 
     def _take(self, given: dict[str, dict[str, np.ndarray]]) -> None:
         """The published weights (kernel, 1, in, out), with every batch norm folded into its convolution."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -9,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
+from triptych.encoders.places import steps
 from triptych.encoders.temporal import TimeConvolution, halve
 from triptych.errors import RecipeError, check_range, unknown
 from triptych.media import audio
@@ -72,6 +74,9 @@ class SpeechCNN(Encoder):
             if number:
                 x, mask = halve(x, mask)
         return x.transpose(1, 2), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        return steps(source, parts, 2 ** (len(KERNELS) - 1) * HOP / RATE, first=0.0)
 
 
 class ItemNorm(nn.Module):

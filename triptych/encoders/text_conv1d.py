@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
 from triptych.encoders.temporal import TimeConvolution
 from triptych.encoders.word_pieces import BYTES, WordPieces
 from triptych.errors import check_range
@@ -50,6 +50,9 @@ class TextConv1d(Encoder):
         for convolution in self.convolutions:
             x = convolution(x, mask)
         return x.transpose(1, 2), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        return self.pieces.places(source)
 
     def files(self) -> dict[str, str]:
         return self.pieces.files()

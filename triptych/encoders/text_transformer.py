@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
 from triptych.encoders.word_pieces import BYTES, WordPieces
 from triptych.errors import RecipeError, check_range
 
@@ -56,6 +56,9 @@ class TextTransformer(Encoder):
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = self.embed(inputs) + self.position[: inputs.shape[1]]
         return self.transformer(x, src_key_padding_mask=~mask), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
+        return self.pieces.places(source)
 
     def files(self) -> dict[str, str]:
         return self.pieces.files()

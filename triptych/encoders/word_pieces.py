@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from torch import Tensor
 
-from triptych.contracts import Source
+from triptych.contracts import Place, Source
+from triptych.encoders.places import characters
 from triptych.errors import CheckpointError, TrainingError
 from triptych.media import text
 
@@ -47,9 +48,12 @@ class WordPieces:
 
     def prepare(self, source: Source) -> Tensor:
         """The numbers of a text's pieces: (pieces,)."""
-        if self.tokenizer is None:
-            raise CheckpointError("this text encoder has no vocabulary yet; train it, or load a trained space")
-        return torch.tensor(self.tokenizer.encode(text.words(source)).ids)  # (pieces,)
+        return torch.tensor(self._encode(text.words(source)).ids)  # (pieces,)
+
+    def places(self, source: Source) -> list[Place]:
+        """The characters of each piece."""
+        words = text.words(source)
+        return characters(words, self._encode(words).offsets)
 
     def files(self) -> dict[str, str]:
         """The vocabulary as a named text; nothing before it is learned."""
@@ -66,3 +70,8 @@ class WordPieces:
             raise CheckpointError(f"the saved {VOCABULARY_FILE} cannot be read ({error})") from error
         if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocabulary:
             raise CheckpointError(f"the saved {VOCABULARY_FILE} has more pieces than the recipe's {self.vocabulary}")
+
+    def _encode(self, words: str) -> Encoding:
+        if self.tokenizer is None:
+            raise CheckpointError("this text encoder has no vocabulary yet; train it, or load a trained space")
+        return self.tokenizer.encode(words)

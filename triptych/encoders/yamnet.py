@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import torch.nn.functional as F
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Source
+from triptych.contracts import Encoder, Place, Source
 from triptych.encoders.convolution import SameConvolution
+from triptych.encoders.places import steps
 from triptych.encoders.weights import only_shape, read_checked
 from triptych.errors import CheckpointError, check_range
 from triptych.media import audio
@@ -89,6 +91,10 @@ class YAMNet(Encoder):
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         found = torch.cat([self._embed(patches) for patches in inputs[mask].split(AT_ONCE)])
         return found.new_zeros(*mask.shape, WIDTH).masked_scatter(mask.unsqueeze(2), found), mask
+
+    def places(self, source: Source, parts: int) -> Sequence[Place]:
+        length = (WINDOW + (PATCH - 1) * HOP) / RATE
+        return steps(source, parts, PATCH_HOP * HOP / RATE, first=length / 2, length=length)
 
     def classify(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """How sure it is of each of AudioSet's classes, on average over the moments: (N, 521)."""

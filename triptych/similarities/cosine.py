@@ -25,6 +25,11 @@ class Cosine(Similarity):
     def forward(self, a: Features, b: Features) -> Tensor:
         return self.query(a) @ self.keys(b).T  # (N, M)
 
+    def heat(self, a: Features, b: Features) -> Tensor:
+        # Mean pooling under a linear head makes these shares of the score: they sum to it.
+        lengths = [features.mean_part().norm(dim=1).clamp_min(SHORTEST) for features in (a, b)]
+        return super().heat(a, b) / (lengths[0] * lengths[1])[:, None, None]
+
     def query(self, a: Features) -> Tensor:
         return _direction(a.embedding, "a")  # (N, D)
 

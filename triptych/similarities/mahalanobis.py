@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal, get_args
 
 import torch
@@ -62,8 +63,8 @@ class Mahalanobis(Similarity):
 
     def forward(self, a: Features, b: Features) -> Tensor:
         self._check_metric()
-        left, _, length_a = self._sides(a, "a")
-        _, right, length_b = self._sides(b, "b")
+        left, _, length_a = self._sides(a.embedding, "a.embedding")
+        _, right, length_b = self._sides(b.embedding, "b.embedding")
         lengths = length_a + length_b.T  # (N, M)
         gap = (lengths - 2 * left @ right.T).clamp_min(0)  # dᵀMd, without the (N, M, D) differences
         if not (gap <= torch.finfo(_readable(a.embedding)).max).all():  # false for NaN too
@@ -76,13 +77,20 @@ class Mahalanobis(Similarity):
             gap = gap / torch.where(largest > 0, largest, 1)  # all rows identical: 0, not 0 / 0
         return -gap.to(_readable(a.embedding))
 
+    def heat(self, a: Features, b: Features) -> Tensor:
+        # Of dᵀMd = aᵀMa + bᵀMb - 2 aᵀMb only the last term is of two parts.
+        left, _, _ = self._sides(a.parts.flatten(0, 1), "a.parts")
+        _, right, _ = self._sides(b.parts.flatten(0, 1), "b.parts")
+        sides = left.unflatten(0, a.mask.shape), right.unflatten(0, b.mask.shape)
+        return 2 * super().heat(replace(a, parts=sides[0]), replace(b, parts=sides[1])).to(_readable(a.embedding))
+
     def query(self, a: Features) -> Tensor:
-        left, _, length = self._sides(a, "a")
+        left, _, length = self._sides(a.embedding, "a.embedding")
         columns = [2 * left, -length, -torch.ones_like(length)]
         return torch.cat(columns, dim=1).to(_readable(a.embedding))  # (N, D + 2), low_rank: (N, rank + 2)
 
     def keys(self, b: Features) -> Tensor:
-        _, right, length = self._sides(b, "b")
+        _, right, length = self._sides(b.embedding, "b.embedding")
         columns = [right, torch.ones_like(length), length]
         return torch.cat(columns, dim=1).to(_readable(b.embedding))  # (M, D + 2), low_rank: (M, rank + 2)
 
@@ -92,11 +100,11 @@ class Mahalanobis(Similarity):
         elif self.metric == "full":
             self.matrix.data.copy_(nearest_metric(self.matrix.data))
 
-    def _sides(self, features: Features, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    def _sides(self, vectors: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Left and right with aᵀMb = <left of a, right of b>, and xᵀMx: (N, S), (N, S), (N, 1)."""
-        x = _wide(features.embedding)
+        x = _wide(vectors)
         if x.shape[1] != self.width:
-            raise InputError(f"{name}.embedding is {x.shape[1]} wide and mahalanobis has width = {self.width}")
+            raise InputError(f"{name} is {x.shape[1]} wide and mahalanobis has width = {self.width}")
         left = right = x
         if self.metric == "diagonal":
             left = x * _wide(self.weight)

@@ -54,11 +54,16 @@ class Matchmap(Similarity):
             raise InputError("scores: NaN or infinity in a part, or parts so long that products overflow")
         return scores  # (N, M)
 
+    def heat(self, a: Features, b: Features) -> Tensor:
+        check_parts(a, b)
+        real = a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
+        return (a.parts @ b.parts.transpose(1, 2)).masked_fill(~real, 0)  # (N, R, T), M itself
+
     def query(self, a: Features) -> Tensor:
-        return _mean_part(a)  # (N, D)
+        return a.mean_part()  # (N, D)
 
     def keys(self, b: Features) -> Tensor:
-        return _mean_part(b)  # (M, D)
+        return b.mean_part()  # (M, D)
 
 
 def check_parts(a: Features, b: Features) -> None:
@@ -143,8 +148,3 @@ class _MeanOfBest(torch.autograd.Function):
                 mode="sum",
             )
         return grad_x.to(real.dtype), None, None, grad_y.view_as(sought).to(sought.dtype), None, None
-
-
-def _mean_part(features: Features) -> Tensor:
-    real = features.mask.unsqueeze(2)
-    return features.parts.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)

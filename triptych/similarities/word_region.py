@@ -51,6 +51,9 @@ class WordRegion(Similarity):
             raise InputError("scores: NaN or infinity in a part, or parts so long that products overflow")
         return scores / self.sharpness if self.power else scores  # (N, M)
 
+    def heat(self, a: Features, b: Features) -> Tensor:
+        return self.attention_maps(a, b).transpose(1, 2)  # (N, R, T), each real word's column sums to 1
+
     def query(self, a: Features) -> Tensor:
         return F.normalize(a.embedding, dim=1)  # (N, D)
 

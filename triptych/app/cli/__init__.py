@@ -19,6 +19,7 @@ from triptych.app.cli import (
     encoders,
     evaluate,
     index,
+    localise,
     recipes,
     search,
     train,
@@ -37,6 +38,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "train": train.train,
     "evaluate": evaluate.evaluate,
     "classify": classify.classify,
+    "localise": localise.localise,
     "index": index.index,
     "search": search.search,
 }
