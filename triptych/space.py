@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -37,11 +37,13 @@ class Embedded:
 class Space(nn.Module):
     """One embedding space: embedding = geometry(shared(head(pooled parts of the encoder)))."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, encoders: Mapping[Modality, Encoder] | None = None) -> None:
+        """A space with fresh heads; `encoders` are taken instead of being made, where they are at hand already."""
         super().__init__()
         self.recipe = recipe
         shape = recipe.space
-        self.encoders = nn.ModuleDict({m: ENCODERS[p.name](**p.settings) for m, p in shape.encoders.items()})
+        made = encoders or {m: ENCODERS[part.name](**part.settings) for m, part in shape.encoders.items()}
+        self.encoders = nn.ModuleDict({m: made[m] for m in shape.encoders})
         self.heads = nn.ModuleDict({m: head(shape, m, cast(Encoder, e).width) for m, e in self.encoders.items()})
         self.shared = (
             two_layers(shape.width, shape.shared, shape.width, shape.dropout) if shape.shared else nn.Identity()

@@ -22,6 +22,7 @@ from triptych.app.cli import (
     localise,
     recipes,
     search,
+    study,
     train,
     world,
 )
@@ -39,6 +40,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": evaluate.evaluate,
     "classify": classify.classify,
     "localise": localise.localise,
+    "study": study.study,
     "index": index.index,
     "search": search.search,
 }
@@ -55,7 +57,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for name, command in COMMANDS.items():
-    app.command(name, no_args_is_help=name not in {"cache", "data", "demo", "encoders", "recipes"})(command)
+    app.command(name, no_args_is_help=name not in {"cache", "data", "demo", "encoders", "recipes", "study"})(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,140 @@
+"""Sphere, ball or free space: what becomes of norms, loss and recall?"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from triptych.settings import Part
+from triptych.space import Space
+from triptych.studies.book import Book, Finding, Record, Values
+from triptych.studies.lab import Lab, use
+from triptych.studies.plots import lines
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+QUESTION = "Sphere, ball or free space: what becomes of norms, loss and recall?"
+HOW = (
+    "The contrastive loss with 64 negatives over two-layer heads, trained for forty epochs without weight decay, so "
+    "that nothing but the geometry holds the norms. Then the temperature on the sphere, and alignment joined once with "
+    "uniformity and once with nothing but the mean distance between items. One seed."
+)
+GEOMETRIES = ("sphere", "ball", "free")
+TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+NEARLY_LINEAR = 1e-3  # with so small a t, uniformity is the mean squared distance: log E exp(-t d²) = -t E d² + O(t²)
+SPREADS: dict[str, dict[str, float]] = {
+    "alignment + uniformity (t = 2)": {"t": 2.0},
+    "alignment + mean distance": {"t": NEARLY_LINEAR, "uniform_weight": 1 / NEARLY_LINEAR},
+}
+EPOCHS = 40
+ARGUMENTS = (
+    "(a) In free space there is no best encoder. Take any that gives every group a vector of its own with "
+    "⟨u, u⟩ > ⟨u, v⟩, and scale it by w: every logit gap grows with w², the loss falls towards 0 and never reaches "
+    "it, so the infimum is not attained and norms grow as long as one trains. On sphere and ball the gaps are bounded "
+    "by 2/τ and the loss stays above log(1 + M·exp(-2/τ)).",
+    "(b) The loss is the cross-entropy of picking the partner among M others. If some wrong item is at least as near "
+    "as the partner, that term is at least log 2 for every τ, while an encoder without such a mistake drives its loss "
+    "to 0 as τ goes to 0: so for small τ the best encoder is sufficiently aligned. The table counts the queries "
+    "whose partner is nearer than every other item of the training rows.",
+    "(c) If all inner products of distinct items grow, partners come closer but so do the others, and the loss may go "
+    "either way: only differences count. The mean distance between items alone is no substitute for uniformity: it "
+    "depends on nothing but the length of the mean vector, which is 0 already when half of all items sit in one point "
+    "and half in the opposite one. The last table shows what that costs.",
+)
+
+
+def cells() -> int:
+    """How many cells the study has, at most."""
+    return len(GEOMETRIES) + len(TEMPERATURES) + len(SPREADS)
+
+
+def run(lab: Lab, book: Book) -> Finding:
+    """Three geometries over time, temperatures on the sphere, and two ways to spread."""
+    over_time = {g: book.cell(partial(_over_time, lab, g), part="geometry", geometry=g) for g in GEOMETRIES}
+    by_temperature = {t: book.cell(partial(_aligned, lab, t), part="temperature", temperature=t) for t in TEMPERATURES}
+    spreads = {
+        name: book.cell(partial(_spread, lab, settings), part="spread", how=name) for name, settings in SPREADS.items()
+    }
+    last: list[Record] = [
+        {"geometry": g, "loss, first epoch": v["loss"][0], "loss, last": v["loss"][-1]}
+        | {"norm, first epoch": v["norm"][0], "norm, last": v["norm"][-1]}
+        | {"best R@10": max(v["recall"]), "R@10, last": v["recall"][-1]}
+        for g, v in over_time.items()
+    ]
+    free, sphere = over_time["free"], over_time["sphere"]
+    said = [
+        f"(a) In free space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in {EPOCHS} epochs "
+        f"and the training loss to {free['loss'][-1]:.3f}; on the sphere the norm is 1 and the loss ended at "
+        f"{sphere['loss'][-1]:.3f}.",
+        f"(b) Sufficiently aligned on the training rows: {by_temperature[TEMPERATURES[0]]['aligned']:.1f}% of the "
+        f"queries at temperature {TEMPERATURES[0]:g}, {by_temperature[TEMPERATURES[-1]]['aligned']:.1f}% at "
+        f"{TEMPERATURES[-1]:g}.",
+        "(c) "
+        + "; ".join(
+            f"{name}: text → image R@10 {v['text → image R@10']:.1f}%, effective rank {v['effective rank']:.0f}"
+            for name, v in spreads.items()
+        )
+        + ".",
+    ]
+    tables: dict[str, list[Record]] = {
+        "Geometry": last,
+        "Temperature on the sphere": [
+            {"temperature": t, "aligned, training rows (%)": v["aligned"], "text → image R@10": v["recall"]}
+            for t, v in by_temperature.items()
+        ],
+        "What spreads the items": [{"objective": name, **v} for name, v in spreads.items()],
+    }
+    return Finding(tables, said, partial(_draw, over_time=over_time, by_temperature=by_temperature), ARGUMENTS)
+
+
+def _shape(geometry: str) -> dict[str, Any]:
+    return {"geometry": geometry, "similarity": Part("dot"), "head": "mlp", "hidden": 256}
+
+
+def _over_time(lab: Lab, geometry: str) -> Values:
+    found: Values = {"loss": [], "norm": [], "recall": []}
+
+    def look(epoch: int, space: Space, means: dict[str, float]) -> None:
+        found["loss"].append(means["loss"])
+        found["norm"].append(lab.features(space, "test", "image")[0].embedding.norm(dim=1).mean().item())
+        if epoch % 4 == 3:
+            found["recall"].append(lab.measure(space).recall("text", "image", 10))
+
+    objective = use("contrastive", negatives=64, temperature=0.1)
+    lab.fit(lab.recipe(objective, space=_shape(geometry), epochs=EPOCHS, weight_decay=0.0, clip=1e6), each=look)
+    return found
+
+
+def _aligned(lab: Lab, temperature: float) -> Values:
+    objective = use("contrastive", negatives=64, temperature=temperature, smallest_temperature=0.001)
+    space = lab.fit(lab.recipe(objective, space=_shape("sphere")))
+    found = lab.measure(space)
+    return {
+        "aligned": lab.measure(space, "train").recall("image", "text", 1),
+        "recall": found.recall("text", "image", 10),
+    }
+
+
+def _spread(lab: Lab, settings: dict[str, float]) -> Values:
+    space = lab.fit(lab.recipe(use("align_uniform", **settings)))
+    embedding = lab.features(space, "test", "image")[0].embedding
+    share = torch.linalg.svdvals(embedding.double() - embedding.double().mean(dim=0))
+    share = share / share.sum()
+    rank = torch.exp(-torch.xlogy(share, share).sum()).item()
+    return lab.measure(space).values() | {"effective rank": rank}
+
+
+def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[float, Values]) -> None:
+    axes = figure.subplots(1, 3)
+    for place, key, label in ((0, "norm", "mean norm of an image"), (1, "loss", "training loss")):
+        series = {g: {float(i + 1): x for i, x in enumerate(v[key])} for g, v in over_time.items()}
+        lines(axes[place], series, "epoch", label)
+        axes[place].set_yscale("log")
+    both = {
+        "aligned, training rows": {t: v["aligned"] for t, v in by_temperature.items()},
+        "text → image R@10": {t: v["recall"] for t, v in by_temperature.items()},
+    }
+    lines(axes[2], both, "temperature", "%", log=True)

@@ -1,0 +1,37 @@
+"""Drawings that several studies share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK, GRID = "#1f77b4", 0.3
+
+
+def bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
+    """A bar for each name, best on top: the mean of its values, and every value as a dot."""
+    order = sorted(values, key=lambda name: float(np.mean(values[name])))
+    axes.barh(order, [float(np.mean(values[name])) for name in order], color=INK, alpha=0.55)
+    for place, name in enumerate(order):
+        axes.plot(values[name], [place] * len(values[name]), "o", color="black", markersize=3)
+    axes.set_xlabel(label)
+    axes.grid(axis="x", alpha=GRID)
+    axes.set_axisbelow(True)
+
+
+def lines(
+    axes: Axes, series: Mapping[str, Mapping[float, float]], x: str, y: str, *, log: bool = False, title: str = ""
+) -> None:
+    """A line for each name over a number."""
+    for name, points in series.items():
+        axes.plot(list(points), list(points.values()), "o-", markersize=3.5, label=name)
+    if log:
+        axes.set_xscale("log", base=2)
+    axes.set(xlabel=x, ylabel=y, title=title)
+    axes.grid(alpha=GRID)
+    axes.legend(frameon=False, fontsize=8)
