@@ -17,7 +17,7 @@ from triptych.similarities import SIMILARITIES
 from triptych.space import alone
 from triptych.studies.book import Book, Finding, Record, Values
 from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import lines
+from triptych.studies.plots import lines, name_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,3 +116,4 @@ def _draw(figure: Figure, found: dict[str, dict[int, Values]]) -> None:
         lines(axes, series, "batch", label, log=True)
         if key != MEASURE:
             axes.set_yscale("log")
+    name_lines(figure)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from triptych.space import Space
 from triptych.studies.book import Book, Finding, Record, Values
 from triptych.studies.lab import Lab, use
-from triptych.studies.plots import lines
+from triptych.studies.plots import lines, name_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,8 @@ def run(lab: Lab, book: Book) -> Finding:
     found = {name: look_at(lab, book, name) for name in RIVALS}
     records: list[Record] = [
         {"negatives": name, "text → image R@1": v["text → image R@1"], "text → image R@10": v["text → image R@10"]}
-        | {"cosine of strangers, before": v["strangers"][0], "after": v["strangers"][-1], "of partners": v["partners"]}
+        | {"cosine of strangers, one epoch": v["strangers"][0], "all epochs": v["strangers"][-1]}
+        | {"cosine of partners": v["partners"]}
         for name, v in found.items()
     ]
     none = found["none (alignment alone)"]
@@ -106,3 +107,4 @@ def _draw(figure: Figure, found: dict[str, Values]) -> None:
     ):
         series = {name: {float(i + 1): x for i, x in enumerate(v[key])} for name, v in found.items()}
         lines(axes, series, "epoch", label)
+    name_lines(figure)

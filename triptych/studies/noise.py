@@ -11,7 +11,7 @@ from triptych.data.noise import similar, swap
 from triptych.recipe import Recipe
 from triptych.studies.book import Book, Finding, Record, Values
 from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import lines
+from triptych.studies.plots import lines, name_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,3 +96,4 @@ def _draw(figure: Figure, found: dict[tuple[str, str], dict[float, Values]]) -> 
             if own == kind
         }
         lines(axes, series, "wrong pairs (%)", MEASURE + " (%)", title=f"{kind} swaps")
+    name_lines(figure)

@@ -138,3 +138,5 @@ def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[flo
         "text → image R@10": {t: v["recall"] for t, v in by_temperature.items()},
     }
     lines(axes[2], both, "temperature", "%", log=True)
+    for place in axes:
+        place.legend(frameon=False, fontsize=8)

@@ -9,6 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INK, GRID = "#1f77b4", 0.3
 
@@ -34,4 +35,9 @@ def lines(
         axes.set_xscale("log", base=2)
     axes.set(xlabel=x, ylabel=y, title=title)
     axes.grid(alpha=GRID)
-    axes.legend(frameon=False, fontsize=8)
+
+
+def name_lines(figure: Figure) -> None:
+    """One legend beside all drawings, which have the same lines."""
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)

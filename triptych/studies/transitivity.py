@@ -14,7 +14,7 @@ from triptych.evaluation.retrieval import chance
 from triptych.recipe import ObjectiveUse
 from triptych.studies.book import Book, Finding, Record, Values
 from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import lines
+from triptych.studies.plots import lines, name_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,3 +122,4 @@ def _draw(figure: Figure, found: dict[tuple[str, float], Values]) -> None:
         series = {way: {share: found[way, share][key] for share in SHARES} for way in WAYS}
         series["chance"] = {share: found[WAYS[0], share]["chance"] for share in SHARES}
         lines(axes, series, "share of the rows", "R@10 (%)", log=True, title=key)
+    name_lines(figure)
