@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from triptych.evaluation.geometry import effective_rank
 from triptych.settings import Part
 from triptych.space import Space
 from triptych.studies.book import Book, Finding, Record, Values
@@ -121,10 +120,7 @@ def _aligned(lab: Lab, temperature: float) -> Values:
 def _spread(lab: Lab, settings: dict[str, float]) -> Values:
     space = lab.fit(lab.recipe(use("align_uniform", **settings)))
     embedding = lab.features(space, "test", "image")[0].embedding
-    share = torch.linalg.svdvals(embedding.double() - embedding.double().mean(dim=0))
-    share = share / share.sum()
-    rank = torch.exp(-torch.xlogy(share, share).sum()).item()
-    return lab.measure(space).values() | {"effective rank": rank}
+    return lab.measure(space).values() | {"effective rank": effective_rank(embedding)}
 
 
 def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[float, Values]) -> None:
