@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
@@ -50,6 +50,17 @@ class Batch:
     group: Tensor  # (N,) int
     teacher: Tensor | None = None  # (N, C) class probabilities
     given: dict[Modality, Given] = field(default_factory=dict)  # what the inputs are, where not "inputs"
+    rows: tuple[str, ...] = ()  # the ids of the rows, for messages
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on a device."""
+        return replace(
+            self,
+            inputs={m: x.to(device) for m, x in self.inputs.items()},
+            masks={m: x.to(device) for m, x in self.masks.items()},
+            group=self.group.to(device),
+            teacher=None if self.teacher is None else self.teacher.to(device),
+        )
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,10 @@ class Features:
         """The mean of each item's real parts: (N, D)."""
         real = self.mask.unsqueeze(2)
         return self.parts.masked_fill(~real, 0).sum(dim=1) / real.sum(dim=1)
+
+    def to(self, device: torch.device) -> Features:
+        """The same features on a device."""
+        return Features(self.embedding.to(device), self.parts.to(device), self.mask.to(device))
 
 
 @dataclass(frozen=True)

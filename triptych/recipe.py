@@ -128,6 +128,17 @@ class Recipe:
             changed = f" with {', '.join(changes)}" if changes else ""
             raise RecipeError(f"{where}{changed}: {error}") from error
 
+    def for_others(self) -> Recipe:
+        """The recipe without where things lay on this machine."""
+        data = self.data
+        names = tuple(Path(path).name for path in (data.manifest, *data.also))
+        here = replace(data, manifest=names[0], also=names[1:], cache="off" if data.cache == "off" else "")
+        encoders: dict[Modality, Part] = {
+            m: Part(part.name, {key: value for key, value in part.settings.items() if key != "weights"})
+            for m, part in self.space.encoders.items()
+        }
+        return replace(self, data=here, space=replace(self.space, encoders=encoders))
+
     def only(self, there: Collection[Modality]) -> Recipe:
         """The recipe for data that has only these modalities: encoders and pairs of others are left out."""
         encoders = {m: part for m, part in self.space.encoders.items() if m in there}

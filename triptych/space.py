@@ -6,19 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from triptych import saved
+from triptych.card import shared_files
 from triptych.contracts import MODALITIES, Batch, Encoder, Features, Given, Modality, Pair, Similarity, Source
-from triptych.data.cache import Cache, halved
+from triptych.data.cache import Cache, fingerprint, halved
 from triptych.data.features import remember
 from triptych.data.loader import collate, prepared
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint import joint_modalities
-from triptych.errors import InputError, MediaError, RecipeError, UsageError, unknown
+from triptych.errors import CheckpointError, InputError, MediaError, RecipeError, UsageError, unknown
+from triptych.files import write_text
 from triptych.progress import Bar
 from triptych.recipe import Geometry, Recipe, SpaceRecipe
 from triptych.settings import Part
@@ -41,6 +44,7 @@ class Space(nn.Module):
         """A space with fresh heads; `encoders` are taken instead of being made, where they are at hand already."""
         super().__init__()
         self.recipe = recipe
+        self.history: dict[str, Any] = {}  # what it was trained on, and how good it was; for the model card
         shape = recipe.space
         made = encoders or {m: ENCODERS[part.name](**part.settings) for m, part in shape.encoders.items()}
         self.encoders = nn.ModuleDict({m: made[m] for m in shape.encoders})
@@ -74,6 +78,74 @@ class Space(nn.Module):
         for modality in self.frozen:
             self.encoders[modality].eval()
         return self
+
+    def own_weights(self) -> dict[str, Tensor]:
+        """What is the space's own; weights of frozen encoders come with those, and are only named by a hash."""
+        given = tuple(f"encoders.{modality}." for modality in self.frozen)
+        return {name: value for name, value in self.state_dict().items() if not name.startswith(given)}
+
+    def contents(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything the space is, as tensors and a header to save."""
+        header = {
+            "recipe": self.recipe.text(),
+            "files": {m: self.encoder(m).files() for m in self.modalities},
+            "frozen": {m: fingerprint(self.encoder(m)) for m in self.frozen},
+            "history": self.history,
+        }
+        return {f"space.{name}": value for name, value in self.own_weights().items()}, header
+
+    @staticmethod
+    def of(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Space:
+        """The space that `contents` described, ready to embed; `path` is for messages."""
+        own = {name.removeprefix("space."): t for name, t in tensors.items() if name.startswith("space.")}
+        try:
+            space = Space(Recipe.parse(header["recipe"], where=f"the recipe in {path}"))
+            for modality in space.modalities:
+                if files := header["files"].get(modality):
+                    space.encoder(modality).restore(files)
+            space._refuse_other_weights(path, header.get("frozen", {}))
+            mine = space.own_weights()
+            space.load_state_dict(own | {name: t for name, t in space.state_dict().items() if name not in mine})
+            space.history = dict(header.get("history", {}))
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{path}: its parts do not fit together ({error}); the file has been changed"
+            ) from error
+        for name, value in space.named_parameters():
+            if name not in own:
+                continue  # frozen: it came with its encoder
+            if own[name].dtype != value.dtype:
+                raise CheckpointError(f"{path}: the weights {name} are {own[name].dtype}; they should be {value.dtype}")
+            if not torch.isfinite(value).all():
+                raise CheckpointError(f"{path}: the weights {name} hold NaN or infinity; train the space again")
+        return space.eval()
+
+    def _refuse_other_weights(self, path: Path, frozen: Mapping[str, str]) -> None:
+        for modality in self.frozen:
+            encoder = self.encoder(modality)
+            if fingerprint(encoder) != frozen.get(modality):
+                raise CheckpointError(
+                    f"{path}: was trained with other weights or settings of {type(encoder).__name__} than are here; "
+                    f"install what it was trained with ({encoder.origin}), or train again"
+                )
+
+    @staticmethod
+    def load(path: str | Path) -> Space:
+        """The space of a run folder, of a folder that `save_pretrained` wrote, or of a .safetensors file."""
+        place = saved.find(path)
+        return ready_made(place) if place.is_dir() else Space.of(place, *saved.read(place))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the space for others, as the Hugging Face hub has models: weights, config, tokenizer, model card.
+
+        Where our own files lay is left out; `Space.load` takes the folder on any machine, and asks no network.
+        """
+        folder, shared = Path(folder), self.recipe.for_others()
+        tensors, header = self.contents()
+        saved.write(folder / saved.SHARED_FILE, tensors, header | {"recipe": shared.text()})
+        encoders: dict[Modality, Encoder] = {m: self.encoder(m) for m in self.modalities}
+        for name, text in shared_files(shared, encoders, self.history).items():
+            write_text(folder / name, text)
 
     def forward(
         self, modality: Modality, inputs: Tensor, mask: Tensor, given: Given = "inputs", parts: bool = True
@@ -160,7 +232,8 @@ class Space(nn.Module):
             read = [(i, tensor) for i, (_, tensor) in chunk if not isinstance(tensor, MediaError)]
             failed = {source: str(error) for _, (source, error) in chunk if isinstance(error, MediaError)}
             inputs = collate([tensor for _, tensor in read]) if read else None
-            yield [i for i, _ in read], self(modality, *inputs, parts=parts) if inputs else None, failed
+            found = self._at_home(modality, inputs, "inputs", parts) if inputs else None
+            yield [i for i, _ in read], found, failed
             if bar:
                 bar.advance(len(chunk))
 
@@ -180,7 +253,12 @@ class Space(nn.Module):
         for first in range(0, len(read), batch):
             some = read[first : first + batch]
             inputs = known.inputs([known.place[sources[i]] for i in some], parts)
-            yield some, self(modality, *inputs, given="parts" if parts else "pooled"), {}
+            yield some, self._at_home(modality, inputs, "parts" if parts else "pooled", parts), {}
+
+    def _at_home(self, modality: Modality, inputs: tuple[Tensor, Tensor], given: Given, parts: bool) -> Features:
+        """Computed where the weights are, and brought back to the CPU."""
+        home = next(self.parameters()).device
+        return self(modality, *(x.to(home) for x in inputs), given, parts).to(torch.device("cpu"))
 
     def embed_one(self, source: Source) -> Features:
         """Embed one source, or raise the error that says why not."""
@@ -243,7 +321,8 @@ def onto(geometry: Geometry, z: Tensor) -> Tensor:
 
 def alone(embedding: Tensor) -> Features:
     """Features of embeddings without parts: each is its own only part."""
-    return Features(embedding, embedding.unsqueeze(1), torch.ones(len(embedding), 1, dtype=torch.bool))
+    mask = torch.ones(len(embedding), 1, dtype=torch.bool, device=embedding.device)
+    return Features(embedding, embedding.unsqueeze(1), mask)
 
 
 def joined(features: list[Features], width: int) -> Features:

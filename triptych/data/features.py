@@ -119,9 +119,10 @@ def _block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tuple[Sour
             failures[source] = str(error)
     read.sort(key=lambda pair: len(pair[1]))
     found: list[tuple[Source, Tensor]] = []
+    home = next(encoder.parameters()).device
     for first in range(0, len(read), BATCH):
         some = read[first : first + BATCH]
-        parts, mask = encoder(*collate([tensor for _, tensor in some]))
+        parts, mask = (x.cpu() for x in encoder(*(x.to(home) for x in collate([tensor for _, tensor in some]))))
         if not torch.isfinite(parts).all():
             raise InputError(f"{type(encoder).__name__} gave NaN or infinity; are its weights damaged?")
         found += [(source, p[m]) for (source, _), p, m in zip(some, parts, mask, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,9 +87,13 @@ class Loader:
         parts: bool = True,
         weights: Mapping[str, float] | None = None,
         teacher: Mapping[Source, Tensor] | None = None,
+        part: tuple[int, int] = (0, 1),
+        total: Callable[[int], int] = int,
     ) -> None:
+        """Of several processes, each reads its `part` (number, of how many) of every batch; `total` adds them up."""
         self.rows, self.encoders, self.batch, self.seed, self.workers = rows, encoders, batch, seed, workers
         self.known, self.parts, self.teacher = known or {}, parts, teacher or {}
+        self._part, self._total = part, total
         self.failures = {source: why for supply in self.known.values() for source, why in supply.failures.items()}
         self._places = {m: [_places(row, m, supply) for row in rows] for m, supply in self.known.items()}
         groups = {name: i for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
@@ -138,7 +142,7 @@ class Loader:
         with _threads(self.workers) as pool:
             waiting: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[Wanted]]]] = deque()
             for place in rng.permutation(len(plan)):
-                kind, members = plan[place]
+                kind, members = plan[place][0], self._own(plan[place][1])
                 wanted: dict[Modality, list[Wanted]] = {
                     m: [self._place(i, m, int(captions[i])) for i in members]
                     if m in self.known
@@ -154,28 +158,39 @@ class Loader:
     def _assemble(
         self, kind: tuple[Modality, ...], members: list[int], wanted: dict[Modality, list[Wanted]]
     ) -> Iterator[Batch]:
-        """One batch of the rows of which everything could be read; none if fewer than two are left."""
+        """One batch of the rows of which everything could be read; none if fewer than two are left in all parts."""
         found = {m: [x.result() if isinstance(x, Future) else x for x in wanted[m]] for m in kind}
         whole = [i for i in range(len(members)) if all(found[m][i] is not None for m in kind)]
-        if len(whole) < 2:
+        if self._total(len(whole)) < 2:
             return
         padded = {}
         for m in kind:
             some: list[Any] = [found[m][i] for i in whole]
-            padded[m] = self.known[m].inputs(some, self.parts) if m in self.known else collate(some)
+            if not some:  # other processes have rows of this batch, this one has none
+                padded[m] = torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.bool)
+            else:
+                padded[m] = self.known[m].inputs(some, self.parts) if m in self.known else collate(some)
         yield Batch(
             inputs={m: padded[m][0] for m in kind},
             masks={m: padded[m][1] for m in kind},
-            group=torch.tensor([self._group[members[i]] for i in whole]),
+            group=torch.tensor([self._group[members[i]] for i in whole], dtype=torch.long),
             teacher=self._taught([members[i] for i in whole]) if "image" in kind else None,
             given={m: "parts" if self.parts else "pooled" for m in kind if m in self.known},
+            rows=tuple(self.rows[members[i]].id for i in whole),
         )
+
+    def _own(self, members: list[int]) -> list[int]:
+        """This process's part of a batch: a run of neighbours, so that all parts in order are the batch."""
+        number, parts = self._part
+        return members[len(members) * number // parts : len(members) * (number + 1) // parts]
 
     def _taught(self, members: list[int]) -> Tensor | None:
         """What the teacher says of the rows' pictures; None where there is no teacher."""
         if not self.teacher:
             return None
-        return torch.stack([self.teacher[source_of(self.rows[i], "image")] for i in members]).float()
+        classes = next(iter(self.teacher.values())).shape
+        said = [self.teacher[source_of(self.rows[i], "image")] for i in members]
+        return torch.stack(said).float() if said else torch.zeros(0, *classes)
 
     def _place(self, index: int, modality: Modality, caption: int) -> int | None:
         """Where the features of a row are; None where there are none."""

@@ -17,12 +17,18 @@ from triptych.recipe import Recipe
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a run, what could not be used, and a hash of the manifests as they are."""
+    """The rows of a run, what could not be used, and the manifests with their hashes as they are."""
 
     train: Sequence[Row]
     valid: Sequence[Row]
     unusable: Sequence[str]
-    hash: str
+    digests: dict[str, str]  # SHA-256 of each manifest, by its name
+
+    @property
+    def hash(self) -> str:
+        """One hash of all manifests."""
+        first, *others = self.digests.values()
+        return hashlib.sha256("".join([first, *others]).encode()).hexdigest() if others else first
 
 
 def learnable(recipe: Recipe, show: bool) -> Rows:
@@ -39,9 +45,12 @@ def learnable(recipe: Recipe, show: bool) -> Rows:
         if recipe.data.valid in table.counts.splits and recipe.data.valid != recipe.data.train:
             valid += [replace(row, group=mark + row.group) for row in table.split(recipe.data.valid).rows]
         unusable += map(str, table.errors)
-    digests = [hashlib.sha256(table.path.read_bytes()).hexdigest() for table in tables]
-    whole = digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
-    return Rows(train, valid, unusable, whole)
+    digests: dict[str, str] = {}
+    for i, table in enumerate(tables):
+        # Only the name: a run may be shown to others, and where its files lay is nobody's business.
+        name = f"{table.path.name} ({i + 1})" if table.path.name in digests else table.path.name
+        digests[name] = hashlib.sha256(table.path.read_bytes()).hexdigest()
+    return Rows(train, valid, unusable, digests)
 
 
 def windowed(rows: Sequence[Row], seconds: float, hop: float) -> list[Row]:

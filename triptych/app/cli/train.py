@@ -17,13 +17,17 @@ def train(
 ) -> None:
     """Train a space. Interrupted? The same command goes on where it was.
 
+    Several processes share every batch when torchrun starts them.
+
     \b
     Examples:
       triptych train trimodal --data demo/world/manifest.csv
       triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.width=256
+      torchrun --nproc-per-node 2 -m triptych train clap --data pairs.csv
     """
     from triptych.app import show
     from triptych.recipe import Recipe
+    from triptych.training.distributed import leads
     from triptych.training.loop import train as train_space
     from triptych.training.run import left_out, steps_taken
 
@@ -36,6 +40,8 @@ def train(
     effective = replace(effective, data=rows)
     folder = into or Path("runs") / effective.name
     train_space(effective, folder, restart=restart)
+    if not leads():
+        return
     show.failed(left_out(folder))
     show.out.print(f"trained: {folder}")
     show.trained(folder, effective, steps_taken(folder))
