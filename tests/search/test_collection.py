@@ -21,27 +21,6 @@ from triptych.search.query import Part, Query, Ready
 from triptych.search.store import Store
 
 
-@pytest.fixture
-def files(world, tmp_path):
-    """A user's folder: a few pictures and sounds, a text, and things that are none of these."""
-    folder = tmp_path / "mine"
-    for kind in ("images", "sounds"):
-        (folder / kind).mkdir(parents=True)
-        for path in sorted((world.parent / kind).iterdir())[:5]:
-            shutil.copy(path, folder / kind)
-    (folder / "note.txt").write_text("two red bells")
-    (folder / "data.bin").write_bytes(b"\x00")
-    (folder / ".hidden.png").write_bytes(b"")
-    return folder
-
-
-@pytest.fixture
-def collection(run, files, tmp_path):
-    collection = Collection.create(tmp_path / "collection", run)
-    collection.index(items_in(files, collection.space), files, show=False)
-    return collection
-
-
 def test_every_file_finds_itself_first(collection):
     assert len(collection) == 11
     for entry in collection.entries():

@@ -85,20 +85,30 @@ def localisations(found: Iterable[Localisation]) -> Table:
 
 
 def hits(found: Sequence[Hit], right: Container[str] = ()) -> None:
-    """Print search results, best first within each modality; those that are known to be right are marked."""
-    table = Table(box=None, padding=(0, 1), show_header=False)
-    for style in ("bold", "dim", "cyan", ""):
-        table.add_column(style=style, overflow="fold", no_wrap=style in {"bold", "dim"}, min_width=5)
-    for hit in found:
+    """Print search results, most relevant first; those that are known to be right are marked.
+
+    A line stands where hits become probably irrelevant.
+    """
+    from triptych.search.relevance import RELEVANT
+
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    for title, style in (("relevance", "bold"), ("score", "dim"), ("kind", "dim"), ("item", "cyan"), ("words", "")):
+        table.add_column(title, style=style, overflow="fold", no_wrap=title in {"relevance", "score", "kind"})
+    below = next((i for i, hit in enumerate(found) if hit.relevance < RELEVANT), len(found))
+    for i, hit in enumerate(found):
+        if i == below and out.is_terminal:
+            table.add_row("", "", "", Text("below this, probably not relevant", style="dim italic"), "")
         moment = "" if hit.start is None else f" [{hit.start:g}–{'end' if hit.end is None else f'{hit.end:g}'} s]"
         name = "" if hit.modality == "text" else from_here(Path(hit.item)) + moment
         # Of several captions the longest: it says the most.
         words = hit.item if hit.modality == "text" else max(hit.captions, key=len, default="")
+        name += f" (+{len(hit.copies)} nearly the same)" if hit.copies else ""
         mark = "✓" if hit.item in right else " "
+        cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", hit.modality
         if out.is_terminal:
-            table.add_row(f"{mark} {hit.score:6.3f}", hit.modality, Text(name), Text(words))
+            table.add_row(*cells, Text(name), Text(words))
         else:  # for pipes and files: nothing is folded
-            out.print(f"{mark} {hit.score:6.3f}", hit.modality, name, words, sep="\t")
+            out.print(*cells, name, words, sep="\t")
     if out.is_terminal:
         out.print(table)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import math
+import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,19 +20,23 @@ from triptych import checkpoint
 from triptych.contracts import Features, Hit, Modality, Source
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError, UsageError
+from triptych.search.chance import Chance
 from triptych.search.entry import Entry, entry_of, unpacked
-from triptych.search.gallery import Gallery
+from triptych.search.gallery import FILTERS, Gallery, make_lists
+from triptych.search.index import TRIED
 from triptych.search.ingest import Indexed, Ingest
 from triptych.search.items import Item, merged
 from triptych.search.query import Part, Query, Ready, Where, quoted
-from triptych.search.ranking import Asked, Ranked, Ranking
+from triptych.search.ranking import Allowed, Asked, Ranked, Ranking
+from triptych.search.relevance import Kind
 from triptych.search.store import FACTS, SCORING, TABLE, Note, Store
 from triptych.space import Space, alone
 
 LOCK, OLD = "indexing.lock", "items.parquet"
-OWN = {f"{TABLE}.lance", LOCK}
+LISTS = "lists"
+OWN = {f"{TABLE}.lance", LOCK, LISTS}
 SPARE = 3  # times as many as are wanted are fetched, so that folded copies leave enough
-FILTERS = 16  # answers to filters that are kept
+LOOK_SECONDS = 0.5  # between looks for a newer version of the store
 COPY = 1e-3  # two items count as copies of each other when they lie this much nearer than two items do on average
 
 
@@ -40,8 +48,10 @@ class Collection:
         self.space: Space = checkpoint.load(space_path)
         self.fingerprint = checkpoint.fingerprint(space_path)
         self.cache = Cache.default()
+        self.chance = Chance(self.space)
         self._galleries: dict[Modality, tuple[int, Gallery]] = {}
-        self._allowed: dict[tuple[int, str], np.ndarray] = {}
+        self._allowed: dict[tuple[int, str], Allowed] = {}
+        self._looked = -math.inf
 
     def __len__(self) -> int:
         return self.store.count() if self.store else 0
@@ -52,9 +62,15 @@ class Collection:
         return Path(self.place)
 
     @staticmethod
-    def create(folder: str | Path, space: str | Path) -> Collection:
-        """The collection in a folder (or at s3://…), new or as it is; another space than its own is refused."""
+    def create(folder: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
+        """The collection in a folder (or at s3://…), new or as it is; another space than its own is refused.
+
+        rebuild removes what it holds first, readable or not: what was embedded before comes back from the cache.
+        """
         place, space_path = str(folder), checkpoint.find(space).resolve()
+        if rebuild:
+            Store.remove(place)
+            shutil.rmtree(Path(place) / LISTS, ignore_errors=True)
         store = Store.open(place)
         if store is None and "://" not in place:
             _refuse_other_things(Path(place))
@@ -92,6 +108,7 @@ class Collection:
             self.store.refresh()
             done = Ingest(self.store, self.space, self.cache).run(wanted, str(Path(origin).resolve()), show)
             self.store.tidy()
+            self._sort_into_lists()
         return done
 
     @torch.inference_mode()
@@ -109,16 +126,18 @@ class Collection:
         """
         if self.store is None:
             return []
-        version = self.store.refresh()
+        version = self._version()
         parts = Query.of(query).parts
         asked = [self._asked(part) for part in parts]
         own = {part.what for part in parts if isinstance(part.what, str)}
-        allowed = self._numbers(version, where.sql) if where and where.sql else None
+        allowed = self._matching(version, where.sql) if where and where.sql else Allowed()
         found: list[Ranked] = []
         for modality in want or self.space.modalities:
             gallery = self._gallery(version, modality)
             if len(gallery):
-                ranking = Ranking(self.space, self.store, modality, gallery, asked)
+                ranking = Ranking(
+                    self.space, self.store, gallery, modality, asked, self._kinds(version, modality, asked)
+                )
                 found.append(ranking.best(SPARE * k + len(own), allowed))
         return self._hits(found, own, fold)[:k]
 
@@ -146,7 +165,7 @@ class Collection:
         """At most so many items of a modality, always the same ones, with their keys (C, S): for maps."""
         if self.store is None:
             return [], np.empty((0, 1), np.float32)
-        numbers, keys = self._gallery(self.store.refresh(), modality).sample(count)
+        numbers, keys = self._gallery(self._version(), modality).sample(count)
         rows = self.store.numbered(FACTS, numbers)
         return [entry_of(rows[int(number)]) for number in numbers], keys
 
@@ -159,10 +178,10 @@ class Collection:
         return Asked(unpacked([row], self.space.recipe.space.width), row["modality"], part.weight)
 
     def _hits(self, found: Sequence[Ranked], own: set[str], fold: bool) -> list[Hit]:
-        """Everything found, most surprising first, without what was asked with; copies are folded into the first."""
+        """Everything found, rarest score first, without what was asked with; copies are folded into the first."""
         rows = self._store().numbered(FACTS, [number for ranked in found for number in ranked.numbers])
         order = sorted(
-            ((ranked, i) for ranked in found for i in range(len(ranked.numbers))), key=lambda p: -p[0].surprise[p[1]]
+            ((ranked, i) for ranked in found for i in range(len(ranked.numbers))), key=lambda p: -p[0].rarity[p[1]]
         )
         kept: list[tuple[Entry, np.ndarray, Hit, list[str]]] = []
         for ranked, i in order:
@@ -192,16 +211,50 @@ class Collection:
     def _gallery(self, version: int, modality: Modality) -> Gallery:
         known, before = self._galleries.get(modality, (-1, None))
         if before is None or known != version:
-            before = Gallery.read(self._store(), modality, before)
+            before = Gallery.read(self._store(), modality, self._lists, before)
             self._galleries[modality] = version, before
         return before
 
-    def _numbers(self, version: int, sql: str) -> np.ndarray:
-        """The numbers of the items that fulfil a condition, in order."""
+    def _kinds(self, version: int, modality: Modality, asked: Sequence[Asked]) -> list[Kind]:
+        items = modality, self._gallery(version, modality)
+        found = []
+        for part in asked:
+            question = part.modality, self._gallery(version, part.modality)
+            found.append(self.chance.kind(self._store(), version, question, items, part.features))
+        return found
+
+    def _version(self) -> int:
+        """The newest version of the store, looked for now and then: another process may be indexing."""
+        if time.monotonic() - self._looked > LOOK_SECONDS:
+            self._store().refresh()
+            self._looked = time.monotonic()
+        return self._store().version
+
+    @property
+    def _lists(self) -> Path:
+        """Where lists of keys lie: beside the items; for a collection elsewhere, in this machine's cache."""
+        if "://" not in self.place:
+            return self.folder / LISTS
+        return self.cache.folder / LISTS / hashlib.sha256(self.place.encode()).hexdigest()[:16]
+
+    def _sort_into_lists(self) -> None:
+        version = self._store().refresh()
+        galleries: dict[Modality, Gallery] = {m: self._gallery(version, m) for m in self.space.modalities}
+        asked = np.concatenate([gallery.sample(TRIED)[1] for gallery in galleries.values()])
+        queries = np.random.default_rng(0).permutation(asked)
+        for modality, gallery in galleries.items():
+            if gallery.is_stale():
+                make_lists(self._store(), modality, self._lists, queries)
+                self._galleries.clear()
+
+    def _matching(self, version: int, sql: str) -> Allowed:
+        """The items that fulfil a condition."""
         if (version, sql) not in self._allowed:
             if len(self._allowed) >= FILTERS:
                 self._allowed.clear()
-            self._allowed[version, sql] = np.sort(self._store().rows(["number"], sql)["number"].to_numpy())
+            self._allowed[version, sql] = Allowed(
+                sql, np.sort(self._store().rows(["number"], sql)["number"].to_numpy())
+            )
         return self._allowed[version, sql]
 
     def _refuse_another_space(self, note: Note) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 
 import pyarrow as pa
 import torch
+from torch import Tensor
 
-from triptych.contracts import Modality, Source
-from triptych.data.cache import Cache
+from triptych.contracts import Features, Modality, Source
+from triptych.data.cache import Cache, Shelf
 from triptych.errors import MediaError
 from triptych.progress import Bar, progress
 from triptych.search.entry import Entry, described, packed
 from triptych.search.items import Item
 from triptych.search.store import MANY, SCORING, Store
-from triptych.space import Space
+from triptych.space import Space, alone, joined
 
 CHUNK = 256  # items that go through an encoder together
 SAVE_SECONDS = 2.0  # how much work a kill can cost, beside the chunk in hand
@@ -41,6 +42,10 @@ class Ingest:
     """One run of indexing into a store."""
 
     def __init__(self, store: Store, space: Space, cache: Cache) -> None:
+        # Parts are not kept a second time: those of frozen encoders are in the cache already.
+        name, width = f"space-{store.note.fingerprint}", space.recipe.space.width
+        about = f"embeddings of the space {store.note.fingerprint}"
+        self._shelf = None if space.similarity.reads_parts else Shelf(cache.folder / name, width, about)
         self.store, self.space, self.cache = store, space, cache
         self.failures: dict[Source, str] = {}
         self.seconds: dict[str, float] = {"looking": 0.0, "embedding": 0.0, "storing": 0.0}
@@ -99,16 +104,36 @@ class Ingest:
 
     @torch.inference_mode()
     def _embed(self, modality: Modality, entries: Sequence[Entry], bar: Bar) -> int:
-        similarity = self.space.similarity
         with self._clock("embedding"):
-            sources = [entry.item.source for entry in entries]
+            known = self._remembered(entries)
+            before = [entry for entry in entries if entry.content in known]
+            rest = [entry for entry in entries if entry.content not in known]
+            bar.advance(len(before))
+            similarity, sources = self.space.similarity, [entry.item.source for entry in rest]
             embedded = self.space.embed(sources, modality, bar=bar, parts=similarity.reads_parts, cache=self.cache)
             self.failures |= embedded.failures
-            read = [replace(entries[i], number=self._number + row) for row, i in enumerate(embedded.read)]
+            after = [rest[i] for i in embedded.read]
+            self._remember(after, embedded.features)
+            read = [replace(entry, number=self._number + i) for i, entry in enumerate([*before, *after])]
             self._number += len(read)
+            found = [alone(torch.stack([known[entry.content] for entry in before]))] if before else []
             if read:
-                self._waiting.append(packed(read, embedded.features, similarity))
+                features = joined([*found, embedded.features], self.space.recipe.space.width)
+                self._waiting.append(packed(read, features, similarity))
         return len(read)
+
+    def _remembered(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
+        """Embeddings that this space has made of these contents before, whatever became of the collection."""
+        if self._shelf is None:
+            return {}
+        found = self._shelf.find(bytes.fromhex(entry.content) for entry in entries if entry.content != UNREADABLE)
+        pooled = {key.hex(): self._shelf.pooled(record) for key, record in found.items()}
+        return {content: torch.from_numpy(rows[0].copy()) for content, rows in pooled.items() if rows is not None}
+
+    def _remember(self, entries: Sequence[Entry], features: Features) -> None:
+        if self._shelf is not None and entries:
+            rows = zip(entries, features.embedding.float(), strict=True)
+            self._shelf.add([(bytes.fromhex(entry.content), row.unsqueeze(0)) for entry, row in rows])
 
     def _save(self) -> None:
         with self._clock("storing"):

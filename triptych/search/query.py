@@ -97,6 +97,15 @@ def film_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) 
     return tuple(Part(Source(m, path), weight / len(known)) for m in known)
 
 
+def unwanted(what: str, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[Part, ...]:
+    """What should not be found, as parts of a question: an existing file by what it is, anything else as words."""
+    path = Path(what)
+    known = modalities_of(path) if path.is_file() else ()
+    if len(known) > 1:
+        return film_parts(path, modalities, -weight)
+    return (Part(Source(known[0], path) if known else Source("text", what), -weight),)
+
+
 def quoted(text: str) -> str:
     """A text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"

@@ -9,14 +9,14 @@ import numpy as np
 
 from triptych.contracts import Features, Modality
 from triptych.search.entry import unpacked
-from triptych.search.gallery import SAMPLE, Gallery
-from triptych.search.relevance import Background
+from triptych.search.gallery import Gallery
+from triptych.search.relevance import Background, Kind
 from triptych.search.store import SCORING, Store
 from triptych.space import Space
 
 WIDER = 10  # times as many items as are wanted are looked at closely, where keys do not give the last order
 LEAST, MOST = 200, 1000
-SAMPLE_PARTS = 200  # items for the background, where scoring one means comparing parts
+FEWER = 200  # items that stand for the background of a query of several parts
 
 
 @dataclass(frozen=True)
@@ -30,66 +30,73 @@ class Asked:
 
 @dataclass(frozen=True)
 class Ranked:
-    """Items of one modality, best first: their numbers, keys, similarity to each part, score, and relevance."""
+    """Items of one modality, best first: numbers, keys, similarity to each part, score, rarity and relevance."""
 
-    modality: Modality
     gallery: Gallery
     numbers: np.ndarray  # (C,)
     keys: np.ndarray  # (C, S)
     parts: np.ndarray  # (C, P)
     score: np.ndarray  # (C,)
-    surprise: np.ndarray  # (C,)
+    rarity: np.ndarray  # (C,)
     relevance: np.ndarray  # (C,)
 
 
+@dataclass(frozen=True)
+class Allowed:
+    """Which items may be found: a condition, and the numbers that fulfil it."""
+
+    condition: str = ""
+    numbers: np.ndarray | None = None
+
+
 class Ranking:
-    """A query against one modality."""
+    """A query against one modality; kinds holds what each part's kind of question scores at random."""
 
     def __init__(
-        self, space: Space, store: Store, modality: Modality, gallery: Gallery, asked: Sequence[Asked]
+        self,
+        space: Space,
+        store: Store,
+        gallery: Gallery,
+        gallery_is: Modality,
+        asked: Sequence[Asked],
+        kinds: Sequence[Kind],
     ) -> None:
         self.space, self.store, self.gallery, self.asked = space, store, gallery, asked
-        self.modality: Modality = modality
-        vectors = [space.similarity.query(part.features)[0].float().numpy() for part in asked]
-        self.vectors = np.array(vectors)  # (P, S)
-        self.weights = np.array([part.weight for part in asked])
-        numbers, keys = gallery.sample(SAMPLE if space.similarity.exact else SAMPLE_PARTS)
-        sample = self._parts(numbers, keys)  # (B, P)
-        self.centre, spread = sample.mean(axis=0), sample.std(axis=0)
-        self.spread = np.where(spread > 1e-9, spread, 1.0)
-        self.background = Background(self._total(sample), len(gallery))
+        self.gallery_is: Modality = gallery_is
+        self.vectors = np.array([space.similarity.query(part.features)[0].float().numpy() for part in asked])  # (P, S)
+        weights = np.array([part.weight for part in asked])
+        self.weights = weights / np.abs(weights).max()  # only their proportions matter
+        self.centre = np.array([kind.centre for kind in kinds])
+        self.spread = np.array([kind.spread for kind in kinds])
+        self.is_plain = len(asked) == 1 and weights[0] > 0
+        self.background = kinds[0].background if self.is_plain else Background(self._total(_together(kinds)))
 
-    def best(self, k: int, allowed: np.ndarray | None) -> Ranked:
+    def best(self, k: int, allowed: Allowed) -> Ranked:
         """The k best items, of those allowed."""
         numbers, keys = self._shortlist(k, allowed)
         parts = self._parts(numbers, keys)
         total = self._total(parts)
         order = np.argsort(-total, kind="stable")[:k]
-        total = total[order]
-        return Ranked(
-            self.modality,
-            self.gallery,
-            numbers[order],
-            keys[order],
-            parts[order],
-            parts[order, 0] if len(self.asked) == 1 and self.weights[0] > 0 else total,
-            self.background.surprise(total),
-            self.background.relevance(total),
-        )
+        total, parts = total[order], parts[order]
+        score = parts[:, 0] if self.is_plain else total
+        rarity, relevance = self.background.rarity(total), self.background.relevance(total)
+        return Ranked(self.gallery, numbers[order], keys[order], parts, score, rarity, relevance)
 
-    def _shortlist(self, k: int, allowed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        slopes = (self.weights / self.spread)[
-            :, None
-        ] * self.vectors  # (P, S): the total is linear in the key but for minus
+    def _shortlist(self, k: int, allowed: Allowed) -> tuple[np.ndarray, np.ndarray]:
+        slopes = (self.weights / self.spread)[:, None] * self.vectors  # (P, S): but for minus, the total is linear
         liked = self.weights > 0
         directions = [slopes.sum(axis=0)]
         if liked.any() and not liked.all():
             directions.append(slopes[liked].sum(axis=0))
         is_final = self.space.similarity.exact and len(directions) == 1
-        count = k if is_final else min(MOST, max(LEAST, WIDER * k))
-        found = [self.gallery.nearest(direction, max(k, count), allowed) for direction in directions]
+        count = k if is_final else max(k, min(MOST, max(LEAST, WIDER * k)))
+        found = [
+            self.gallery.nearest(d.astype(np.float32), count, allowed.condition, allowed.numbers) for d in directions
+        ]
         numbers, keys = (np.concatenate(some) for some in zip(*found, strict=True))
-        numbers, first = np.unique(numbers, return_index=True) if len(found) > 1 else (numbers, np.arange(len(numbers)))
+        if len(found) == 1:
+            return numbers, keys
+        numbers, first = np.unique(numbers, return_index=True)
         return numbers, keys[first]
 
     def _parts(self, numbers: np.ndarray, keys: np.ndarray) -> np.ndarray:
@@ -98,7 +105,7 @@ class Ranking:
             return keys @ self.vectors.T
         rows = self.store.numbered(SCORING, numbers)
         features = unpacked([rows[int(number)] for number in numbers], self.space.recipe.space.width)
-        scores = [self.space.scores(part.features, part.modality, features, self.modality)[0] for part in self.asked]
+        scores = [self.space.scores(part.features, part.modality, features, self.gallery_is)[0] for part in self.asked]
         return np.stack([column.float().numpy() for column in scores], axis=1)
 
     def _total(self, parts: np.ndarray) -> np.ndarray:
@@ -111,3 +118,13 @@ class Ranking:
         liked = self.weights > 0
         against = np.maximum(z[:, ~liked], 0) if liked.any() else z[:, ~liked]
         return z[:, liked] @ self.weights[liked] + against @ self.weights[~liked]
+
+
+def _together(kinds: Sequence[Kind]) -> np.ndarray:
+    """Scores of random pairs for all parts at once, (pairs, P).
+
+    Parts of a random query have nothing to do with each other, so each is shifted: another question each.
+    """
+    most = max(len(kind.scores) for kind in kinds)
+    rows = [np.resize(kind.scores[:, :FEWER], (most, min(FEWER, kind.scores.shape[1]))) for kind in kinds]
+    return np.stack([np.roll(scores, i, axis=0).ravel() for i, scores in enumerate(rows)], axis=1)

@@ -1,28 +1,66 @@
-"""How unusual a score is against the background of a collection: what lets one say that nothing matches."""
+"""How unusual a score is against the background of a collection: what lets one say that nothing matches.
+
+Background: what questions of this kind score with items of this kind when they have nothing to do with each other, seen
+on questions and items drawn at random from the collection.
+"""
 
 from __future__ import annotations
 
-import math
+from functools import cached_property
 
 import numpy as np
 
 RELEVANT = 0.5  # below it, a hit is probably not relevant
-FEW = 8  # with fewer items than this there is no background to speak of
+RARE = 0.01  # the share of random pairs that score as high as a hit on that line
+TAIL = 0.005  # the share of the background from which its tail is extrapolated
+# What people ask for: it stands for questions in words where the collection holds no texts.
+PHRASES = (
+    "a dog", "a cat", "a bird", "people talking", "a crowd", "a child laughing", "a man with a hat",
+    "a woman singing", "music", "a guitar", "drums", "a piano", "rain", "wind in the trees", "the sea", "a river",
+    "thunder", "fire", "footsteps", "a door closes", "a clock", "a bell", "a phone rings", "glass breaks", "a car",
+    "a train", "an aeroplane", "a boat", "an engine", "a machine", "a street at night", "a house", "a kitchen",
+    "food on a table", "a cup of coffee", "a tree", "a red flower", "grass", "mountains", "snow", "the sky",
+    "a beach", "a horse", "a fish", "an insect", "a frog", "a computer", "a book", "writing on paper", "a chair",
+    "a ball game", "someone running", "silence", "noise", "a blue shape", "something round", "two of them",
+    "many small things", "a close view", "far away", "at the beginning", "high and fast", "low and slow",
+    "nothing in particular",
+)  # fmt: skip
+
+
+class Kind:
+    """Scores of random pairs of one kind of question with one kind of item, (Q, B); NaN where both are the same."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores = scores
+        self.centre = float(np.nanmean(scores))
+        spread = float(np.nanstd(scores))
+        self.spread = spread if spread > 1e-9 else 1.0
+
+    @cached_property
+    def background(self) -> Background:
+        """Of the standardised scores."""
+        return Background((self.scores - self.centre) / self.spread)
 
 
 class Background:
-    """The scores of one query against a sample of everything in a modality, which mostly does not match it."""
+    """Scores of random pairs, and how rare a score is among them."""
 
-    def __init__(self, scores: np.ndarray, items: int) -> None:
-        self.items = items
-        self.centre = float(np.median(scores)) if len(scores) else 0.0
-        spread = 1.4826 * float(np.median(np.abs(scores - self.centre))) if len(scores) else 0.0
-        self.spread = max(spread, 1e-6)
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores = np.sort(scores[np.isfinite(scores)])
+        count = len(self.scores)
+        self._from = float(np.quantile(self.scores, 1 - TAIL)) if count else 0.0
+        beyond = self.scores[self.scores > self._from]
+        # An exponential tail: its mean excess is its scale. With no tail seen, the spread must do.
+        scale = float((beyond - self._from).mean()) if len(beyond) else float(self.scores.std()) if count else 0.0
+        self._scale = max(scale, 1e-9)
 
-    def surprise(self, scores: np.ndarray) -> np.ndarray:
-        """By how many spreads scores lie above the centre: comparable between modalities."""
-        return (scores - self.centre) / self.spread
+    def rarity(self, scores: np.ndarray) -> np.ndarray:
+        """-ln of the share of random pairs that score at least as high: comparable between kinds of items."""
+        count = max(1, len(self.scores))
+        share = (count - np.searchsorted(self.scores, scores, side="left") + 0.5) / (count + 0.5)
+        tail = np.log(TAIL) - (scores - self._from) / self._scale
+        return -np.where(scores > self._from, np.minimum(tail, np.log(TAIL)), np.log(np.maximum(share, TAIL)))
 
     def relevance(self, scores: np.ndarray) -> np.ndarray:
-        """From 0 to 1."""
-        return np.array([1 / (1 + math.exp(-(min(s, 60.0) - 3.0))) for s in self.surprise(scores)])
+        """From 0 to 1: rare / (rare + share of random pairs that score at least as high), rare = 0.01."""
+        return RARE / (RARE + np.exp(-self.rarity(scores)))

@@ -6,9 +6,11 @@ The table is the truth; whatever else makes searching quick is derived from it a
 from __future__ import annotations
 
 import json
+import secrets
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ class Note:
 
     space: str  # where it is
     fingerprint: str
+    made: str = field(default_factory=lambda: secrets.token_hex(8))  # names this table: what is derived belongs to it
     form: int = FORM
 
 
@@ -87,6 +90,15 @@ class Store:
         if note.form != FORM:
             raise CollectionError(f"{place}: made by another version of triptych; rebuild it: {REBUILD}")
         return Store(place, table, note)
+
+    @staticmethod
+    def remove(place: str) -> None:
+        """Remove the table in a place, whatever state it is in."""
+        if "://" not in place:
+            shutil.rmtree(Path(place) / f"{TABLE}.lance", ignore_errors=True)
+        else:
+            with guarded(place):
+                _connect(place).drop_table(TABLE, ignore_missing=True)
 
     @property
     def version(self) -> int:

@@ -11,19 +11,21 @@ def index(
     space: Annotated[
         str, typer.Option(help="A run folder, a space file, a joint model's folder, or hf:NAME of one on the hub.")
     ],
-    into: Annotated[Path, typer.Option("--into", help="Folder of the collection.")] = Path("collection"),
+    into: Annotated[str, typer.Option("--into", help="Folder of the collection, or s3://… of one.")] = "collection",
     split: Annotated[str | None, typer.Option(help="Of a manifest, only these rows.")] = None,
+    rebuild: Annotated[bool, typer.Option(help="Make it anew; what was embedded before comes from the cache.")] = False,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
-    """Embed files so that they can be searched. Run it again after changes: only what is new is embedded.
+    """Embed files so that they can be searched. Run it again after changes: only what is new or changed is embedded.
 
-    Several folders may go into one collection, one after the other.
+    Several folders may go into one collection, one after the other. Killed at any moment, the same command goes on.
 
     \b
     Examples:
       triptych index ~/sounds --space runs/trimodal
       triptych index ~/pictures --space hf:openai/clip-vit-base-patch32
       triptych index demo/world/manifest.csv --split test --space demo/run --into demo/collection
+      triptych index ~/sounds --space runs/trimodal --rebuild
     """
     from triptych.app import show
     from triptych.data import manifest
@@ -32,7 +34,7 @@ def index(
     from triptych.search.collection import Collection
     from triptych.search.items import items_in, items_of
 
-    collection = Collection.create(into, space)
+    collection = Collection.create(into, space, rebuild)
     if what.is_dir():
         if split:
             raise UsageError(f"--split {split} needs a manifest; {what} is a folder")

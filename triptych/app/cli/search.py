@@ -1,52 +1,132 @@
 """triptych search"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from triptych.contracts import Modality
+    from triptych.search.query import Part
+
 SAME = {"sound": "audio", "picture": "image", "words": "text"}
+PARTS = ("words", "sound", "picture", "video", "item", "minus")
 
 
 def search(
     words: Annotated[list[str] | None, typer.Argument(help="What to look for, in words.")] = None,
-    sound: Annotated[Path | None, typer.Option(help="Search by this sound file instead.")] = None,
-    picture: Annotated[Path | None, typer.Option(help="Search by this picture file instead.")] = None,
-    collection: Annotated[Path, typer.Option("--in", help="Folder of the collection.")] = Path("collection"),
+    sound: Annotated[list[Path] | None, typer.Option(help="Like this sound file; may be repeated.")] = None,
+    picture: Annotated[list[Path] | None, typer.Option(help="Like this picture file.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="Like this film: its picture and its sound.")] = None,
+    item: Annotated[list[str] | None, typer.Option(help="Like this item of the collection, by its id.")] = None,
+    minus: Annotated[list[str] | None, typer.Option(help="But not like this: words, or an existing file.")] = None,
+    weight: Annotated[list[str] | None, typer.Option(help=f"PART=NUMBER; a part is {', '.join(PARTS)}.")] = None,
+    collection: Annotated[str, typer.Option("--in", help="Folder of the collection.")] = "collection",
     want: Annotated[str, typer.Option(help="Only these: image, audio, text (or picture, sound, words).")] = "",
-    k: Annotated[int, typer.Option("-k", min=1, help="How many hits of each kind.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=1, help="How many hits.")] = 10,
+    folder: Annotated[Path | None, typer.Option(help="Only files below this folder.")] = None,
+    longer: Annotated[float | None, typer.Option(min=0, help="Only what lasts at least so many seconds.")] = None,
+    shorter: Annotated[float | None, typer.Option(min=0, help="Only what lasts at most so many seconds.")] = None,
+    since: Annotated[datetime | None, typer.Option(help="Only files changed since then.")] = None,
+    until: Annotated[datetime | None, typer.Option(help="Only files changed until then.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="COLUMN=VALUE of the manifest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Search a collection by words, by a sound or by a picture. Higher scores are closer, within one kind of hit.
+    """Search a collection by words, sounds, pictures, films, items it has, or several of these at once.
+
+    Relevance tells how unusual a score is in this collection; below 50% a hit is probably not relevant.
 
     \b
     Examples:
-      triptych search "two red bells" --in demo/collection
-      triptych search --sound bark.wav --want image,text -k 10
-      triptych search --picture dog.jpg --want audio --json
+      triptych search "rain on a tin roof" --want audio -k 20 --json
+      triptych search --sound bark.wav --want image,text
+      triptych search "rain" --sound roof.wav --minus speech --weight sound=0.5
+      triptych search --item 3f2a90c1d2e4b5a6 --folder ~/sounds/field --longer 3
+      triptych search "a bell" --where split=test --since 2025-01-01
     """
     from triptych.app import show
-    from triptych.contracts import MODALITIES, Source
-    from triptych.errors import UsageError, unknown
+    from triptych.errors import UsageError
     from triptych.search.collection import Collection
+    from triptych.search.query import Query, Where
+    from triptych.search.relevance import RELEVANT
 
-    queries = [
-        *([Source("text", " ".join(words))] if words else []),
-        *([Source("audio", sound)] if sound else []),
-        *([Source("image", picture)] if picture else []),
-    ]
-    if len(queries) != 1:
-        raise UsageError(f"give words, --sound or --picture: one of them; found {len(queries)}")
+    weights = _weights(weight or ())
+    if not any((words, sound, picture, video, item, minus)):
+        raise UsageError("nothing to look for: give words, --sound, --picture, --video or --item")
+    wanted = _modalities(want)
+    limits = Where(folder, longer, shorter, since, until, dict(_pair(pair, "--where") for pair in where or ()))
+    opened = Collection.open(collection)
+    parts = _parts(words, sound, picture, video, item, minus, weights, opened.space.modalities)
+    found = opened.search(Query(parts), wanted, k, limits)
+    if as_json:
+        typer.echo(json.dumps([asdict(hit) for hit in found], indent=2, ensure_ascii=False))
+        return
+    show.hits(found)
+    if not found:
+        show.notes.print("nothing of that kind is in this collection")
+    elif found[0].relevance < RELEVANT:
+        show.notes.print("probably nothing here matches: no score is unusual for this collection")
+
+
+def _parts(
+    words: Sequence[str] | None,
+    sounds: Sequence[Path] | None,
+    pictures: Sequence[Path] | None,
+    films: Sequence[Path] | None,
+    items: Sequence[str] | None,
+    minus: Sequence[str] | None,
+    weights: dict[str, float],
+    modalities: "Sequence[Modality]",
+) -> "tuple[Part, ...]":
+    from triptych.contracts import Source
+    from triptych.search.query import Part, film_parts, unwanted
+
+    return (
+        *([Part(Source("text", " ".join(words)), weights["words"])] if words else []),
+        *(Part(Source("audio", path), weights["sound"]) for path in sounds or ()),
+        *(Part(Source("image", path), weights["picture"]) for path in pictures or ()),
+        *(part for path in films or () for part in film_parts(path, modalities, weights["video"])),
+        *(Part(name, weights["item"]) for name in items or ()),
+        *(part for what in minus or () for part in unwanted(what, modalities, weights["minus"])),
+    )
+
+
+def _weights(pairs: Sequence[str]) -> dict[str, float]:
+    from triptych.errors import UsageError, unknown
+
+    found: dict[str, float] = {part: 1.0 for part in PARTS}  # noqa: C420 - typed by hand
+    for pair in pairs:
+        name, value = _pair(pair, "--weight")
+        if name not in PARTS:
+            raise UsageError(f"--weight: {unknown('part', name, PARTS)}")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = 0.0
+        if not 0 < found[name] < float("inf"):
+            raise UsageError(f"--weight {pair}: give a number above 0; what is not wanted goes to --minus")
+    return found
+
+
+def _pair(pair: str, option: str) -> tuple[str, str]:
+    from triptych.errors import UsageError
+
+    name, found, value = pair.partition("=")
+    if not found or not name:
+        raise UsageError(f"{option} {pair}: write NAME=VALUE")
+    return name, value
+
+
+def _modalities(want: str) -> "list[Modality]":
+    from triptych.contracts import MODALITIES
+    from triptych.errors import UsageError, unknown
+
     wanted = [SAME.get(name.strip(), name.strip()) for name in want.split(",") if name.strip()]
     for name in wanted:
         if name not in MODALITIES:
             raise UsageError(f"--want: {unknown('kind', name, MODALITIES)}")
-    found = Collection.open(collection).search(queries[0], [m for m in MODALITIES if m in wanted], k)
-    if as_json:
-        typer.echo(json.dumps([asdict(hit) for hit in found], indent=2, ensure_ascii=False))
-    else:
-        show.hits(found)
-        if not found:
-            show.notes.print("nothing of that kind is in this collection")
+    return [modality for modality in MODALITIES if modality in wanted]

@@ -1,0 +1,29 @@
+"""A user's folder, and a collection of it."""
+
+import shutil
+
+import pytest
+
+from triptych.search.collection import Collection
+from triptych.search.items import items_in
+
+
+@pytest.fixture
+def files(world, tmp_path):
+    """A user's folder: a few pictures and sounds, a text, and things that are none of these."""
+    folder = tmp_path / "mine"
+    for kind in ("images", "sounds"):
+        (folder / kind).mkdir(parents=True)
+        for path in sorted((world.parent / kind).iterdir())[:5]:
+            shutil.copy(path, folder / kind)
+    (folder / "note.txt").write_text("two red bells")
+    (folder / "data.bin").write_bytes(b"\x00")
+    (folder / ".hidden.png").write_bytes(b"")
+    return folder
+
+
+@pytest.fixture
+def collection(run, files, tmp_path):
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(items_in(files, collection.space), files, show=False)
+    return collection
