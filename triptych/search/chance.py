@@ -77,6 +77,6 @@ class Chance:
 
     def _features(self, store: Store, numbers: np.ndarray, keys: np.ndarray) -> Features:
         if self._tells:
-            return alone(torch.from_numpy(np.ascontiguousarray(keys)))
+            return alone(torch.from_numpy(np.array(keys)))
         rows = store.numbered(SCORING, numbers)
         return unpacked([rows[int(number)] for number in numbers], self.space.recipe.space.width)

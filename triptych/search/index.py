@@ -160,6 +160,6 @@ def _assigned(keys: np.ndarray, centres: np.ndarray) -> np.ndarray:
     found = []
     against = torch.from_numpy(centres).T.contiguous()
     for first in range(0, len(keys), 8192):
-        block = torch.from_numpy(np.ascontiguousarray(keys[first : first + 8192]))
+        block = torch.from_numpy(np.array(keys[first : first + 8192]))  # copied: what Arrow holds cannot be written
         found.append((block @ against).argmax(dim=1))
     return torch.cat(found).numpy() if found else np.empty(0, int)
