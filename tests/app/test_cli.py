@@ -94,6 +94,17 @@ def test_evaluate_prints_six_directions(run, world):
     }
 
 
+def test_evaluate_ranks_all_queries_together_when_asked_and_writes_everything(run, world, tmp_path):
+    result = triptych("evaluate", run, "--data", world, "--transductive", "--out", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
+    assert "transductive" in result.stdout
+    assert "±" in result.stdout
+    found = json.loads((tmp_path / "out" / "evaluation.json").read_text())["directions"]
+    assert [d["mode"] for d in found] == ["inductive"] * 6 + ["transductive"] * 6
+    assert (tmp_path / "out" / "evaluation.csv").exists()
+    assert (tmp_path / "out" / "queries.parquet").exists()
+
+
 def test_check_lists_everything_and_exits_2(world, tmp_path):
     clean = triptych("check", world)
     assert clean.returncode == 0

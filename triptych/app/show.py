@@ -31,18 +31,24 @@ out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 notes = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
-def recalls(directions: Iterable[Retrieval]) -> Table:
-    """Recall in every direction, with what is uncertain about it and chance beside it."""
+def recalls(directions: Iterable[Retrieval], transductive: Iterable[Retrieval] = ()) -> Table:
+    """Recall in every direction with its doubt and chance; what was ranked transductively in columns of its own."""
     wide = out.width >= WIDE  # on a narrow terminal columns go, never digits
     title = "recall in % ± half of its 95% interval; chance is that of R@10" if wide else "recall in %"
+    together = {(d.query, d.gallery): d for d in transductive}
+    cuts = (1, 10) if together else (1, 5, 10)
+    rest = ("median rank", "mAP@10", "items") if wide and not together else ()
+    apart = tuple(f"transductive\nR@{k}" for k in cuts if together)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    rest = ("median rank", "mAP@10", "items") if wide else ()
-    for heading in ("query → found", "R@1", "R@5", "R@10", "chance", *rest):
+    for heading in ("query → found", *(f"R@{k}" for k in cuts), "chance", *rest, *apart):
         table.add_column(heading, justify="left" if "→" in heading else "right", no_wrap=True)
     for d in directions:
-        more = (f"{d.median_rank:g}", f"{100 * d.metrics['mAP@10']:.1f}", f"{d.items}") if wide else ()
-        cells = (share(d, f"R@{k}", wide) for k in (1, 5, 10))
-        table.add_row(f"{d.query} → {d.gallery}", *cells, f"{100 * d.chance[10]:.1f}", *more)
+        more = (f"{d.median_rank:g}", f"{100 * d.metrics['mAP@10']:.1f}", f"{d.items}") if rest else ()
+        cells = (share(d, f"R@{k}", wide) for k in cuts)
+        others = [share(together[d.query, d.gallery], f"R@{k}", wide) for k in cuts] if together else ()
+        table.add_row(f"{d.query} → {d.gallery}", *cells, f"{100 * d.chance[10]:.1f}", *more, *others)
+    if together:
+        table.caption = "transductive: all queries of the test set ranked together, which is another question"
     return table
 
 

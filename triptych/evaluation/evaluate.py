@@ -16,6 +16,7 @@ from triptych.errors import ManifestError
 from triptych.evaluation.items import Items, embed_items
 from triptych.evaluation.retrieval import Retrieval, measure, places
 from triptych.evaluation.significance import DRAWS
+from triptych.evaluation.transduction import transduce
 from triptych.space import Space
 
 
@@ -30,11 +31,18 @@ class Evaluation:
 
 
 def evaluate(
-    space: Space, rows: Sequence[Row], show: bool = True, cache: Cache | None = None, draws: int = DRAWS
+    space: Space,
+    rows: Sequence[Row],
+    show: bool = True,
+    cache: Cache | None = None,
+    draws: int = DRAWS,
+    transductive: bool = False,
+    epsilon: float | None = None,
 ) -> Evaluation:
     """Recalls, ranks, mAP and nDCG in every direction, with 95% intervals (draws = 0: without).
 
-    Every caption is a query of its own; any right answer among the first k is a hit; ties count against us.
+    Every caption is a query of its own; any right answer among the first k is a hit; ties count against us. With
+    transductive, all queries are ranked together by a transport plan, too; see `transduce` for epsilon.
     """
     items, failures = embed_items(space, rows, show, cache)
     directions = retrieve(space, items, draws)
@@ -43,7 +51,8 @@ def evaluate(
             f"nothing to measure: no two of {', '.join(space.modalities)} occur together in these {len(rows)} rows"
             + (f", and {len(failures)} files could not be read" if failures else "")
         )
-    return Evaluation(directions, failures, items)
+    together = transduce(space, items, epsilon, draws, show) if transductive else []
+    return Evaluation(directions, failures, items, together)
 
 
 def retrieve(space: Space, items: Mapping[Modality, Items], draws: int = DRAWS) -> list[Retrieval]:

@@ -55,8 +55,6 @@ def queries(evaluation: Evaluation) -> pa.Table:
     """Every query of every direction: what it is, what it belongs to, and what became of it."""
     parts = []
     for d in [*evaluation.directions, *evaluation.transductive]:
-        if d.each is None:
-            continue
         items = [evaluation.items[cast(Modality, d.query)].each[i] for i in d.each.item]
         count = len(items)
         columns = {

@@ -58,9 +58,9 @@ class Retrieval:
     items: int
     metrics: dict[str, float]  # shares from 0 to 1, and ranks from 1
     guessed: dict[str, float]  # what a random order gives, but for the median rank
+    each: Queries = field(repr=False, compare=False)
     interval: dict[str, Interval] = field(default_factory=dict)  # 95%, but for the median rank
     mode: Mode = "inductive"
-    each: Queries | None = field(default=None, repr=False, compare=False)
 
     @property
     def recall(self) -> dict[int, float]:
@@ -194,7 +194,6 @@ def measure(
         MEAN: rank.astype(np.float64),
     }
     each = Queries(item.numpy(), group[answered].numpy(), right, rank, values)
-    table = np.column_stack(list(values.values()))
     return Retrieval(
         query=query,
         gallery=gallery,
@@ -202,10 +201,21 @@ def measure(
         items=items,
         metrics={name: float(column.mean()) for name, column in values.items()} | {MEDIAN: float(np.median(rank))},
         guessed=guessed(items, right),
-        interval=dict(zip(values, intervals(table, each.group, draws=draws), strict=True)) if draws else {},
+        interval=_intervals(values, each.group, items, draws) if draws else {},
         mode=mode,
         each=each,
     )
+
+
+def limits(name: str, items: int) -> tuple[float, float]:
+    """The lowest and the highest a metric can be in a gallery of so many items."""
+    return (1, items) if name == MEAN else (0, 1)
+
+
+def _intervals(values: dict[str, NDArray], cluster: NDArray, items: int, draws: int) -> dict[str, Interval]:
+    table = np.column_stack(list(values.values()))
+    found = intervals(table, cluster, [limits(name, items) for name in values], draws=draws)
+    return dict(zip(values, found, strict=True))
 
 
 def guessed(items: int, right: NDArray) -> dict[str, float]:

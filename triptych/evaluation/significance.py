@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy.special import ndtr, stdtrit
 from triptych.errors import InputError
 
 DRAWS, LEVEL = 2000, 0.95
+MIN_RUNS = 2
 AT_ONCE = 4_000_000  # numbers held at a time while drawing
 
 
@@ -65,13 +66,19 @@ def _weights(times: NDArray, draws: int, rng: np.random.Generator) -> Iterator[N
 
 
 def intervals(
-    values: NDArray, cluster: NDArray, level: float = LEVEL, draws: int = DRAWS, seed: int = 0
+    values: NDArray,
+    cluster: NDArray,
+    limits: Sequence[tuple[float, float]],
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    seed: int = 0,
 ) -> list[Interval]:
-    """The interval of the mean of each column of values (Q, V).
+    """The interval of the mean of each column of values (Q, V), which can be no lower or higher than its limits.
 
     Percentiles of the resampled means, a little further out than the level says, as few clusters ask for:
-    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)).  Where every query of a share is a hit, or none is,
-    resampling sees no doubt at all; the bound is then that of C trials that all ended alike: 1 - tail^(1/C).
+    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)).  Where all values are the same (no hit at all, no query
+    that flipped) resampling sees no doubt, so the bound is that of C trials that all ended alike: a share of at most
+    1 - ((1 - level) / 2)^(1/C) of others may have been missed, each as far off as the limits allow.
 
     Source: Hesterberg 2015, "What teachers should know about the bootstrap", expanded percentiles; Clopper and Pearson
         1934 for the bound.
@@ -81,14 +88,66 @@ def intervals(
     tail = (1 - level) / 2
     drawn = resample(values, cluster, draws, seed)
     wide = ndtr(np.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, tail)) if clusters > 1 else 0.0
-    low, high = np.quantile(drawn, [wide, 1 - wide], axis=0)
-    bound = 1 - tail ** (1 / clusters)
-    return [
-        Interval(*_of_share(column, bound)) if np.isin(column, (0, 1)).all() and np.ptp(column) == 0 else Interval(a, b)
-        for column, a, b in zip(values.T, low.tolist(), high.tolist(), strict=True)
+    ends = np.quantile(drawn, [wide, 1 - wide], axis=0)
+    missed = 1 - tail ** (1 / clusters)
+    found = []
+    for column, (least, most), (low, high) in zip(values.T, limits, ends.T.tolist(), strict=True):
+        if np.ptp(column) == 0:
+            low, high = column[0] - missed * (column[0] - least), column[0] + missed * (most - column[0])
+        found.append(Interval(float(low), float(high)))
+    return found
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Two means of the same queries, and the interval of the first less the second."""
+
+    a: float
+    b: float
+    interval: Interval
+
+    @property
+    def value(self) -> float:
+        """The first less the second."""
+        return self.a - self.b
+
+    @property
+    def separable(self) -> bool:
+        """Whether the interval leaves out zero; if not, these queries cannot tell the two apart."""
+        return not self.interval.covers(0)
+
+
+def over_runs(values: Sequence[NDArray], cluster: NDArray, level: float = LEVEL) -> list[Interval]:
+    """Intervals of the mean over several runs (seeds) of values (Q, V) each: other items and other seeds.
+
+    mean ± t(df)⁻¹ · sqrt(I + S),  I = C/(C - 1) · sum_c (sum_(q in c) (x_q - mean))² / Q²  with x the mean over runs,
+    S = var of the runs' means / number of runs,  df = (I + S)² / (I² / (C - 1) + S² / (runs - 1)).
+
+    Source: Liang and Zeger 1986 for I; Satterthwaite 1946 for df.
+    Use when: there are at least two seeds. What seeds and items do together is counted twice: a little too wide.
+    """
+    return differences_over_runs(values, [], cluster, level)
+
+
+def differences_over_runs(
+    a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, level: float = LEVEL
+) -> list[Interval]:
+    """Intervals of the mean over runs a less that over runs b, on the same queries; formulas as `over_runs`."""
+    if len(a) < MIN_RUNS or len(b) == 1:
+        raise InputError(f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to see what a seed does")
+    sides = [
+        np.stack([np.asarray(run, np.float64).reshape(len(cluster), -1) for run in side]) for side in (a, b) if side
     ]
-
-
-def _of_share(same: NDArray, bound: float) -> tuple[float, float]:
-    """Bounds of a share that is 0 or 1 without exception."""
-    return (0.0, bound) if same[0] == 0 else (1 - bound, 1.0)
+    each = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if b else 0)  # (Q, V)
+    centre = each.mean(axis=0)
+    _, place = np.unique(cluster, return_inverse=True)
+    clusters = int(place.max()) + 1
+    apart = np.zeros((clusters, each.shape[1]))
+    np.add.at(apart, place, each - centre)
+    parts = [(clusters / max(1, clusters - 1) * (apart**2).sum(axis=0) / len(each) ** 2, clusters - 1)]
+    parts += [(side.mean(axis=1).var(axis=0, ddof=1) / len(side), len(side) - 1) for side in sides]
+    total = np.sum([part for part, _ in parts], axis=0)
+    below = np.sum([part**2 / max(1, degrees) for part, degrees in parts], axis=0)
+    degrees = np.divide(total**2, below, out=np.ones_like(total), where=below > 0)
+    half = -stdtrit(degrees, (1 - level) / 2) * np.sqrt(total)
+    return [Interval(low, high) for low, high in zip((centre - half).tolist(), (centre + half).tolist(), strict=True)]
