@@ -80,7 +80,7 @@ def test_paired_differences_have_their_nominal_coverage_and_are_narrower_than_un
         first, second = luck < ease, luck < 0.9 * ease  # of the same captions
         found = intervals(first.astype(float) - second, cluster, [(-1.0, 1.0)], draws=600)[0]
         widths.append(
-            found.half / np.hypot(*(intervals(x, cluster, SHARE, draws=600)[0].half for x in (first, second)))
+            found.half / np.linalg.norm([intervals(x, cluster, SHARE, draws=600)[0].half for x in (first, second)])
         )
         return found
 
