@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from triptych.checkpoint import load
     from triptych.contracts import Source
+    from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
     from triptych.recipe import Recipe
     from triptych.search.collection import Collection
@@ -20,13 +21,14 @@ if TYPE_CHECKING:
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Recipe", "Source", "Space", "__version__", "evaluate", "load", "train"]
+__all__ = ["Collection", "Recipe", "Source", "Space", "__version__", "compare", "evaluate", "load", "train"]
 
 _HOMES = {
     "Collection": "triptych.search.collection",
     "Recipe": "triptych.recipe",
     "Source": "triptych.contracts",
     "Space": "triptych.space",
+    "compare": "triptych.evaluation.comparison",
     "evaluate": "triptych.evaluation.evaluate",
     "load": "triptych.checkpoint",
     "train": "triptych.training.loop",

@@ -105,6 +105,16 @@ def test_evaluate_ranks_all_queries_together_when_asked_and_writes_everything(ru
     assert (tmp_path / "out" / "queries.parquet").exists()
 
 
+def test_compare_says_plainly_that_a_run_is_no_better_than_itself(run, world):
+    result = triptych("compare", run, run, "--data", world)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("not separable") >= 18
+    assert "is better" not in result.stdout
+    found = json.loads(triptych("compare", run, run, "--data", world, "--json").stdout)
+    assert len(found) == 6
+    assert {d["verdict"] for c in found for d in c["differences"].values()} == {"not separable"}
+
+
 def test_check_lists_everything_and_exits_2(world, tmp_path):
     clean = triptych("check", world)
     assert clean.returncode == 0

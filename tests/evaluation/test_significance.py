@@ -111,7 +111,7 @@ def test_differences_over_runs_cover_the_truth_where_one_run_each_would_not():
         ease = rng.uniform(0.3, 0.6, 60)
         a, b = ([run_values(rng, cluster, ease - d, 0.05) for _ in range(3)] for d in (0.0, 0.1))
         alone.append(intervals(a[0] - b[0], cluster, [(-1.0, 1.0)], draws=400)[0].covers(0.1))
-        return differences_over_runs(a, b, cluster)[0]
+        return differences_over_runs(b, a, cluster)[0]
 
     assert 0.93 <= coverage(make, 0.1, 600) <= 0.99
     assert np.mean(alone) < 0.85
@@ -128,10 +128,11 @@ def test_where_nothing_varies_the_doubt_is_that_of_so_many_clusters():
 
 
 def test_a_difference_is_separable_only_if_its_interval_leaves_out_zero():
-    assert not Difference(0.5, 0.45, Interval(-0.01, 0.11)).separable
-    assert Difference(0.5, 0.45, Interval(0.01, 0.09)).separable
-    assert Difference(0.4, 0.45, Interval(-0.09, -0.01)).separable
-    assert Difference(0.5, 0.45, Interval(0.0, 0.1)).value == pytest.approx(0.05)
+    assert Difference(0.45, 0.5, Interval(-0.01, 0.11)).verdict() == "not separable"
+    assert Difference(0.45, 0.5, Interval(0.01, 0.09)).verdict() == "B is better"
+    assert Difference(0.45, 0.4, Interval(-0.09, -0.01)).verdict() == "A is better"
+    assert Difference(4.0, 6.0, Interval(1.0, 3.0)).verdict(higher_is_better=False) == "A is better"
+    assert Difference(0.45, 0.5, Interval(0.0, 0.1)).value == pytest.approx(0.05)
 
 
 def test_wrong_arguments_are_named():
@@ -141,5 +142,7 @@ def test_wrong_arguments_are_named():
         resample(np.zeros(3), np.zeros(3), draws=0)
     with pytest.raises(InputError, match="1 and 2 runs; need at least 2 each"):
         differences_over_runs([np.zeros(3)], [np.zeros(3)] * 2, np.zeros(3))
-    with pytest.raises(InputError, match="1 and 0 runs"):
+    with pytest.raises(InputError, match="2 and 1 runs; need at least 2 each"):
+        differences_over_runs([np.zeros(3)] * 2, [np.zeros(3)], np.zeros(3))
+    with pytest.raises(InputError, match="0 and 1 runs"):
         over_runs([np.zeros(3)], np.zeros(3))

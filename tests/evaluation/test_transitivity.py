@@ -1,16 +1,18 @@
 """What two modalities find of each other that never met in training."""
 
+import numpy as np
 import pytest
 
-from triptych.evaluation.retrieval import Retrieval
+from triptych.evaluation.retrieval import Queries, Retrieval
 from triptych.evaluation.transitivity import trained_pairs, transits
 from triptych.recipe import Recipe
 
+NOBODY = Queries(*(np.zeros(0, np.int64) for _ in range(4)), {})
 TRAINED = {frozenset(("image", "text")), frozenset(("image", "audio"))}
 
 
 def direction(query, gallery, recall, chance=0.1):
-    return Retrieval(query, gallery, 10, 100, {"R@10": recall}, {"R@10": chance})
+    return Retrieval(query, gallery, 10, 100, {"R@10": recall}, {"R@10": chance}, NOBODY)
 
 
 def world(text_audio):

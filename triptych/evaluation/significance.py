@@ -100,7 +100,7 @@ def intervals(
 
 @dataclass(frozen=True)
 class Difference:
-    """Two means of the same queries, and the interval of the first less the second."""
+    """Two means over the same queries, and the interval of the second less the first."""
 
     a: float
     b: float
@@ -108,13 +108,19 @@ class Difference:
 
     @property
     def value(self) -> float:
-        """The first less the second."""
-        return self.a - self.b
+        """The second less the first."""
+        return self.b - self.a
 
     @property
     def separable(self) -> bool:
         """Whether the interval leaves out zero; if not, these queries cannot tell the two apart."""
         return not self.interval.covers(0)
+
+    def verdict(self, higher_is_better: bool = True) -> str:
+        """Which of the two is better, or that they are not separable."""
+        if not self.separable:
+            return "not separable"
+        return "B is better" if (self.value > 0) == higher_is_better else "A is better"
 
 
 def over_runs(values: Sequence[NDArray], cluster: NDArray, level: float = LEVEL) -> list[Interval]:
@@ -126,19 +132,17 @@ def over_runs(values: Sequence[NDArray], cluster: NDArray, level: float = LEVEL)
     Source: Liang and Zeger 1986 for I; Satterthwaite 1946 for df.
     Use when: there are at least two seeds. What seeds and items do together is counted twice: a little too wide.
     """
-    return differences_over_runs(values, [], cluster, level)
+    return differences_over_runs([], values, cluster, level)
 
 
 def differences_over_runs(
     a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, level: float = LEVEL
 ) -> list[Interval]:
-    """Intervals of the mean over runs a less that over runs b, on the same queries; formulas as `over_runs`."""
-    if len(a) < MIN_RUNS or len(b) == 1:
+    """Intervals of the mean over runs b less that over runs a, on the same queries; formulas as `over_runs`."""
+    if len(b) < MIN_RUNS or len(a) == 1:
         raise InputError(f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to see what a seed does")
-    sides = [
-        np.stack([np.asarray(run, np.float64).reshape(len(cluster), -1) for run in side]) for side in (a, b) if side
-    ]
-    each = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if b else 0)  # (Q, V)
+    sides = [np.stack([np.reshape(run, (len(cluster), -1)).astype(float) for run in side]) for side in (b, a) if side]
+    each = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if a else 0)  # (Q, V)
     centre = each.mean(axis=0)
     _, place = np.unique(cluster, return_inverse=True)
     clusters = int(place.max()) + 1
