@@ -7,7 +7,8 @@ from triptych.evaluation.retrieval import Queries, Retrieval
 from triptych.evaluation.transitivity import trained_pairs, transits
 from triptych.recipe import Recipe
 
-NOBODY = Queries(*(np.zeros(0, np.int64) for _ in range(4)), {})
+NONE = np.zeros(0, np.int64)
+NOBODY = Queries(NONE, NONE, NONE, NONE, {})
 TRAINED = {frozenset(("image", "text")), frozenset(("image", "audio"))}
 
 
