@@ -13,6 +13,7 @@ BENCHES = [
     "encoders",
     "cache",
     "probe",
+    "retrieval",
 ]
 
 
