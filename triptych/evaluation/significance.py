@@ -68,17 +68,18 @@ def _weights(times: NDArray, draws: int, rng: np.random.Generator) -> Iterator[N
 def intervals(
     values: NDArray,
     cluster: NDArray,
-    limits: Sequence[tuple[float, float]],
+    limits: Sequence[tuple[float, float]] | None = None,
     level: float = LEVEL,
     draws: int = DRAWS,
     seed: int = 0,
 ) -> list[Interval]:
-    """The interval of the mean of each column of values (Q, V), which can be no lower or higher than its limits.
+    """The interval of the mean of each column of values (Q, V), which cannot leave its limits, if there are any.
 
     Percentiles of the resampled means, a little further out than the level says, as few clusters ask for:
     tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)).  Where all values are the same (no hit at all, no query
     that flipped) resampling sees no doubt, so the bound is that of C trials that all ended alike: a share of at most
-    1 - ((1 - level) / 2)^(1/C) of others may have been missed, each as far off as the limits allow.
+    1 - ((1 - level) / 2)^(1/C) of others may have been missed, each as far off as the limits allow. Without limits
+    nothing can be said then, and the interval is a point.
 
     Source: Hesterberg 2015, "What teachers should know about the bootstrap", expanded percentiles; Clopper and Pearson
         1934 for the bound.
@@ -91,10 +92,11 @@ def intervals(
     ends = np.quantile(drawn, [wide, 1 - wide], axis=0)
     missed = 1 - tail ** (1 / clusters)
     found = []
-    for column, (least, most), (low, high) in zip(values.T, limits, ends.T.tolist(), strict=True):
-        if np.ptp(column) == 0:
-            low, high = column[0] - missed * (column[0] - least), column[0] + missed * (most - column[0])
-        found.append(Interval(float(low), float(high)))
+    for i, (low, high) in enumerate(ends.T.tolist()):
+        first = float(values[0, i])
+        if limits and np.ptp(values[:, i]) == 0:
+            low, high = first - missed * (first - limits[i][0]), first + missed * (limits[i][1] - first)
+        found.append(Interval(low, high))
     return found
 
 

@@ -26,7 +26,7 @@ def against_best(hits: Mapping[str, Sequence[Sequence[float]]], what: str) -> li
     said = [f"Best in {what}: **{best}**, {100 * shares[best].mean():.1f}%."]
     for name in order[1:]:
         difference = 100 * (shares[name] - shares[best])
-        found = intervals(difference[:, None], np.arange(len(difference)))[0]
+        found = intervals(difference[:, None], np.arange(len(difference)), [(-100.0, 100.0)])[0]
         verdict = " — not separable" if found.covers(0.0) else ""
         said.append(
             f"{name}: {difference.mean():+.1f} points against it (95%: {found.low:+.1f} to {found.high:+.1f}){verdict}."
