@@ -22,6 +22,7 @@ from triptych.app.cli import (
     index,
     localise,
     recipes,
+    report,
     search,
     study,
     train,
@@ -43,6 +44,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "classify": classify.classify,
     "localise": localise.localise,
     "study": study.study,
+    "report": report.report,
     "index": index.index,
     "search": search.search,
 }

@@ -1,0 +1,56 @@
+"""triptych report"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
+    data: Annotated[
+        Path | None, typer.Option(help="The manifest to measure on; unless given, the one of the run.")
+    ] = None,
+    split: Annotated[
+        str | None, typer.Option(help="Which rows; unless given, the recipe's test split; or 'all'.")
+    ] = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", "-o", help="The HTML file; unless given, RUN-report.html.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Write the numbers beside it, as .json.")] = False,
+    megabytes: Annotated[float, typer.Option(min=0, help="Most that pictures and sounds may take.")] = 12.0,
+    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
+) -> None:
+    """Put a run on one page: recall with intervals, plots, examples to see and hear. One HTML file, no network.
+
+    \b
+    Examples:
+      triptych report runs/trimodal
+      triptych report runs/trimodal --data demo/world/manifest.csv -o trimodal.html --json
+      triptych report runs/trimodal --split novel -o novel.html
+    """
+    from triptych.app import show
+    from triptych.checkpoint import load
+    from triptych.data import manifest
+    from triptych.data.cache import Cache
+    from triptych.errors import UsageError
+    from triptych.files import write_text
+    from triptych.report import findings, page
+
+    recipe = load(run).recipe
+    place = data or (Path(recipe.data.manifest) if recipe.data.manifest else None)
+    if place is None:
+        raise UsageError(f"{run}: its recipe names no manifest; give --data MANIFEST")
+    file = into or run.with_name(f"{run.stem if run.is_file() else run.resolve().name}-report.html")
+    if file.suffix.lower() not in {".html", ".htm"}:
+        raise UsageError(f"{file}: a report is one HTML file; name it {file.with_suffix('.html').name}")
+    table = manifest.read(place, allow_outside or recipe.data.allow_outside)
+    show.left_out(table)
+    found = findings.gather(run, table, split, cache=Cache.default())
+    show.failed(found.evaluation.failures.values())
+    write_text(file, page.html(found, round(megabytes * 1e6)))
+    if as_json:
+        numbers = findings.plain(found)
+        write_text(file.with_suffix(".json"), json.dumps(numbers, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    show.out.print(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB)")
