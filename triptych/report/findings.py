@@ -127,7 +127,7 @@ def temperatures(history: Sequence[dict[str, Any]]) -> dict[frozenset[str], floa
 
 def plain(found: Findings) -> dict[str, Any]:
     """The numbers of a report as JSON can hold them."""
-    return {
+    numbers: dict[str, Any] = {
         "run": str(found.run),
         "space": found.fingerprint,
         "recipe": found.recipe.name,
@@ -144,6 +144,16 @@ def plain(found: Findings) -> dict[str, Any]:
         "failures": {str(source): reason for source, reason in found.evaluation.failures.items()},
         "history": found.history,
     }
+    return _finite(numbers)
+
+
+def _finite(value: Any) -> Any:
+    """The same with null for what is no number: JSON knows no infinity, such as the relative gap of two points."""
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def modalities(found: Findings) -> list[Modality]:

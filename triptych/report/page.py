@@ -10,11 +10,11 @@ from triptych import __version__
 from triptych.report import plots
 from triptych.report.findings import Findings, modalities, temperatures
 from triptych.report.inline import Inliner
-from triptych.report.parts import arrow, example, figure, note, percent, section, table
+from triptych.report.parts import arrow, duo, example, figure, note, percent, section, table
 from triptych.report.parts import plots as grid
 
 PERCENT = "%"
-FEW = 3  # directions to show examples of at once; the others are folded
+OPEN = 2  # directions whose examples are shown at once; the others are folded
 
 
 def html(found: Findings, budget: int | None = None) -> str:
@@ -48,13 +48,13 @@ def html(found: Findings, budget: int | None = None) -> str:
 def _lead(found: Findings) -> str:
     best = max(found.evaluation.directions, key=lambda d: d.recall[10] - d.chance[10])
     worst = min(found.evaluation.directions, key=lambda d: d.recall[10] - d.chance[10])
-    held = f"On {len(found.data.rows)} rows ({escape(found.split)}) of {escape(found.data.path.name)}"
+    held = f"Measured on {len(found.data.rows):,} rows ({escape(found.split)}) of {escape(found.data.path.name)}."
 
     def told(d: plots.Retrieval) -> str:
         return f"{arrow(d.query, d.gallery)} {percent(d.recall[10])}{PERCENT} (chance {percent(d.chance[10])}{PERCENT})"
 
-    least = "" if best is worst else f", the worst {told(worst)}"
-    return f"{held}, the best direction has a right answer among its first ten for {told(best)}{least}."
+    least = "" if best is worst else f"; the weakest direction is {told(worst)}"
+    return f"{held} A right answer is among the first ten for {told(best)} of the queries{least}."
 
 
 def _recall(found: Findings) -> str:
@@ -83,7 +83,10 @@ def _recall(found: Findings) -> str:
     failed = len(found.evaluation.failures)
     return (
         f'<ul class="cards">{cards}</ul>'
-        + grid([figure(plots.recalls(directions, "recalls", said), "Dots: recall. Bars: 95% interval. Ticks: chance.")])
+        + grid(
+            [figure(plots.recalls(directions, "recalls", said), "Dots: recall. Bars: 95% interval. Ticks: chance.")],
+            "single",
+        )
         + table("In %, with 95% intervals; chance is that of R@10.", heads, rows)
         + note(
             "Each caption is a query of its own; any right answer counts; ties count against the space. Intervals come "
@@ -95,7 +98,7 @@ def _recall(found: Findings) -> str:
 
 def _between(d: plots.Retrieval) -> str:
     known = d.interval.get("R@10")
-    return f", 95%: {100 * known.low:.1f}–{100 * known.high:.1f}" if known else ""
+    return f" ({100 * known.low:.1f}–{100 * known.high:.1f})" if known else ""
 
 
 def _untrained(found: Findings, d: plots.Retrieval) -> str:
@@ -127,7 +130,9 @@ def _examples(found: Findings, inline: Inliner) -> str:
     for d, (good, bad) in zip(found.evaluation.directions, found.examples, strict=True):
         shown = "".join(example(one, inline, words) for one in (*good, *bad))
         if shown:
-            parts.append(f'<h3>{arrow(d.query, d.gallery)}</h3><div class="examples">{shown}</div>')
+            state = " open" if len(parts) <= OPEN else ""
+            title = f"<summary><h3>{arrow(d.query, d.gallery)}</h3></summary>"
+            parts.append(f'<details{state}>{title}<div class="examples">{shown}</div></details>')
     return "".join(parts) if len(parts) > 1 else ""
 
 
@@ -225,10 +230,11 @@ def _matches(found: Findings) -> str:
     if not found.squares:
         return ""
     drawn = []
-    for i, square in enumerate(found.squares):
-        one, both = plots.matches(square, f"match{i}")
-        drawn.append(figure(one, f"{square.a} (rows) against {square.b}, temperature {square.temperature:.3g}"))
-        drawn.append(figure(both, "The same scores, matched all at once."))
+    for square in found.squares:
+        one, both = plots.matches(square)
+        drawn.append(
+            duo(one, both, f"{square.a} (rows) and {square.b} (columns), temperature {square.temperature:.3g}")
+        )
     return note(
         "The same few items of two modalities. Softmax asks each row alone, and a hub may be everybody's answer; "
         "a transport plan must use every column as well. Outlined: the right answers."
@@ -296,6 +302,6 @@ def _facts(found: Findings) -> str:
     ]
     return (
         f'<dl class="facts">{listed}</dl>'
-        + table("Encoders", ["modality", "encoder", "", "from", "licence"], encoders, (1, 2, 3, 4))
+        + table("Encoders", ["modality", "encoder", "weights", "from", "licence"], encoders, (1, 2, 3, 4))
         + f"<details><summary>The whole recipe</summary><pre><code>{escape(recipe.text())}</code></pre></details>"
     )

@@ -12,7 +12,7 @@ from triptych.report.examples import Answer, Example
 from triptych.report.inline import Inliner
 
 KIND = {"image": "picture", "audio": "sound", "text": "text"}
-LONG = 300  # characters of a text that are shown
+LONG, SHORT = 300, 90  # characters of a text that are shown, and of a caption below something else
 
 
 def percent(share: float, interval: Interval | tuple[float, float] | None = None) -> str:
@@ -53,6 +53,11 @@ def figure(drawing: str, caption: str = "") -> str:
     return f"<figure>{drawing}{below}</figure>"
 
 
+def duo(one: str, other: str, caption: str) -> str:
+    """Two drawings that are one figure."""
+    return f'<figure><div class="duo">{one}{other}</div><figcaption>{escape(caption)}</figcaption></figure>'
+
+
 def plots(figures: Iterable[str], kind: str = "") -> str:
     """Figures side by side where there is room, else one below the other."""
     return f'<div class="plots {kind}">{"".join(figures)}</div>'
@@ -77,11 +82,12 @@ def item(source: Source, inline: Inliner, words: str = "") -> str:
     moment = "" if source.start is None else f" at {source.start:g} s"
     said = escape(f"{KIND[source.modality]} {name}{moment}{f': {words}' if words else ''}", quote=True)
     address = inline.address(source)
-    below = f'<span class="name">{escape(name + moment)}</span>'
+    caption = f"{words[:SHORT].rstrip()}…" if len(words) > SHORT else words
+    below = f'<span class="name">{escape(name + moment)}</span>' + (f" <span>{escape(caption)}</span>" if words else "")
     if address is None:
         return f'<div class="item">{below}</div>'
     if source.modality == "image":
-        return f'<div class="item"><img src="{address}" alt="{said}" loading="lazy">{below}</div>'
+        return f'<div class="item"><img src="{address}" alt="{said}">{below}</div>'
     return f'<div class="item"><audio controls preload="none" src="{address}" aria-label="{said}"></audio>{below}</div>'
 
 
@@ -100,7 +106,7 @@ def example(shown: Example, inline: Inliner, words: dict[str, str]) -> str:
 
 def _answer(answer: Answer, inline: Inliner, words: dict[str, str]) -> str:
     own = words.get(answer.item.group, "")
-    mark = "✓ right, " if answer.right else ""
+    mark = "✓ " if answer.right else ""
     kind = ' class="right"' if answer.right else ""
     shown = item(answer.item.source, inline, own)
     return f'<li{kind}><span class="rank">{mark}rank {answer.rank} · {answer.score:.3f}</span>{shown}</li>'

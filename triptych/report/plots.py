@@ -14,12 +14,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import LineCollection
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from triptych.evaluation.retrieval import CUTS, Retrieval
+from triptych.evaluation.retrieval import CUTS, Retrieval, chance
 from triptych.report.layouts import Points, Square
 
 INK = "#010203"  # no other line has this colour: in the page it becomes the colour of the text
@@ -48,6 +47,7 @@ STYLE: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
+FAINT = 0.01  # a share below this is not drawn
 BINS = ((1, 1), (2, 5), (6, 10), (11, 50), (51, 100), (101, None))
 
 
@@ -80,7 +80,7 @@ def svg(figure: Figure, name: str, said: str) -> str:
 
 def curves(history: Sequence[Mapping[str, Any]], names: Sequence[str], name: str, title: str, said: str) -> str:
     """Some logged numbers over the epochs."""
-    with _drawing() as (figure, axes):
+    with _drawing(3.6, 2.4 + 0.16 * (len(names) if len(names) > 1 else 0)) as (figure, axes):
         for i, key in enumerate(names):
             points = [(entry.get("epoch", n), entry[key]) for n, entry in enumerate(history, 1) if key in entry]
             x, y = zip(*points, strict=True)
@@ -91,7 +91,7 @@ def curves(history: Sequence[Mapping[str, Any]], names: Sequence[str], name: str
         axes.grid(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(names) > 1:
-            axes.legend(loc="best")
+            figure.legend(loc="outside lower left", ncols=1 if max(map(len, names)) > 24 else 2, fontsize=8)
         return svg(figure, name, said)
 
 
@@ -125,10 +125,10 @@ def ranks(direction: Retrieval, name: str, said: str) -> str:
     bins = [(low, min(high or items, items)) for low, high in BINS if low <= items]
     shares = [100 * float(((rank >= low) & (rank <= high)).mean()) for low, high in bins]
     guessed = [100 * share for share in guessed_shares(items, direction.each.right, bins)]
-    with _drawing(3.2, 2.2) as (figure, axes):
+    with _drawing(3.6, 2.2) as (figure, axes):
         axes.bar(range(len(bins)), shares, width=0.78, color=COLOUR[direction.gallery])
         axes.bar(range(len(bins)), guessed, width=0.78, fill=False, edgecolor=INK, linewidth=1.1, linestyle=(0, (2, 2)))
-        axes.set_xticks(range(len(bins)), [f"{low}" if low == high else f"{low}–{high}" for low, high in bins])
+        axes.set_xticks(range(len(bins)), [_between(low, high, items) for low, high in bins])
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(f"{direction.query} → {direction.gallery}")
         axes.set_ylabel("% of queries")
@@ -136,10 +136,13 @@ def ranks(direction: Retrieval, name: str, said: str) -> str:
         return svg(figure, name, said)
 
 
+def _between(low: int, high: int, items: int) -> str:
+    """A span of ranks in few letters."""
+    return f"{low}" if low == high else f"{low}+" if high == items else f"{low}–{high}"
+
+
 def guessed_shares(items: int, right: NDArray, bins: Sequence[tuple[int, int]]) -> list[float]:
     """How often a random order has the best of `right` answers between two ranks."""
-    from triptych.evaluation.retrieval import chance
-
     kinds, times = np.unique(right, return_counts=True)
 
     def within(k: int) -> float:
@@ -170,38 +173,30 @@ def scatter(points: Points, name: str, said: str, lines: bool = True, middles: b
         return svg(figure, name, said)
 
 
-def square(values: NDArray, title: str, name: str, said: str) -> str:
+def square(values: NDArray, title: str, said: str) -> str:
     """A small matrix of shares: the fuller a cell, the more of its row is there; right answers are outlined."""
-    clear = LinearSegmentedColormap.from_list("clear", [(*to_rgb(SERIES[0]), 0.04), (*to_rgb(SERIES[0]), 1.0)])
-    n = len(values)
-    with _drawing(2.6, 2.75) as (figure, axes):
-        for i in range(n):
-            for j in range(n):
-                axes.add_patch(_cell(j, i, facecolor=clear(float(min(1.0, values[i, j]))), linewidth=0))
-            axes.add_patch(_cell(i, i, fill=False, edgecolor=SERIES[1], linewidth=1.1))
-        axes.set_xlim(0, n)
-        axes.set_ylim(n, 0)
-        axes.set_aspect("equal")
-        axes.set_xticks([])
-        axes.set_yticks([])
-        axes.spines[:].set_visible(False)
-        axes.set_title(title)
-        return svg(figure, name, said)
+    n, step, top = len(values), 10, 16
+    cells = [f'<rect y="{top}" width="{n * step}" height="{n * step}" fill="currentColor" fill-opacity="0.05"/>']
+    for i in range(n):
+        for j in range(n):
+            if values[i, j] >= FAINT:
+                place = f'x="{j * step}" y="{top + i * step}" width="{step}" height="{step}"'
+                cells.append(f'<rect {place} fill="{SERIES[0]}" fill-opacity="{min(1.0, values[i, j]):.2f}"/>')
+        inside = f'x="{i * step + 0.5}" y="{top + i * step + 0.5}" width="{step - 1}" height="{step - 1}"'
+        cells.append(f'<rect {inside} fill="none" stroke="{SERIES[1]}"/>')
+    # Written by hand: hundreds of rectangles take matplotlib longer than all other drawings together.
+    opening = f'<svg viewBox="0 0 {n * step} {n * step + top}" role="img" aria-label="{escape(said, quote=True)}">'
+    words = f'<text y="10" font-size="10" fill="currentColor">{escape(title)}</text>'
+    return f"{opening}{words}{''.join(cells)}</svg>"
 
 
-def _cell(x: int, y: int, **look: Any) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, **look)
-
-
-def matches(found: Square, name: str) -> tuple[str, str]:
+def matches(found: Square) -> tuple[str, str]:
     """Softmax and plan of one pair of modalities, side by side."""
     n = len(found.softmax)
     first = int((found.softmax.argmax(1) == np.arange(n)).sum())
     both = int((found.plan.argmax(1) == np.arange(n)).sum())
     said = f"{found.a} against {found.b}, {n} of each: "
     return (
-        square(found.softmax, f"softmax: {first} of {n} right", f"{name}s", f"{said}softmax, {first} of {n} right"),
-        square(found.plan, f"transport: {both} of {n} right", f"{name}t", f"{said}transport plan, {both} of {n} right"),
+        square(found.softmax, f"softmax: {first} of {n} right", f"{said}softmax, {first} of {n} right"),
+        square(found.plan, f"transport: {both} of {n} right", f"{said}transport plan, {both} of {n} right"),
     )
