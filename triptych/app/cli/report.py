@@ -42,7 +42,9 @@ def report(
     place = data or (Path(recipe.data.manifest) if recipe.data.manifest else None)
     if place is None:
         raise UsageError(f"{run}: its recipe names no manifest; give --data MANIFEST")
-    file = into or run.with_name(f"{run.stem if run.is_file() else run.resolve().name}-report.html")
+    # Beside the run, not in it: a run folder holds nothing else. A ready-made space has no folder of its own.
+    beside = run.resolve() if run.exists() else Path(run.name)
+    file = into or beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
     if file.suffix.lower() not in {".html", ".htm"}:
         raise UsageError(f"{file}: a report is one HTML file; name it {file.with_suffix('.html').name}")
     table = manifest.read(place, allow_outside or recipe.data.allow_outside)
