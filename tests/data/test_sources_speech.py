@@ -130,3 +130,10 @@ def test_the_manifest_that_is_read_is_never_replaced(tmp_path):
     with pytest.raises(UsageError, match="choose another name"):
         speech.speak(source.path, source.path, show=False)
     assert source.path.read_bytes() == before
+
+
+def test_only_so_many_captions_of_each_row(program, captions, tmp_path):
+    made, _ = speech.speak(captions, tmp_path / "spoken.csv", program, each=1, show=False)
+    assert [row.texts[0] for row in manifest.read(made.path).rows] == [CAPTIONS[0], "a dog barks"]
+    with pytest.raises(UsageError, match="--each -1"):
+        speech.speak(captions, tmp_path / "none.csv", program, each=-1, show=False)

@@ -76,16 +76,18 @@ def speak(
     program: str | None = None,
     voices: Sequence[str] = (),
     workers: int = 2,
+    each: int = 0,
     allow_outside: bool = False,
     show: bool = True,
 ) -> tuple[Made, Draft]:
     """A new manifest with a row for each caption: its speech, its words, and the picture and group of its row.
 
     A hash of row and caption chooses the voice; a hash of words, voice and group names the file: run again, whatever is
-    there is kept, so an interrupted run goes on. Rows' own sounds stay behind, as a row has one.
+    there is kept, so an interrupted run goes on. Rows' own sounds stay behind, as a row has one. `each`: only so many
+    captions of a row, from the first; 0 = all.
     """
-    if workers < 1:
-        raise UsageError(f"--workers {workers}: at least 1")
+    if workers < 1 or each < 0:
+        raise UsageError(f"--workers {workers} --each {each}: at least one program, and no fewer captions than none")
     output = check_output(output)
     table = manifest.read(source, allow_outside)
     if output.resolve() == table.path.resolve():
@@ -93,14 +95,14 @@ def speak(
     name, path, chosen = _find(program, voices)
     room = output.with_name(f"{output.stem}_speech").absolute()
     left_out: Counter[str] = Counter({"rows with an error": table.counts.unusable})
-    planned = [item for row in table.rows for item in _readings(row, name, chosen, room, left_out)]
+    planned = [item for row in table.rows for item in _readings(row, name, chosen, room, each, left_out)]
     tasks = {item.files["audio"]: (voice, item.texts[0]) for item, voice in planned}
     failures = _speak_all(PROGRAMS[name], path, tasks, room, workers, show)
     left_out["captions the program could not speak"] += sum(item.files["audio"] in failures for item, _ in planned)
     items = [item for item, _ in planned if item.files["audio"] not in failures]
     notes = [f"first failure: {next(iter(failures.values()))}"] if failures else []
     draft = Draft(items, left_out, notes)
-    options = {"manifest": table.path.name, "program": name, "voices": list(chosen)}
+    options = {"manifest": table.path.name, "program": name, "voices": list(chosen)} | ({"each": each} if each else {})
     return write(draft, output, Origin("speak", options, licence_of(table.path))), draft
 
 
@@ -131,7 +133,7 @@ def _listing(name: str) -> str:
 
 
 def _readings(
-    row: Row, program: str, voices: Sequence[str], room: Path, left_out: Counter[str]
+    row: Row, program: str, voices: Sequence[str], room: Path, each: int, left_out: Counter[str]
 ) -> Iterable[tuple[Item, str]]:
     """One item for each caption of a row that can be spoken, with its voice."""
     if not row.texts:
@@ -145,7 +147,7 @@ def _readings(
         kept["image"] = row.image
     if row.video:
         kept["video"] = row.video
-    for number, text in enumerate(captions(*row.texts), start=1):
+    for number, text in enumerate(captions(*row.texts)[: each or None], start=1):
         if len(text) > LONGEST or not any(character.isalnum() for character in text):
             left_out["captions that are too long or have nothing to say"] += 1
             continue

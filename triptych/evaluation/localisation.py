@@ -65,6 +65,8 @@ def localise(space: Space, folder: Path, split: str = "test", show: bool = True)
     truths = [truth for truth in read_truth(folder) if truth.split == split]
     if not truths:
         raise UsageError(f"{folder}: no scene of its truth is of split {split!r}")
+    if not (folder / "images").is_dir():
+        raise UsageError(f"{folder}: has no pictures, only films, whose things move; make a world without --films")
     shape = image.load(Path(_sources(folder, truths[0], "image")[0].content)).size
     items: dict[Modality, dict[Source, Features]] = {
         modality: _embedded(space, folder, truths, modality, show) for modality in space.modalities

@@ -34,6 +34,7 @@ Text = Annotated[str | None, _option("hf: the columns with captions, with commas
 Program = Annotated[str | None, _option("espeak-ng or flite.", "speak")]
 Voices = Annotated[str | None, _option("The program's voices, with commas.", "speak")]
 Workers = Annotated[int | None, _option("Programs at once; 2 unless given.", "speak")]
+Each = Annotated[int | None, _option("Only so many captions of each row; all unless given.", "speak")]
 Share = Annotated[float | None, _option("Share of the rows that get something of another row.", "damage")]
 Kind = Annotated[str | None, _option("Whose: random; category (same label); similar (close captions).", "damage")]
 What = Annotated[str | None, _option("What: text (unless given), image or audio.", "damage")]
@@ -59,6 +60,7 @@ def data(
     program: Program = None,
     voices: Voices = None,
     workers: Workers = None,
+    each: Each = None,
     share: Share = None,
     kind: Kind = None,
     modality: What = None,
@@ -87,7 +89,7 @@ def data(
     of_sources = _given(
         fold=fold, classes=classes, captions=captions, language=language, sounds=sounds, splits=splits, text=text
     )
-    of_speak = _given(program=program, voices=voices, workers=workers)
+    of_speak = _given(program=program, voices=voices, workers=workers, each=each)
     of_damage = _given(share=share, kind=kind, modality=modality, split=split, seed=seed)
     outside = _given(allow_outside=allow_outside or None)
     if source is None or every:

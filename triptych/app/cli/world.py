@@ -21,6 +21,7 @@ def world(
     captions: Annotated[int, typer.Option(help="Captions for each scene.")] = 5,
     size: Annotated[int, typer.Option(help="Pixels along a picture's side.")] = 64,
     seconds: Annotated[float, typer.Option(help="Length of a sound.")] = 2.0,
+    films: Annotated[bool, typer.Option("--films", help="Films whose things hop while they sound (mp4).")] = False,
 ) -> None:
     """Make a small world: pictures, sounds and captions whose true answers are known.
 
@@ -28,6 +29,7 @@ def world(
     Examples:
       triptych world demo/world
       triptych world noisy --scenes 5000 --noise 0.4 --noise-kind category
+      triptych world moving --films --scenes 1000
       triptych world large --size 128 --seconds 5 --actors 3 --difficulty hard
     """
     from triptych.app.show import out
@@ -44,6 +46,7 @@ def world(
         captions=captions,
         size=size,
         seconds=seconds,
+        films=films,
     )
     with progress("making scenes", settings.scenes) as bar:
         manifest = make(settings, folder, progress=lambda done, _: bar.advance(done - bar.done))

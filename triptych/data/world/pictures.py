@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,7 @@ TONES: dict[str, tuple[Colour, float]] = {  # what an actor's colour is mixed wi
     "pale": ((255, 255, 255), 0.55),
     "light": ((255, 255, 255), 0.78),
 }
+HOP = 1 / 16  # of the picture
 FINE = 4  # pixels are drawn this many times finer and averaged, for smooth edges
 
 
@@ -153,12 +155,15 @@ LAYOUTS: dict[int, tuple[tuple[Point, ...], ...]] = {
 
 
 def draw(
-    scene: Scene, size: int, jitter: float, noise: float, rng: np.random.Generator
+    scene: Scene, size: int, jitter: float, noise: float, rng: np.random.Generator, hopping: Sequence[bool] = ()
 ) -> tuple[Image.Image, list[list[Box]]]:
-    """The picture of a scene, and for each actor the boxes of its copies."""
+    """The picture of a scene, and for each actor the boxes of its copies; those that hop are off their place."""
     canvas = Image.new("RGB", (size * FINE, size * FINE), SHADES[scene.shade])
     pen = ImageDraw.Draw(canvas)
-    boxes = [_draw_actor(pen, actor, size, jitter, rng) for actor in scene.actors]
+    boxes = [
+        _draw_actor(pen, actor, size, jitter, rng, hops=bool(hopping) and hopping[place])
+        for place, actor in enumerate(scene.actors)
+    ]
     pixels = np.asarray(canvas.reduce(FINE), dtype=np.float32)
     # a little light from above keeps the background from being one exact value
     pixels = pixels * np.linspace(1.015, 0.965, size, dtype=np.float32)[:, None, None]
@@ -167,7 +172,7 @@ def draw(
 
 
 def _draw_actor(
-    pen: ImageDraw.ImageDraw, actor: Actor, size: int, jitter: float, rng: np.random.Generator
+    pen: ImageDraw.ImageDraw, actor: Actor, size: int, jitter: float, rng: np.random.Generator, hops: bool
 ) -> list[Box]:
     cell = size / 3
     layout = pick(LAYOUTS[actor.count], rng)
@@ -179,6 +184,8 @@ def _draw_actor(
     shift = slack * jitter * rng.uniform(-1, 1, size=2)
     column, row = FACTORS["side"].values.index(actor.side), FACTORS["height"].values.index(actor.height)
     middle_x, middle_y = (column + 0.5) * cell + shift[0], (2.5 - row) * cell + shift[1]
+    if hops:
+        middle_y += size * HOP if actor.height == "high" else -size * HOP  # what is high has no room above
     mirrored = bool(rng.random() < 0.5)
     boxes = []
     for across, down in layout:

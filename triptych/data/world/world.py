@@ -12,6 +12,7 @@ import os
 import shutil
 import wave
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import numpy as np
 
 from triptych.data import noise
+from triptych.data.world import films
 from triptych.data.world.pictures import draw
 from triptych.data.world.scenes import THINGS, HeldOut, assign_splits, hold_out, sample_scene
 from triptych.data.world.sounds import RATE, play
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 VERSION = 1  # raise it when the same settings give other files
 MANIFEST, SETTINGS, SWAPS = "manifest.csv", "world.json", "swaps.csv"
+FILES = {"image": "images/{}.png", "audio": "sounds/{}.wav"}
 Difficulty = Literal["easy", "medium", "hard"]
 
 
@@ -75,6 +78,7 @@ class World:
     noise: float = 0.0  # share of the train rows that are given the content of another row
     noise_kind: noise.Kind = "random"
     noise_modality: Modality = "text"
+    films: bool = False  # films in place of pictures and sounds
 
     def __post_init__(self) -> None:
         for name, (kind, low, high) in RANGES.items():
@@ -84,6 +88,8 @@ class World:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise UsageError(unknown(name.replace("_", " "), str(getattr(self, name)), known))
+        if self.films and self.noise and self.noise_modality != "text":
+            raise UsageError(f"noise_modality is {self.noise_modality}; of films only the text can be swapped")
         if self.things < self.actors:
             raise UsageError(
                 f"things is {self.things} and actors is {self.actors}; allowed: at least one thing an actor"
@@ -167,7 +173,7 @@ def make(world: World, folder: Path, progress: Callable[[int, int], None] | None
     folder = folder.resolve()
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        for kind in ("images", "sounds"):
+        for kind in ("films",) if world.films else ("images", "sounds"):
             (part / kind).mkdir(parents=True)
         _fill(world, part, progress)
         if folder.is_dir():
@@ -202,15 +208,21 @@ def _make_scene(world: World, held_out: HeldOut, split: str, index: int, folder:
     rng = np.random.default_rng([world.seed, index])
     knobs, name = world.knobs, f"{index:06d}"
     scene = sample_scene(THINGS[: world.things], world.actors, held_out, split == "novel", rng)
+    still = deepcopy(rng)
     picture, boxes = draw(scene, world.size, knobs.jitter, knobs.picture_noise, rng)
     sound, notes = play(scene, world.seconds, knobs.jitter, knobs.sound_noise, rng)
     told = describe(scene, world.captions, knobs.vagueness, rng)
-    picture.save(folder / f"images/{name}.png", compress_level=1)
-    with wave.open(str(folder / f"sounds/{name}.wav"), "wb") as file:  # soundfile would wait for the disk at each file
-        file.setparams((1, 2, RATE, len(sound), "NONE", ""))
-        file.writeframes(sound.astype("<i2").tobytes())
-    row = {"id": name, "image": f"images/{name}.png", "audio": f"sounds/{name}.wav", **_caption_cells(told)}
-    row |= {"split": split, "label": scene.actors[0].thing}
+    files = {"video": "films/{}.mp4"} if world.films else FILES
+    files = {column: path.format(name) for column, path in files.items()}
+    if world.films:
+        frames = films.shoot(scene, world.size, knobs.jitter, knobs.picture_noise, notes, world.seconds, still)
+        films.save(folder / files["video"], frames, sound)
+    else:
+        picture.save(folder / files["image"], compress_level=1)
+        with wave.open(str(folder / files["audio"]), "wb") as file:  # soundfile would wait for the disk at each file
+            file.setparams((1, 2, RATE, len(sound), "NONE", ""))
+            file.writeframes(sound.astype("<i2").tobytes())
+    row = {"id": name, **files, **_caption_cells(told), "split": split, "label": scene.actors[0].thing}
     return truth_line(name, split, scene, boxes, notes, told), row
 
 
@@ -232,7 +244,8 @@ def _damage(world: World, rows: list[dict[str, str]], folder: Path) -> list[dict
 def _describe_settings(world: World) -> dict[str, object]:
     return {
         "version": VERSION,
-        "settings": asdict(world),
+        # A world without films is what it was before there were any.
+        "settings": {name: value for name, value in asdict(world).items() if name != "films" or value},
         "difficulty": asdict(world.knobs),
         "splits": world.split_counts,
         "held_out": asdict(world.held_out_combinations),
