@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from bench.results.contrastive import ALIGN_UNIFORM, CLAP, SIGLIP, WANG_CONTRASTIVE
+from bench.results.grounding import DAMSM, DAVENET, SHRE, VIDEO
 from bench.results.plan import Page
 
-PAGES: dict[str, Page] = {page.recipe: page for page in (CLAP, SIGLIP, ALIGN_UNIFORM, WANG_CONTRASTIVE)}
+PAGES: dict[str, Page] = {
+    page.recipe: page for page in (CLAP, SIGLIP, ALIGN_UNIFORM, WANG_CONTRASTIVE, DAMSM, DAVENET, SHRE, VIDEO)
+}

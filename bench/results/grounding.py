@@ -1,0 +1,213 @@
+"""The recipes that say where and when, or go by way of pictures: damsm, davenet, shre, video."""
+
+from __future__ import annotations
+
+from bench.results.plan import COST, EVALUATE, HOME, Column, Found, Page, Row, Table, recall, recalls
+
+IMAGE, AUDIO, TEXT = (
+    "space.encoders.image={name='image_cnn', width=64}",
+    "space.encoders.audio={name='audio_cnn', width=64, mels=32}",
+    "space.encoders.text={name='text_transformer', width=64}",
+)
+SPEECH = "space.encoders.audio={name='speech_cnn', width=128}"
+LOCALISE = ("triptych", "localise", "{run}", "--world", f"{HOME}/data/world", "--json")
+BOTH = {"recall": EVALUATE, "places": LOCALISE}
+
+
+def located(query: str, gallery: str, about: str = "all") -> list[Column]:
+    """Where the heat falls, as `triptych localise --json` prints it."""
+
+    def column(title: str, name: str, headline: bool = False) -> Column:
+        def read(found: Found) -> float:
+            rows = found["places"]
+            one = next(r for r in rows if (r["query"], r["gallery"], r["about"]) == (query, gallery, about))
+            return 100 * one[name]
+
+        return Column(title, read, headline=headline)
+
+    words = "" if about == "all" else f" ({about})"
+    return [
+        column(f"{query} → {gallery}{words}: hottest part on it", "hit", headline=True),
+        column("chance", "hit_chance"),
+        column("heat inside it", "mass"),
+        column("chance", "mass_chance"),
+        column("told apart (chance 50)", "apart"),
+    ]
+
+
+def lift(query: str, gallery: str, measure: str = "recall") -> Column:
+    """R@10 as a multiple of chance on the same items."""
+
+    def read(found: Found) -> float:
+        one = next(d for d in found[measure] if (d["query"], d["gallery"]) == (query, gallery))
+        return one["recall"]["10"] / one["chance"]["10"]
+
+    return Column(f"{query} → {gallery} R@10 ÷ chance", read, headline=True)
+
+
+def on_the_world(recipe: str, label: str, *changes: str, **more: object) -> Row:
+    """A recipe with small encoders from scratch, on the made world."""
+    small = {"damsm": (IMAGE, TEXT), "davenet": (IMAGE, AUDIO), "shre": (IMAGE, AUDIO, TEXT)}[recipe]
+    return Row(label, recipe, ("world",), (*small, "space.width=64", *changes), **{"measures": BOTH, **more})
+
+
+WORLD = (
+    "2,000 made scenes with one or two things each (300 of them test), encoders of width 64 from scratch; pictures are "
+    "8 × 8 regions. Asked of every word that speaks of something visible, or of everything that sounds: is the hottest "
+    "region on the right thing, how much of the heat lies inside its box, and, where there are two things, is the "
+    "right one hotter? Chance is what even heat would give."
+)
+
+DAMSM = Page(
+    "damsm",
+    "Words look for their regions by attention, sentences for their pictures by cosine; both are contrasted.",
+    [
+        Table(
+            "Flickr8k",
+            [*recalls("text", "image"), *recalls("image", "text"), *COST],
+            [Row("as it comes", "damsm", ("flickr8k",), headline=True)],
+            "7 × 7 regions of EfficientNet-lite0 and the word pieces of MiniLM, both frozen; 1,000 test photographs.",
+        ),
+        Table(
+            "The made world",
+            [
+                recall("text", "image", 10),
+                *located("text", "image"),
+                located("text", "image", "thing")[0],
+                located("text", "image", "colour")[0],
+                *COST,
+            ],
+            [
+                on_the_world("damsm", "words and sentences", "training.epochs=20", headline=True),
+                on_the_world(
+                    "damsm", "sentences alone (cosine)", "training.epochs=20", "space.similarity={name='cosine'}"
+                ),
+            ],
+            WORLD,
+        ),
+    ],
+)
+
+KINDS = ("misa", "sisa", "sima")
+
+DAVENET = Page(
+    "davenet",
+    "Pictures and speech by matchmaps: every region against every frame, boiled down to one score in three ways.",
+    [
+        Table(
+            "GCompris: pictures and human voices",
+            [*recalls("audio", "image"), *recalls("image", "audio"), *COST],
+            [
+                Row(kind, "davenet", ("gcompris",), (f"space.similarity.kind={kind}", SPEECH), headline=kind == "misa")
+                for kind in KINDS
+            ],
+            "One spoken word a picture: 743 to learn from, 243 to be tested on, none of which is heard in training.",
+        ),
+        Table(
+            "Flickr8k and made speech",
+            [*recalls("audio", "image"), *recalls("image", "audio"), *COST],
+            [
+                Row(
+                    "misa",
+                    "davenet",
+                    ("flickr8k-spoken",),
+                    (SPEECH, "training.epochs=10", "training.validate=5"),
+                    headline=True,
+                )
+            ],
+            "The first caption of each photograph, read aloud by espeak-ng in six voices.",
+        ),
+        Table(
+            "The made world",
+            [recall("audio", "image", 10), *located("audio", "image"), *located("image", "audio")[::4], *COST],
+            [
+                on_the_world(
+                    "davenet",
+                    kind,
+                    f"space.similarity.kind={kind}",
+                    "training.epochs=20",
+                    "training.validate=5",
+                    headline=kind == "misa",
+                )
+                for kind in KINDS
+            ],
+            WORLD,
+        ),
+    ],
+)
+
+WITHOUT = {
+    "distillation and ranking": (),
+    "without distillation": ("objectives.0.weight=0.0",),
+    "without ranking": ("objectives.1.weight=0.0",),
+}
+
+SHRE = Page(
+    "shre",
+    "Pictures teach words and sounds. No loss ever sees a text beside a sound: they meet only through pictures.",
+    [
+        Table(
+            "Flickr8k and made speech",
+            [
+                lift("text", "audio"),
+                recall("text", "audio", 10),
+                recall("audio", "text", 10),
+                recall("text", "image", 10),
+                recall("audio", "image", 10),
+                *COST,
+            ],
+            [
+                Row(label, "shre", ("flickr8k-spoken",), (SPEECH, "training.epochs=10", *changes), headline=not changes)
+                for label, changes in WITHOUT.items()
+            ],
+            "The first caption of each photograph, as text and read aloud by espeak-ng; teacher EfficientNet-lite0.",
+        ),
+        Table(
+            "The made world",
+            [
+                lift("text", "audio"),
+                recall("text", "audio", 10),
+                recall("audio", "text", 10),
+                recall("text", "image", 10),
+                recall("audio", "image", 10),
+                *COST,
+            ],
+            [
+                on_the_world(
+                    "shre",
+                    label,
+                    "space.shared=128",
+                    "objectives.0.width=64",
+                    "training.epochs=20",
+                    *changes,
+                    measures={"recall": EVALUATE},
+                    seeds=(0, 1, 2) if not changes else (0,),
+                    headline=not changes,
+                )
+                for label, changes in WITHOUT.items()
+            ],
+            "2,000 made scenes; what a text and a sound share there is thing, count and height. Encoders from scratch.",
+        ),
+    ],
+)
+
+VIDEO = Page(
+    "video",
+    "Pictures and sounds of films find each other: the frame in the middle of a film and all that is heard in it.",
+    [
+        Table(
+            "Made films",
+            [*recalls("image", "audio"), *recalls("audio", "image"), *COST],
+            [
+                Row(
+                    "small encoders from scratch",
+                    "video",
+                    ("films",),
+                    (IMAGE, AUDIO, "space.width=64", "training.epochs=20", "training.batch=32", "training.patience=0"),
+                    headline=True,
+                )
+            ],
+            "1,000 films of two seconds, in which things hop while they sound (150 of them test).",
+        )
+    ],
+)
