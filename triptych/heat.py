@@ -17,7 +17,7 @@ from triptych.space import Space
 class Heat:
     """Two items, a before b in the order of MODALITIES; how much their parts speak for each other, and their places.
 
-    The scale is the similarity's own: attention over regions, dot products of a matchmap, or shares of the score.
+    The scale is the similarity's own: shares of each word's fit, dot products of a matchmap, or shares of the score.
     """
 
     a: Source

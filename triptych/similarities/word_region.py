@@ -52,7 +52,12 @@ class WordRegion(Similarity):
         return scores / self.sharpness if self.power else scores  # (N, M)
 
     def heat(self, a: Features, b: Features) -> Tensor:
-        return self.attention_maps(a, b).transpose(1, 2)  # (N, R, T), each real word's column sums to 1
+        # Not the attention itself: a region that no word fits may still draw much of it. A word's column sums to cos_t.
+        weights, words = self.attention_maps(a, b), _clean(b.parts, b.mask)
+        regions = _clean(a.parts, a.mask)
+        lengths = torch.linalg.vector_norm(weights @ regions, dim=2) * torch.linalg.vector_norm(words, dim=2)
+        shares = weights * (words @ regions.transpose(1, 2)) / lengths.clamp_min(SHORTEST).unsqueeze(2)
+        return shares.transpose(1, 2)  # (N, R, T)
 
     def query(self, a: Features) -> Tensor:
         return F.normalize(a.embedding, dim=1)  # (N, D)
