@@ -24,6 +24,7 @@ from triptych.app.cli import (
     recipes,
     report,
     search,
+    serve,
     study,
     train,
     world,
@@ -47,6 +48,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "report": report.report,
     "index": index.index,
     "search": search.search,
+    "serve": serve.serve,
 }
 
 INTERRUPTED = 130  # the exit code typer gives for Ctrl-C
@@ -61,7 +63,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for name, command in COMMANDS.items():
-    app.command(name, no_args_is_help=name not in {"cache", "data", "demo", "encoders", "recipes", "study"})(command)
+    bare = name in {"cache", "data", "demo", "encoders", "recipes", "serve", "study"}
+    app.command(name, no_args_is_help=not bare)(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,105 @@
+"""One small collection for all tests of the server, and servers that really listen."""
+
+import shutil
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from tests.app.server.asking import SEARCH, WORDS
+from triptych.app.server import application, bound
+from triptych.data import manifest
+from triptych.search.collection import Collection
+from triptych.search.items import items_of
+
+
+@contextmanager
+def listening(app):
+    """The address of a server that runs on a thread of its own while the block lasts."""
+    with bound("127.0.0.1", 0) as at:
+        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield f"http://127.0.0.1:{at.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_uploads(tmp_path_factory):
+    """Another test process may be uploading as well: what is left of uploads is looked for in a folder of our own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("uploads")))
+        yield
+
+
+@pytest.fixture(scope="session")
+def files(world, tmp_path_factory):
+    """A copy of the world's manifest, pictures and sounds that tests of the server may look at, not change."""
+    folder = tmp_path_factory.mktemp("served") / "world"
+    shutil.copytree(world.parent, folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def collection(run, files, tmp_path_factory):
+    """Everything of 80 scenes."""
+    made = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run)
+    made.index(items_of(manifest.read(files / "manifest.csv").rows, made.space), files / "manifest.csv", show=False)
+    return made
+
+
+@pytest.fixture(scope="session")
+def review(tmp_path_factory):
+    """A folder as an audit leaves it, with a secret beside it."""
+    folder = tmp_path_factory.mktemp("audited") / "review"
+    folder.mkdir()
+    (folder / "index.html").write_text("<!doctype html><title>review</title><h1>the review</h1>")
+    (folder / ".hidden").write_text("hidden")
+    (folder.parent / "secret.txt").write_text("the secret")
+    (folder / "way-out.txt").symlink_to(folder.parent / "secret.txt")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def address(collection, review):
+    """A server on this machine alone."""
+    report = review.parent / "report.html"
+    report.write_text("<!doctype html><title>report</title><h1>the report</h1>")
+    with listening(application(collection, report=report, review=review)) as where:
+        yield where
+
+
+@pytest.fixture(scope="session")
+def client(address):
+    """Asks that server."""
+    with httpx.Client(base_url=address, timeout=30) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def ids(client):
+    """An id of each modality."""
+    found = {}
+    for modality in ("image", "audio", "text"):
+        answer = client.post("/v1/search", json={"parts": [{"text": "a bell rings"}], "want": [modality], "k": 1})
+        found[modality] = answer.json()["hits"][0]["id"]
+    return found
+
+
+@pytest.fixture
+def still_well(client):
+    """After an attack the server answers as before, and has kept nothing."""
+    yield
+    assert client.post(SEARCH, json=WORDS).status_code == 200
+    assert not list(Path(tempfile.gettempdir()).glob("triptych-upload-*"))

@@ -1,0 +1,218 @@
+"""Hostile paths and files: each is refused with a clear text that names it, and the server goes on."""
+
+import io
+import re
+import shutil
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from tests.app.server.asking import SEARCH, raw, refused, upload
+from tests.app.server.conftest import listening
+from triptych.app.server import application
+from triptych.app.server.limits import Limits
+
+pytestmark = pytest.mark.usefixtures("still_well")
+
+
+def png_header(width: int, height: int, rest: bytes = b"") -> bytes:
+    """A PNG that claims a size; its data is a few bytes that would unpack to nothing."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + rest
+        + chunk(b"IDAT", zlib.compress(b"\0" * 100))
+        + chunk(b"IEND", b"")
+    )
+
+
+# 1–12: paths and names
+STRANGE_IDS = [
+    "..%2F..%2F..%2Fetc%2Fpasswd",
+    "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+    "..%5c..%5cwindows%5cwin.ini",
+    "%00",
+    "0123456789abcde%00",
+    "'%20OR%20'1'='1",
+    "0123456789ABCDEF",
+    "0" * 4000,
+    "0123456789abcdef%0d%0aSet-Cookie:%20a=b",
+    "file:%2F%2F%2Fetc%2Fpasswd",
+    "０１２３４５６７８９abcdef",
+    "0000000000000000",
+]
+
+
+@pytest.mark.parametrize("what", ["media", "thumbnail", "peaks"])
+@pytest.mark.parametrize("name", STRANGE_IDS, ids=range(len(STRANGE_IDS)))
+def test_an_id_is_never_a_path(client, name, what):
+    answer = client.get(f"/v1/items/{name}/{what}")
+    refused(answer, 404, 422)
+    assert b"root:" not in answer.content
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/..%2fguard.py",
+        "/%2e%2e/%2e%2e/pyproject.toml",
+        "/page/../../errors.py",
+        "/main.js%00.html",
+        "/index.html/../guard.py",
+        "//etc/passwd",
+        "/.",
+        "/__init__.py",
+    ],
+)
+def test_the_page_is_all_there_is_of_the_package(address, path):
+    """Raw, as clients tidy such paths up."""
+    head, body = raw(address, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+    assert re.search(r" (404|400|200) ", head)
+    assert b"import" not in body or b"<script" in body
+    assert b"root:" not in body
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../secret.txt",
+        "..%2fsecret.txt",
+        "%2e%2e%2fsecret.txt",
+        "way-out.txt",
+        ".hidden",
+        "/etc/passwd",
+        "a%00b",
+        "x/" * 900,
+    ],
+)
+def test_nothing_beside_the_review_is_read(address, name):
+    head, body = raw(address, f"GET /review/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+    assert re.search(r" (404|400) ", head)
+    assert b"the secret" not in body
+    assert b"hidden" not in body.replace(b".hidden", b"")
+
+
+def test_a_file_that_was_swapped_for_a_link_is_not_given_out(collection, files, client, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the secret")
+    hit = client.post(SEARCH, json={"parts": [{"text": "a bell"}], "want": ["image"], "k": 40}).json()["hits"][-1]
+    path = files / "images" / hit["name"]
+    kept = tmp_path / "kept.png"
+    shutil.move(path, kept)
+    try:
+        path.symlink_to(secret)
+        assert "gone or changed" in refused(client.get(f"/v1/items/{hit['id']}/media"), 410)
+        refused(client.get(f"/v1/items/{hit['id']}/thumbnail?size=20"), 410)
+        path.unlink()
+        refused(client.get(f"/v1/items/{hit['id']}/media"), 410)
+    finally:
+        path.unlink(missing_ok=True)
+        shutil.move(kept, path)
+    assert client.get(f"/v1/items/{hit['id']}/media").status_code == 200
+
+
+# 21–36: hostile files
+def test_an_upload_has_a_size(collection):
+    with (
+        listening(application(collection, Limits(upload_bytes=20_000))) as where,
+        httpx.Client(base_url=where) as client,
+    ):
+        assert "at most 0.02 MB" in refused(upload(client, "a.wav", b"\0" * 30_000), 413)
+
+
+def test_a_picture_of_a_billion_pixels_is_not_unpacked(client):
+    message = refused(upload(client, "bomb.png", png_header(32_000, 32_000)), 413)
+    assert message.startswith("bomb.png: far more pixels than are unpacked (at most 40 million")
+    message = refused(upload(client, "large.png", png_header(8_000, 8_000)), 413)
+    assert message == "large.png: 8000 × 8000 pixels; at most 40 million pixels here: scale it down"
+
+
+def test_a_film_like_gif_of_a_huge_canvas_is_not_unpacked(client):
+    gif = b"GIF89a" + struct.pack("<HHBBB", 65_000, 65_000, 0, 0, 0) + b",\0\0\0\0\xe8\xfd\xe8\xfd\0\x02\x02L\x01\0;"
+    refused(upload(client, "bomb.gif", gif), 413, 422)
+
+
+def test_a_picture_with_a_bomb_in_its_notes(client):
+    note = b"note\0\0" + zlib.compress(b"a" * 50_000_000, 9)
+    chunk = struct.pack(">I", len(note)) + b"zTXt" + note + struct.pack(">I", zlib.crc32(b"zTXt" + note))
+    refused(upload(client, "notes.png", png_header(4, 4, chunk)), 413, 422)
+
+
+def test_a_sound_of_an_hour_is_too_long(client):
+    data = io.BytesIO()
+    soundfile.write(data, np.zeros(3600 * 8000, np.int16), 8000, format="FLAC")
+    assert len(data.getvalue()) < 2_000_000
+    assert "at most 600 s" in refused(upload(client, "long.flac", data.getvalue()), 413)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("empty.png", b""),
+        ("noise.wav", np.random.default_rng(0).bytes(5000)),
+        ("noise.mp4", np.random.default_rng(1).bytes(5000)),
+        ("page.png", b"<html><script>alert(1)</script></html>"),
+        ("entity.svg", b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><svg>&b;</svg>'),
+        ("list.m3u8", b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n"),
+        ("list.mp4", b"ffconcat version 1.0\nfile /etc/passwd\n"),
+        ("cut.png", None),
+        ("cut.wav", None),
+        ("script.eps", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) (r) file\n"),
+        ("bytes.txt", b"\xff\xfe\x00\xd8 not utf-8"),
+        ("blank.txt", b"  \n "),
+        ("pickle.pt", b"\x80\x04\x95\x10\0\0\0\0\0\0\0\x8c\x05posix\x94\x8c\x06system\x94\x93\x94."),
+        ("zip.wav", b"PK\x03\x04" + b"\0" * 500),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_hostile_files_are_refused_by_their_name(client, files, name, data):
+    if data is None:
+        whole = next((files / ("images" if name.endswith("png") else "sounds")).iterdir()).read_bytes()
+        data = whole[: len(whole) // 2]
+    message = refused(upload(client, name, data), 413, 415, 422)
+    assert name in message or "no words" in message
+    assert "root:" not in message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../evil.png",
+        "..\\..\\evil.png",
+        "/etc/cron.d/evil.png",
+        "a\r\nX: b.png",
+        "\u202egnp.exe",
+        "n" * 5000 + ".png",
+        "",
+    ],
+)
+def test_a_file_name_is_only_a_name(client, files, name, tmp_path):
+    picture = next((files / "images").iterdir()).read_bytes()
+    answer = upload(client, name, picture, "image/png")
+    assert answer.status_code in {200, 400, 422}, answer.text
+    assert not list(Path(tempfile.gettempdir()).glob("**/evil.png"))
+
+
+def test_a_real_picture_under_a_wrong_name_is_still_a_picture(client, files):
+    picture = next((files / "images").iterdir()).read_bytes()
+    assert upload(client, "sound.wav", picture).status_code == 200
+
+
+def test_a_picture_made_of_nothing_but_size_is_small_here():
+    """The bombs above are bombs: a few bytes that claim gigabytes."""
+    bomb = png_header(32_000, 32_000)
+    assert len(bomb) < 200
+    with Image.open(io.BytesIO(png_header(32, 32))) as small:
+        assert small.size == (32, 32)

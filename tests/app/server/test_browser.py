@@ -1,0 +1,328 @@
+"""The page in a real Chromium: what a person does, by mouse and by keyboard alone, and what axe says of it."""
+
+import re
+import shutil
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install playwright")
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect, sync_playwright
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt install chromium, then run this again")
+QUIET = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+    "--autoplay-policy=no-user-gesture-required",
+]  # fmt: skip
+ASK = "?text=two+red+bells"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """Opens the page; at the end nothing may have gone wrong in it, and nothing may have been asked of other places."""
+    contexts, wrong = [], []
+
+    def opened(query="", width=1280, height=860, scheme="light", wait=True):
+        context = browser.new_context(
+            base_url=address,
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            permissions=["microphone"],
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith((address, "blob:", "data:")) else None)
+        page.goto(f"/{query}")
+        if wait:
+            expect(page.locator(".hit, .empty, .map-legend li").first).to_be_visible(timeout=30_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
+def hits(page):
+    expect(page.locator("#status")).to_contain_text("hits")
+    return page.locator(".hit")
+
+
+def test_search_by_text(open_page, client):
+    page = open_page()
+    page.fill("#text", "two red bells")
+    page.press("#text", "Enter")
+    expect(hits(page)).to_have_count(24)
+    assert page.url.endswith("?text=two+red+bells")
+    expected = client.post("/v1/search", json={"parts": [{"text": "two red bells"}], "k": 24}).json()["hits"]
+    assert page.locator(".hit").evaluate_all("all => all.map(one => one.dataset.id)") == [hit["id"] for hit in expected]
+    bar = page.locator(".relevance").first
+    assert f"score {expected[0]['score']:.3f}" in (bar.get_attribute("title") or "")
+    assert page.locator(".below").count() == 1
+    page.reload()
+    expect(hits(page)).to_have_count(24)
+    assert page.input_value("#text") == "two red bells"
+    page.click("#further")
+    expect(hits(page)).to_have_count(48)
+
+
+def test_search_by_a_dropped_file(open_page, files):
+    page = open_page("?want=image")
+    data = list((files / "images" / "000005.png").read_bytes())
+    page.evaluate(
+        """data => {
+            const carried = new DataTransfer();
+            carried.items.add(new File([new Uint8Array(data)], "000005.png", { type: "image/png" }));
+            const settings = { dataTransfer: carried, bubbles: true, cancelable: true };
+            for (const kind of ["dragenter", "dragover", "drop"])
+                document.body.dispatchEvent(new DragEvent(kind, settings));
+        }""",
+        data,
+    )
+    expect(hits(page).first).to_contain_text("000005.png")
+    expect(page.locator("#parts .chip")).to_contain_text("000005.png")
+    page.locator("#parts .chip button", has_text="×").click()
+    expect(page.locator(".empty")).to_be_visible()
+
+
+def test_search_by_a_pasted_and_a_chosen_file(open_page, files):
+    page = open_page("?want=audio")
+    page.set_input_files("#picker", files / "sounds" / "000007.wav")
+    expect(hits(page).first).to_contain_text("000007.wav")
+    page.evaluate(
+        """() => {
+            const carried = new DataTransfer();
+            carried.items.add(new File(["a frog croaks"], "frog.txt", { type: "text/plain" }));
+            dispatchEvent(new ClipboardEvent("paste", { clipboardData: carried, bubbles: true, cancelable: true }));
+        }"""
+    )
+    expect(page.locator("#parts .chip")).to_have_count(2)
+    expect(page.locator(".hit")).not_to_have_count(0)
+
+
+def test_search_by_recording(open_page):
+    page = open_page()
+    page.click("#record")
+    expect(page.locator("#record")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("#record")).to_contain_text(re.compile(r"0\.[5-9] s|[1-9]\.\d s"))
+    page.click("#record")
+    expect(page.locator("#parts .chip")).to_contain_text("recording")
+    expect(hits(page)).to_have_count(24)
+
+
+def test_a_sound_plays_by_click_and_by_space_and_shows_its_spectrogram(open_page):
+    page = open_page(f"{ASK}&want=audio")
+    hits(page).first.locator(".play").click()
+    page.wait_for_function(
+        "() => { const p = document.getElementById('player'); return !p.paused && p.currentTime > 0; }"
+    )
+    expect(page.locator(".sound.playing")).to_have_count(1)
+    page.locator(".hit").first.focus()
+    page.keyboard.press("Space")
+    expect(page.locator(".sound.playing")).to_have_count(0)
+    page.keyboard.press("Space")
+    expect(page.locator(".sound.playing")).to_have_count(1)
+    page.keyboard.press("s")
+    picture = page.locator(".hit").first.locator(".spectrogram")
+    expect(picture).to_be_visible()
+    page.wait_for_function("image => image.naturalWidth > 100", arg=picture.element_handle())
+
+
+def test_why_this_hit_adds_up_and_is_linked(open_page):
+    page = open_page(f"{ASK}&want=image")
+    hits(page).first.locator(".why-button").click()
+    dialog = page.locator("#why")
+    expect(dialog.locator(".score")).to_be_visible()
+    assert float(dialog.locator(".total").inner_text()) == pytest.approx(
+        float(dialog.locator(".score").inner_text()), abs=0.0015
+    )
+    words = dialog.locator(".word small").all_inner_texts()
+    assert sum(map(float, words)) == pytest.approx(float(dialog.locator(".total").inner_text()), abs=0.003)
+    assert "why=" in page.url
+    heat = "() => document.querySelector('.heat-picture canvas').toDataURL()"
+    page.wait_for_function("() => document.querySelector('.heat-picture canvas').width > 100")
+    before = page.evaluate(heat)
+    dialog.locator(".word").nth(1).hover()
+    page.wait_for_function(f"before => ({heat})() !== before", arg=before)
+    expect(dialog.locator(".heat-sound")).to_be_visible()  # the sound that belongs to the picture
+    box = dialog.locator(".heat-picture canvas").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_function(
+        "words => [...document.querySelectorAll('.word small')].some((w, i) => w.textContent !== words[i])", arg=words
+    )
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    assert "why=" not in page.url
+
+
+def test_more_less_weights_and_filters(open_page):
+    page = open_page(f"{ASK}&want=image")
+    first = hits(page).first.get_attribute("data-id")
+    page.locator(".hit").first.get_by_role("button", name="Less like").click()
+    chip = page.locator("#parts .chip")
+    expect(chip).to_have_class(re.compile("minus"))
+    assert f"item={first}&weight=-0.5" in page.url
+    expect(page.locator(f'.hit[data-id="{first}"]')).to_have_count(0)
+    chip.locator(".sign").click()
+    expect(chip).not_to_have_class(re.compile("minus"))
+    page.locator("#more summary").click()
+    page.locator("#menu select").last.select_option("frog")
+    expect(page.locator("#filters .chip")).to_contain_text("label: frog")
+    assert "column.label=frog" in page.url
+    page.get_by_role("button", name="Remove the filter").click()
+    expect(page.locator("#filters .chip")).to_have_count(0)
+    page.go_back()
+    expect(page.locator("#filters .chip")).to_have_count(1)
+
+
+def test_words_become_a_part_and_another_is_added(open_page):
+    page = open_page()
+    page.fill("#text", "bells")
+    page.press("#text", "Shift+Enter")
+    expect(page.locator("#parts .chip")).to_contain_text("bells")
+    page.fill("#text", "frog")
+    page.press("#text", "Enter")
+    expect(hits(page).first).to_be_visible()
+    expect(page.locator("#parts .chip")).to_have_count(1)
+    page.wait_for_url(re.compile("text=frog&text=bells|text=bells&text=frog"))
+
+
+def test_everything_by_keyboard_alone(open_page):
+    page = open_page()
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    expect(page.locator("#text")).to_be_focused()
+    page.keyboard.type("a frog")
+    page.keyboard.press("Enter")
+    hits(page)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit").first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".hit").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit:focus")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("#why .score").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#why")).not_to_be_visible()
+    page.locator(".hit").nth(1).focus()
+    page.keyboard.press("m")
+    expect(page.locator("#parts .chip")).to_have_count(1)
+    page.keyboard.press("g")
+    expect(page.locator("#results")).to_have_class(re.compile("list"))
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_the_map_lists_what_is_drawn_around_and_shows_the_query(open_page):
+    page = open_page("?tab=map&text=a+frog")
+    canvas = page.locator(".map-field canvas")
+    box = canvas.bounding_box()
+    assert box
+    corners = [
+        (0.01, 0.01),
+        (0.5, 0.01),
+        (0.99, 0.02),
+        (0.99, 0.5),
+        (0.99, 0.95),
+        (0.5, 0.95),
+        (0.01, 0.95),
+        (0.01, 0.5),
+    ]
+    points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in corners]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    for point in points[1:]:
+        page.mouse.move(*point)
+    page.mouse.up()
+    expect(page.locator(".map-list h2")).to_contain_text("chosen")
+    assert page.locator(".map-list .entry").count() > 100
+    page.select_option("#map-colour", "label")
+    expect(page.locator(".map-legend")).to_contain_text("frog")
+    canvas.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    expect(page.locator(".map-list h2")).to_be_visible()
+    page.mouse.move(*points[4])
+    page.mouse.wheel(0, -300)
+
+
+def test_empty_and_error_states_say_what_to_do(open_page, browser, address):
+    page = open_page()
+    page.locator(".empty li button").first.click()
+    expect(hits(page).first).to_be_visible()
+    page = open_page("?text=bells&column.label=zebra")
+    expect(page.locator(".empty")).to_contain_text("Nothing passes these filters")
+    page.get_by_role("button", name="Remove the filters").click()
+    expect(hits(page).first).to_be_visible()
+
+
+def test_an_error_is_the_servers_own_sentence(browser, address):
+    page = browser.new_page()
+    page.goto(f"{address}/?item=0000000000000000")
+    expect(page.locator("[role=alert]")).to_contain_text("no item '0000000000000000'")
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "query"),
+    [
+        ("light", ""),
+        ("light", f"{ASK}&view=list"),
+        ("dark", f"{ASK}&text=frog&weight=-0.5&column.label=bell"),
+        ("dark", "?tab=map"),
+    ],
+)
+def test_axe_finds_nothing_to_mend(open_page, scheme, query):
+    page = open_page(query, scheme=scheme)
+    assert page.evaluate("document.documentElement.dataset.theme") == scheme
+    check_access(page)
+    if ASK in query:
+        page.locator(".why-button").first.click()
+        expect(page.locator("#why .score").first).to_be_visible()
+        check_access(page)
+
+
+def check_access(page):
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"][:200], v["nodes"][0].get("failureSummary")) for v in found] == []
+
+
+def test_a_phone_shows_everything_without_scrolling_sideways(open_page):
+    page = open_page(f"{ASK}", width=390, height=844)
+    expect(hits(page).first).to_be_visible()
+    sideways = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(sideways) <= 0
+    check_access(page)
+    page.locator(".why-button").first.click()
+    expect(page.locator("#why .score").first).to_be_visible()
+    assert page.evaluate(sideways) <= 0
+    page.keyboard.press("Escape")
+    page.click("#tab-map")
+    expect(page.locator(".map-legend li").first).to_be_visible(timeout=30_000)
+    assert page.evaluate(sideways) <= 0
+
+
+def test_the_report_and_the_review_open_from_the_page(open_page):
+    page = open_page()
+    page.click("#tab-report")
+    expect(page.locator("h1")).to_have_text("the report")
+    page.go_back()
+    page.click("#tab-review")
+    expect(page.locator("h1")).to_have_text("the review")

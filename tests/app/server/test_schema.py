@@ -1,0 +1,39 @@
+"""The OpenAPI description against the server: made-up requests, valid and not, and never a 5xx of our own making."""
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
+MODES = {"sensible": GenerationMode.POSITIVE, "senseless": GenerationMode.NEGATIVE}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_made_up_request_breaks_the_server(address, mode):
+    api = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    asked = set()
+    for result in api.get_all_operations():
+        assert isinstance(result, Ok), result
+        operation = result.ok()
+        if mode == "senseless" and not (operation.body or operation.path_parameters or operation.query):
+            continue  # what takes nothing cannot be asked wrongly
+
+        @given(case=operation.as_strategy(generation_mode=MODES[mode]))
+        @settings(
+            max_examples=8,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+        )
+        def ask(case):
+            case.validate_response(case.call(), checks=CHECKS)
+            asked.add(case.operation.label)
+
+        ask()
+    assert {"POST /v1/search", "POST /v1/explain", "POST /v1/embeddings", "GET /v1/items/{item}"} <= asked

@@ -1,0 +1,51 @@
+"""triptych serve"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    collection: Annotated[Path, typer.Argument(help="Folder of the collection.")] = Path("collection"),
+    host: Annotated[
+        str, typer.Option(help="Address to listen at. Any but this machine's own demands a token, which is shown.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 takes a free one.")] = 8765,
+    report: Annotated[Path | None, typer.Option(help="A run's report (HTML) to open from the page.")] = None,
+    review: Annotated[Path | None, typer.Option(help="Folder of an audit's review to open from the page.")] = None,
+) -> None:
+    """Serve a collection: a page to search it in the browser, and the same over HTTP (/openapi.json). Ctrl-C stops it.
+
+    Nothing leaves this machine: the page works offline, and uploads are forgotten as soon as they are answered.
+
+    \b
+    Examples:
+      triptych serve
+      triptych serve demo/collection --port 9000
+      triptych serve collection --host 0.0.0.0
+      triptych serve collection --report runs/mine/report.html --review runs/mine/audit
+    """
+    from triptych.app import show
+    from triptych.app.server import application, bound, token_for
+    from triptych.app.server import serve as answer
+    from triptych.errors import UsageError
+    from triptych.search.collection import Collection
+
+    if report is not None and not report.is_file():
+        raise UsageError(f"--report {report}: no such file; `triptych report` writes one")
+    if review is not None and not (review / "index.html").is_file():
+        raise UsageError(f"--review {review}: no index.html there; `triptych audit` writes one")
+    opened, token = Collection.open(collection), token_for(host)
+    with bound(host, port) as at:
+        app = application(opened, token=token, report=report, review=review)
+        name = f"[{host}]" if ":" in host else host
+        where = f"http://{name}:{at.getsockname()[1]}/"
+        show.out.print(f"{collection}: {len(opened)} items at {where}{f'?token={token}' if token else ''}")
+        if token:
+            show.notes.print(
+                "reachable from other machines, so every request needs this token (shown this once; a new one at each "
+                "start); traffic is not encrypted: put a proxy with TLS in front of it outside your own network"
+            )
+        show.notes.print("Ctrl-C stops it")
+        answer(app, at)

@@ -1,0 +1,154 @@
+"""Items and hits as they go over the wire. Where files lie is told from what was indexed, not from the disk's root."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from triptych.app.server.shapes import HitAnswer, ItemAnswer, Kind, Overview
+from triptych.contracts import MODALITIES, Hit, Modality
+from triptych.errors import MediaError
+from triptych.media import VIDEO_ENDINGS, text
+from triptych.search.collection import Collection
+from triptych.search.entry import Entry
+from triptych.search.query import quoted
+
+LONGEST = 2000  # characters of a text file that are shown
+SAMPLE = 2000  # items of each modality that are looked at for columns, folders and examples
+FEW = 60  # values of a column that can be chosen from a list
+EXAMPLES = 4
+
+
+def item_answer(entry: Entry) -> ItemAnswer:
+    """An item of the collection."""
+    source, item = entry.item.source, entry.item
+    return ItemAnswer(
+        id=entry.id,
+        captions=list(item.captions),
+        start=source.start,
+        end=source.end,
+        duration=item.duration,
+        columns={name: list(values) for name, values in item.columns.items()},
+        **_place(source.modality, source.content, [_root(entry.origin)]),
+    )
+
+
+def hit_answers(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitAnswer]:
+    """What was found."""
+    return [
+        HitAnswer(
+            id=hit.id,
+            captions=list(hit.captions),
+            start=hit.start,
+            end=hit.end,
+            duration=hit.duration,
+            columns={name: list(values) for name, values in hit.columns.items()},
+            score=hit.score,
+            relevance=hit.relevance,
+            parts=list(hit.parts),
+            copies=list(hit.copies),
+            **_place(hit.modality, Path(hit.item) if _is_file(hit, roots) else hit.item, roots),
+        )
+        for hit in hits
+    ]
+
+
+def _is_file(hit: Hit, roots: Sequence[Path]) -> bool:
+    """Whether a hit is a file; a text may be either, and a file lies below something that was indexed."""
+    return hit.modality != "text" or (hit.item.startswith("/") and any(Path(hit.item).is_relative_to(r) for r in roots))
+
+
+def _place(modality: Modality, content: str | Path, roots: Sequence[Path]) -> dict[str, Any]:
+    path = content if isinstance(content, Path) else None
+    words = None
+    if modality == "text":
+        words = str(content) if path is None else _words(path)
+    return {
+        "modality": modality,
+        "kind": kind_of(modality, path),
+        "name": path.name if path else "",
+        "folder": _folder(path, roots) if path else "",
+        "text": words,
+    }
+
+
+def kind_of(modality: Modality, path: Path | None) -> Kind:
+    """What a person would call it."""
+    if path is not None and path.suffix.lower() in VIDEO_ENDINGS:
+        return "film"
+    kinds: dict[Modality, Kind] = {"image": "picture", "audio": "sound", "text": "text"}
+    return kinds[modality]
+
+
+def _words(path: Path) -> str:
+    try:
+        return text.read(path)[:LONGEST]
+    except MediaError:
+        return path.name
+
+
+def _folder(path: Path, roots: Sequence[Path]) -> str:
+    for root in roots:
+        if path.is_relative_to(root):
+            inside = path.relative_to(root).parent
+            return root.name if inside == Path() else f"{root.name}/{inside}"
+    return path.parent.name
+
+
+def _root(origin: str) -> Path:
+    """The folder that was indexed: the origin itself, or where a manifest lies."""
+    path = Path(origin)
+    return path if not path.suffix or path.is_dir() else path.parent
+
+
+def origins(collection: Collection) -> list[Path]:
+    """The folders that were indexed, the deepest first; looked up once for each version of the collection."""
+    if collection.store is None:
+        return []
+    known = _ROOTS.get(collection.place)
+    version = collection.store.version
+    if known is None or known[0] != version:
+        names = collection.store.rows(["origin"])["origin"].unique().to_pylist()
+        known = version, sorted({_root(name) for name in names}, key=lambda root: -len(root.parts))
+        _ROOTS[collection.place] = known
+    return known[1]
+
+
+_ROOTS: dict[str, tuple[int, list[Path]]] = {}
+
+
+def overview(collection: Collection) -> Overview:
+    """What the collection holds, by a look at a sample of it; limits, report and review are for the route to add."""
+    counts: dict[Modality, int] = {}
+    columns: dict[str, Counter[str]] = {}
+    folders: Counter[str] = Counter()
+    examples: list[str] = []
+    for modality in MODALITIES:
+        if modality not in collection.space.modalities or collection.store is None:
+            continue
+        counts[modality] = collection.store.count(f"modality = {quoted(modality)}")
+        entries, _ = collection.sample(modality, SAMPLE)
+        for entry in entries:
+            for name, values in entry.item.columns.items():
+                columns.setdefault(name, Counter()).update(values)
+            shown = item_answer(entry)
+            if shown.folder:
+                folders[shown.folder] += 1
+            examples += [words for words in (*entry.item.captions[:1], shown.text) if words and 12 < len(words) < 90]
+    step = max(1, len(examples) // EXAMPLES)
+    return Overview(
+        name=Path(collection.place).resolve().name if "://" not in collection.place else collection.place,
+        items=sum(counts.values()),
+        modalities={modality: count for modality, count in counts.items() if count},
+        folders=[name for name, _ in folders.most_common(FEW)],
+        columns={name: sorted(values) for name, values in columns.items() if 1 < len(values) <= FEW},
+        examples=list(dict.fromkeys(examples[step // 2 :: step]))[:EXAMPLES],
+        similarity=collection.space.recipe.space.similarity.name,
+        width=collection.space.recipe.space.width,
+        fingerprint=collection.fingerprint,
+        limits={},
+        report=False,
+        review=False,
+    )

@@ -1,0 +1,25 @@
+"""How much one visitor, and all of them together, may ask of the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every limit of the server; what is beyond one is refused with a text that names it."""
+
+    upload_bytes: int = 50_000_000  # of one request, files included
+    upload_pixels: int = 40_000_000  # of one picture or frame
+    upload_seconds: float = 600.0  # of one sound or film
+    arrival_seconds: float = 60.0  # until the last byte of a request is here
+    work_seconds: float = 60.0  # until a request is answered, or given up
+    json_bytes: int = 1_000_000  # of a request without files
+    parts: int = 8  # of one query, or texts of one call for embeddings
+    characters: int = 10_000  # of one text
+    hits: int = 200  # of each modality
+    waiting: int = 64  # requests at the encoder; one more is turned away
+    batch: int = 32  # of them at once through the encoder
+    uploads: int = 4  # requests with files at once; decoding is what costs most
+    previews: int = 32  # pictures, outlines and spectrograms being made or waiting
+    retry_seconds: int = 2  # what a visitor who was turned away is told to wait

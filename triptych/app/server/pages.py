@@ -1,0 +1,121 @@
+"""What a browser opens: the page, a run's report, the audit's review; and what a watching machine asks."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, RedirectResponse, Response
+
+from triptych.app.server.described import overview
+from triptych.app.server.desk import At
+from triptych.app.server.metrics import KIND
+from triptych.app.server.problems import Refusal, answers
+from triptych.app.server.shapes import Health, Overview
+
+router = APIRouter()
+PAGE = Path(str(files("triptych.app"))) / "page"
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+FRESH = {"Cache-Control": "no-cache"}  # asked again each time, answered by ETag: a new version is seen at once
+# A report or review is one file with everything in it: it may run its own scripts, and reach nothing.
+ALONE = (
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data: blob:; "
+    "media-src 'self' data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+)
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """The page."""
+    return _part("index.html")
+
+
+@router.get("/healthz", tags=["server"])
+async def healthz(desk: At) -> Health:
+    """Whether the server is well; needs no token."""
+    return Health(items=await desk.read(len), waiting=desk.batches.busy)
+
+
+@router.get("/metrics", tags=["server"], responses=answers(), response_class=Response)
+async def metrics(desk: At) -> Response:
+    """Counters and times, for Prometheus."""
+    desk.metrics.waiting.set(desk.batches.busy)
+    desk.metrics.items.set(await desk.read(len))
+    return Response(desk.metrics.text(), media_type=KIND)
+
+
+@router.get("/v1/collection", tags=["search"], responses=answers())
+async def collection(desk: At) -> Overview:
+    """What the collection holds, and the limits of this server."""
+    found = await desk.read(overview)
+    return found.model_copy(
+        update={
+            "limits": {name: float(value) for name, value in vars(desk.limits).items()},
+            "report": desk.report is not None,
+            "review": desk.review is not None,
+        }
+    )
+
+
+@router.get("/report", include_in_schema=False)
+async def report(desk: At) -> Response:
+    """A run's report, where the server was started with one."""
+    if desk.report is None or not desk.report.is_file():
+        raise Refusal(404, "no report here; start the server with --report FILE")
+    return _alone(desk.report)
+
+
+@router.get("/review", include_in_schema=False)
+async def review_folder() -> Response:
+    """The review's own address ends with a slash, so that what lies beside it is found."""
+    return RedirectResponse("review/", 307)
+
+
+@router.get("/review/{name:path}", include_in_schema=False)
+async def review(desk: At, name: str) -> Response:
+    """The audit's review page and what lies beside it, where the server was started with one."""
+    if desk.review is None:
+        raise Refusal(404, "no review here; start the server with --review FOLDER")
+    root = desk.review.resolve()
+    asked = _within(root, name or "index.html")
+    return _alone(asked)
+
+
+@router.get("/favicon.ico", include_in_schema=False)
+async def favicon() -> Response:
+    """What browsers ask for beside any page, such as a report."""
+    return _part("icon.svg")
+
+
+@router.get("/{name}", include_in_schema=False)
+async def part(name: str, request: Request) -> Response:
+    """A part of the page: only what the package has."""
+    if name not in {path.name for path in PAGE.iterdir()}:
+        raise Refusal(404, f"{request.url.path[:200]}: nothing here; /openapi.json lists what there is")
+    return _part(name)
+
+
+def _part(name: str) -> Response:
+    return FileResponse(PAGE / name, media_type=KINDS[Path(name).suffix], headers=FRESH)
+
+
+def _within(root: Path, name: str) -> Path:
+    """A file below a folder, or a refusal: whatever the name says, nothing outside it is read."""
+    try:
+        asked = (root / name).resolve()
+        if asked.is_file() and asked.is_relative_to(root) and not any(p.startswith(".") for p in Path(name).parts):
+            return asked
+    except (OSError, ValueError):
+        pass
+    raise Refusal(404, f"{name[:200]}: nothing by this name in the review's folder")
+
+
+def _alone(path: Path) -> Response:
+    kind = {"Content-Security-Policy": ALONE} if path.suffix.lower() in {".html", ".htm"} else {}
+    return FileResponse(path, headers={**FRESH, **kind})
