@@ -31,7 +31,7 @@ def main(demo: Path) -> None:
             shown.wait_for_timeout(1500)
             sheet.paste(Image.open(io.BytesIO(shown.screenshot())), (place, 0))
         browser.close()
-    sheet.quantize(96).save(Path(__file__).with_suffix(".png"), optimize=True)
+    sheet.quantize(224).save(Path(__file__).with_suffix(".png"), optimize=True)
 
 
 main(Path(sys.argv[1] if len(sys.argv) > 1 else "demo"))

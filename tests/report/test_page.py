@@ -9,6 +9,7 @@ import pytest
 
 from tests.app.test_cli import triptych
 from triptych.data import manifest
+from triptych.evaluation.transitivity import transits
 from triptych.report import findings
 from triptych.report.page import html
 
@@ -116,6 +117,15 @@ def test_nothing_of_the_users_becomes_markup(run, world):
     text = html(findings.gather(run, replace(table, rows=rows), "all", show=False))
     assert "<script" not in text
     assert "&lt;script&gt;alert" in text
+
+
+def test_a_pair_that_was_never_trained_stands_beside_its_bridge(found):
+    trained = {frozenset(("image", "text")), frozenset(("image", "audio"))}
+    bridged = transits(found.evaluation.directions, trained)
+    text = html(replace(found, trained=trained, transits=bridged, map=None, squares=[], history=[]), budget=0)
+    assert "<h2>Pairs that were never trained" in text
+    assert text.count("<br>never trained") == 2
+    assert f"{100 * bridged[0].kept:.0f}%" in text
 
 
 def test_a_small_budget_makes_a_small_page(found):
