@@ -58,9 +58,9 @@ def main(names: list[str] | None = None) -> None:
     print(f"{ITEMS:,} items of {WIDTH} numbers, {torch.get_num_threads()} threads")
     if names != ["whole"]:
         ours, theirs = sides(FEW)
+        memory = [peak_over_baseline(work) for work in (ours, theirs)]  # first: later, freed memory is there already
         times = compare(ours, theirs, repeats=3)
         low, high = times.spread
-        memory = [peak_over_baseline(work) for work in (ours, theirs)]
         print(
             f"{FEW} queries: {statistics.median(times.ours):.1f} s, sorting {statistics.median(times.theirs):.1f} s: "
             f"{times.ratio:.2f}× ({low:.2f}–{high:.2f}); memory {memory[0]:.0f} MB, sorting {memory[1]:.0f} MB"

@@ -34,8 +34,7 @@ def differences(comparisons: Sequence[Comparison]) -> Table:
 
 
 def details(comparison: Comparison, each: bool = False) -> None:
-    """The queries of one direction that flipped, and its slices; labels only where they stand apart, unless all are
-    asked for."""
+    """The queries of one direction that flipped, and its slices; of labels only the few with the largest difference."""
     c = comparison
     out.print(f"{c.query} → {c.gallery}", style="bold", end="  ")
     out.print(
@@ -44,12 +43,12 @@ def details(comparison: Comparison, each: bool = False) -> None:
     for sign, flips in (("−", c.lost), ("+", c.won)):
         for flip in flips if each else flips[: FIRST // 2]:
             out.print(f"  {sign} rank {flip.a:g} → {flip.b:g}  {_name(flip)}")
-    shown = [s for s in c.slices if each or s.by != "label" or s.difference.separable]
-    for s in shown:
+    labels = [s for s in c.slices if s.by == "label"]
+    labels.sort(key=lambda s: (not s.difference.separable, -abs(s.difference.value)))
+    for s in [s for s in c.slices if s.by != "label"] + (labels if each else labels[:FIRST]):
         out.print(f"  {_slice(s)}")
-    hidden = len(c.slices) - len(shown)
-    if hidden:
-        out.print(f"  {hidden} labels are not separable: --each shows them")
+    if len(labels) > FIRST and not each:
+        out.print(f"  … and {len(labels) - FIRST} more labels: --each shows them")
 
 
 def _slice(found: Slice) -> str:
