@@ -14,6 +14,7 @@ BENCHES = [
     "cache",
     "probe",
     "retrieval",
+    "large_batch",
 ]
 
 

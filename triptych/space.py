@@ -160,18 +160,22 @@ class Space(nn.Module):
                 found, mask = self.encoder(modality)(inputs, mask)
         else:
             found = inputs.float()
+        embedding = self.locate(modality, found, mask, given)
+        if given == "pooled" or not parts:
+            return alone(embedding)
+        if modality in self.frozen and given == "inputs":
+            found = halved(found).to(found.dtype)  # as they would come out of the cache
+        found = torch.cat([found, found], dim=2) if self.recipe.space.pooling == "mean_max" else found
+        return Features(embedding, self.shared(self.heads[modality](found)), mask)
+
+    def locate(self, modality: Modality, found: Tensor, mask: Tensor, given: Given = "parts") -> Tensor:
+        """What an encoder has made of items, pooled, projected and brought onto the geometry: (N, D)."""
         wide = self.recipe.space.pooling == "mean_max"
         if given == "pooled":
             pooled = found.flatten(1) if wide else found[:, 0]
         else:
             pooled = torch.cat([mean(found, mask), maximum(found, mask)], dim=1) if wide else mean(found, mask)
-        embedding = onto(self.recipe.space.geometry, self.shared(self.heads[modality](pooled)))
-        if given == "pooled" or not parts:
-            return alone(embedding)
-        if modality in self.frozen and given == "inputs":
-            found = halved(found).to(found.dtype)  # as they would come out of the cache
-        found = torch.cat([found, found], dim=2) if wide else found
-        return Features(embedding, self.shared(self.heads[modality](found)), mask)
+        return onto(self.recipe.space.geometry, self.shared(self.heads[modality](pooled)))
 
     def pair(self, a: Features, b: Features, batch: Batch, similarity: Similarity | None = None) -> Pair:
         """Two modalities of one batch as a pair, scored by the space's own similarity or by another."""

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from triptych.evaluation.classification import Classification
     from triptych.evaluation.localisation import Localisation
     from triptych.evaluation.retrieval import Retrieval
+    from triptych.export import Exported
     from triptych.recipe import Recipe
+    from triptych.training.runs import Summary
 
 FIRST = 5  # how many problems of a kind are shown
 WIDE = 78  # columns of a terminal that has room for everything
@@ -149,6 +151,37 @@ def trained(folder: Path, recipe: Recipe, steps: int) -> None:
         epochs = math.ceil(recipe.training.epochs * FEW_STEPS / max(1, steps))
         tell(f"only {steps} steps: few rows want more epochs, such as --set training.epochs={epochs} --restart")
     notes.print(f"next: triptych evaluate {folder} --data {recipe.data.manifest} --split {recipe.data.test}")
+
+
+def runs(found: Iterable[Summary]) -> Table:
+    """Runs with their state, scores and time."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
+    for heading in ("run", "recipe", "state", "epochs", "loss", "valid", "time"):
+        left = heading in {"run", "recipe", "state"}
+        table.add_column(
+            heading, justify="left" if left else "right", overflow="fold" if heading == "run" else "ellipsis"
+        )
+    for run in found:
+        numbers = ("–" if run.loss is None else f"{run.loss:.3f}", "–" if run.valid is None else f"{run.valid:.1f}")
+        minutes, seconds = divmod(round(run.seconds), 60)
+        name = Text(from_here(Path(run.folder)))
+        table.add_row(name, run.recipe, run.state, f"{run.epochs}/{run.of}", *numbers, f"{minutes}:{seconds:02}")
+    return table
+
+
+def exported(found: Iterable[Exported]) -> Table:
+    """Graphs with their drift and speed."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
+    for heading in ("takes", "encoder", "MB", "items", "drift", "graph ms", "space ms", "ratio (spread)"):
+        table.add_column(heading, justify="left" if heading in {"takes", "encoder"} else "right", no_wrap=True)
+    for one in found:
+        if one.ratio is None or one.spread is None:
+            table.add_row(one.modality, one.encoder, *["–"] * 6)
+            continue
+        ratio = f"{one.ratio:.2f}× ({one.spread[0]:.2f}–{one.spread[1]:.2f})"
+        sizes = (f"{one.megabytes:.1f}", f"{one.items}", f"{one.drift:.1e}")
+        table.add_row(one.modality, one.encoder, *sizes, f"{one.onnx_ms:.1f}", f"{one.eager_ms:.1f}", ratio)
+    return table
 
 
 def diagnosis(summary: Mapping[str, Any]) -> None:

@@ -23,6 +23,9 @@ class SameConvolution(nn.Module):
             # One product for all pixels, over the channels that lie side by side.
             return F.linear(x.movedim(1, 3), self.weight.flatten(1), self.bias).movedim(3, 1)
         high, wide = (self._padding(size) for size in x.shape[2:])
+        if torch.compiler.is_exporting():  # the exporter loses a padded kernel, so there the picture is padded
+            x = F.pad(x, (wide // 2, wide - wide // 2, high // 2, high - high // 2))
+            return F.conv2d(x, self.weight, self.bias, self.stride, groups=self.groups)
         # Where the padding is odd, the small kernel gets a first row of zeros rather than the picture a last one.
         weight = F.pad(self.weight, (wide % 2, 0, high % 2, 0)) if high % 2 or wide % 2 else self.weight
         padding = ((high + 1) // 2, (wide + 1) // 2)

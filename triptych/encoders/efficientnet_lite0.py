@@ -94,7 +94,10 @@ class EfficientNetLite0(Encoder):
         return torch.from_numpy(np.array(square))  # (224, 224, 3) uint8
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        parts = torch.cat([self._see(pixels) for pixels in inputs.split(AT_ONCE)])
+        at_once = (
+            [inputs] if torch.compiler.is_exporting() else inputs.split(AT_ONCE)
+        )  # a graph has one way for all sizes
+        parts = torch.cat([self._see(pixels) for pixels in at_once])
         return parts, mask[:, :1].expand(-1, parts.shape[1])
 
     def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002

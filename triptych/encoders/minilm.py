@@ -93,8 +93,11 @@ class MiniLM(Encoder):
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         # Everything but attention runs on the real pieces alone, one after another: padding costs nothing there.
-        real = mask.flatten().nonzero().squeeze(1)  # (T,)
-        x = F.embedding(inputs.flatten()[real], self.words) + self.position[real % mask.shape[1]]
+        # An exported graph cannot pick them out, so there padding is computed too; attention never sees it.
+        everything = torch.arange(mask.shape[0] * mask.shape[1], device=mask.device)
+        real = everything if torch.compiler.is_exporting() else everything[mask.flatten()]  # (T,)
+        places = torch.arange(mask.shape[1], device=mask.device).expand_as(mask).flatten()[real]
+        x = F.embedding(inputs.flatten()[real], self.words) + self.position[places]
         x = self.norm(x)  # (T, width)
         for layer in self.layers:
             x = layer(x, real, mask)

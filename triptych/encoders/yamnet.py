@@ -89,6 +89,8 @@ class YAMNet(Encoder):
         return torch.log(mel + FLOOR).unfold(0, PATCH, PATCH_HOP).transpose(1, 2).contiguous()  # (patches, 96, 64)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        if torch.compiler.is_exporting():  # an exported graph cannot pick out what is real: padding is computed too
+            return self._embed(inputs.flatten(0, 1)).view(*mask.shape, WIDTH), mask
         found = torch.cat([self._embed(patches) for patches in inputs[mask].split(AT_ONCE)])
         return found.new_zeros(*mask.shape, WIDTH).masked_scatter(mask.unsqueeze(2), found), mask
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ def claimed(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise TrainingError(f"{folder}: cannot be written to ({error.strerror}); give another folder") from error
     try:
-        if not _lock(handle):
+        if not (_lock(handle) or _lock_later(handle)):
             raise TrainingError(
                 f"{folder}: another process is training into this folder; wait until it has ended, or give another"
             )
@@ -66,6 +67,12 @@ def _lock(handle: int) -> bool:
     except OSError:  # some network file systems know no locks: training goes on without
         return True
     return True
+
+
+def _lock_later(handle: int) -> bool:
+    """A second try: somebody who only asked whether the folder is taken has let go of it by then."""
+    time.sleep(0.1)
+    return _lock(handle)
 
 
 def check_room(path: Path, needed: int) -> None:

@@ -19,10 +19,12 @@ from triptych.app.cli import (
     demo,
     encoders,
     evaluate,
+    export,
     index,
     localise,
     recipes,
     report,
+    runs,
     search,
     serve,
     study,
@@ -40,6 +42,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "encoders": encoders.encoders,
     "cache": cache.cache,
     "train": train.train,
+    "runs": runs.runs,
+    "export": export.export,
     "evaluate": evaluate.evaluate,
     "compare": compare.compare,
     "classify": classify.classify,
@@ -63,7 +67,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for name, command in COMMANDS.items():
-    bare = name in {"cache", "data", "demo", "encoders", "recipes", "serve", "study"}
+    bare = name in {"cache", "data", "demo", "encoders", "recipes", "runs", "serve", "study"}
     app.command(name, no_args_is_help=not bare)(command)
 
 

@@ -1,0 +1,92 @@
+"""A step of 16,384 pairs on cached features: chunks and streaming, beside the step one would write first.
+
+One step is everything from pooled features in memory to updated weights: two heads, InfoNCE both ways, backward, AdamW.
+Each side runs in a process of its own; memory is its peak over what was resident before the first step.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from bench.measure import peak_over_baseline
+from triptych.contracts import Batch, Modality
+from triptych.recipe import Recipe
+from triptych.space import Space
+from triptych.training.optimizer import optimizer_of
+from triptych.training.step import take_step
+from triptych.training.terms import Terms
+
+LARGE, CHUNK, BLOCK, STEPS = 16_384, 1024, 2048, 3
+COMPARED = 4096  # where the plain step still fits well
+WIDTH, HIDDEN = 512, 1024
+CHANGES = [f"space.width={WIDTH}", "space.head=mlp", f"space.hidden={HIDDEN}", f"training.chunk={CHUNK}"]
+CHANGES += ['objectives.0.pairs=[["image", "text"]]', f"objectives.0.block={BLOCK}"]
+
+
+def some_batch(space: Space, rows: int) -> Batch:
+    """Made features of the sizes that the cache holds: mean and maximum of each item."""
+    torch.manual_seed(0)
+    inputs: dict[Modality, Tensor] = {m: torch.randn(rows, 2, space.encoder(m).width) for m in space.modalities}
+    masks: dict[Modality, Tensor] = {m: torch.ones(rows, 2, dtype=torch.bool) for m in space.modalities}
+    return Batch(inputs, masks, torch.arange(rows), given=dict.fromkeys(space.modalities, "pooled"))
+
+
+def measure(side: str, rows: int) -> dict[str, float]:
+    """Seconds of a step, and megabytes, of one side."""
+    recipe = Recipe.load("clap", CHANGES).only(["image", "text"])
+    torch.manual_seed(0)
+    space, terms = Space(recipe).train(), Terms(recipe)
+    optimizer, batch = optimizer_of(recipe, space, terms), some_batch(space, rows)
+
+    def ours() -> None:
+        take_step(space, terms, optimizer, batch, recipe.training)
+
+    scale = torch.nn.Parameter(torch.tensor(2.66))
+    plainly = torch.optim.AdamW([*space.heads.parameters(), scale], lr=recipe.training.learning_rate)
+
+    def plain() -> None:
+        image, text = (F.normalize(space.heads[m](batch.inputs[m][:, 0]), dim=1) for m in ("image", "text"))
+        logits: Tensor = scale.exp() * image @ text.T
+        right = torch.arange(rows)
+        loss = (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
+        plainly.zero_grad()
+        loss.backward()
+        plainly.step()
+
+    work = ours if side == "ours" else plain
+    memory = peak_over_baseline(work)
+    times = []
+    for _ in range(STEPS):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return {"seconds": statistics.median(times), "least": min(times), "most": max(times), "megabytes": memory}
+
+
+def main() -> None:
+    """Both sides where they compare, then ours, and the plain step, at the large size."""
+    for rows in (COMPARED, LARGE):
+        found = {}
+        for side in ("ours", "plain"):
+            command = [sys.executable, "-m", "bench.large_batch", side, str(rows)]
+            found[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            one = found[side]
+            print(
+                f"{rows:>6} pairs, {side:5}: {one['seconds']:.2f} s a step ({one['least']:.2f}–{one['most']:.2f}), "
+                f"{rows / one['seconds']:.0f} pairs/s, peak {one['megabytes']:.0f} MB",
+                flush=True,
+            )
+        time_ratio, memory_ratio = (found["ours"][k] / found["plain"][k] for k in ("seconds", "megabytes"))
+        print(f"{rows:>6} pairs, ours ÷ plain: time {time_ratio:.2f}×, memory {memory_ratio:.3f}×", flush=True)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))
