@@ -5,6 +5,12 @@ from __future__ import annotations
 from bench.results.plan import HOME, Made
 
 FOLDS = (1, 2, 3, 4, 5)
+ESC50 = {"fold": "fold", "unseen": "classes"}  # folds of clips, and of classes
+
+
+def _esc50(name: str, *options: str) -> Made:
+    return Made(name, ("triptych", "data", "esc50", "$TRIPTYCH_DATA/esc50", "-o", "{data}", *options))
+
 
 ALL = [
     Made("gcompris", ("triptych", "data", "gcompris", "$TRIPTYCH_DATA/gcompris", "-o", "{data}")),
@@ -19,14 +25,20 @@ ALL = [
     ),
     Made("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
     *(
-        Made(f"esc50-fold{n}", ("triptych", "data", "esc50", "$TRIPTYCH_DATA/esc50", "-o", "{data}", "--fold", str(n)))
-        for n in FOLDS
-    ),
-    *(
         Made(
-            f"esc50-classes{n}",
-            ("triptych", "data", "esc50", "$TRIPTYCH_DATA/esc50", "-o", "{data}", "--classes", str(n)),
+            f"flickr8k-{kind}{percent}",
+            (
+                *("triptych", "data", "damage", "{flickr8k}", "--allow-outside", "-o", "{data}"),
+                *("--share", str(percent / 100), "--kind", kind),
+            ),
+            needs=("flickr8k",),
         )
+        for kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
+    ),
+    *(_esc50(f"esc50-{kind}{n}", f"--{option}", str(n)) for kind, option in ESC50.items() for n in FOLDS),
+    *(
+        _esc50(f"esc50-{kind}{n}-all", f"--{option}", str(n), "--splits", "two")
+        for kind, option in ESC50.items()
         for n in FOLDS
     ),
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 HOME = Path("runs/results")  # manifests, runs and what was measured of them; the pages alone are part of the project
 EVALUATE = ("triptych", "evaluate", "{run}", "--data", "{data}", "--allow-outside", "--json")
+CLASSIFY = ("triptych", "classify", "{run}", "--data", "{data}", "--allow-outside", "--json")
 Found = Mapping[str, Any]  # what the measurements of one run printed, by name, beside "seconds" and "megabytes"
 
 
@@ -24,7 +25,7 @@ class Made:
 
     @property
     def path(self) -> Path:
-        """The manifest."""
+        """Where the manifest lies."""
         return HOME / "data" / (self.file or f"{self.name}.csv")
 
 
@@ -38,6 +39,7 @@ class Row:
     changes: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
     measures: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"recall": EVALUATE})
+    test: str = ""  # the manifest to measure on, where it is not the one that is learned from
     headline: bool = False  # does it stand in the overview?
 
     def runs(self) -> list[Run]:
@@ -52,6 +54,11 @@ class Run:
     row: Row
     data: str
     seed: int
+
+    @property
+    def measured_on(self) -> str:
+        """The manifest whose test split counts."""
+        return self.row.test or self.data
 
     def train(self, folder: str, manifest: str) -> list[str]:
         """The command that trains."""
@@ -107,6 +114,11 @@ def recall(query: str, gallery: str, k: int, measure: str = "recall") -> Column:
 def recalls(query: str, gallery: str, measure: str = "recall") -> list[Column]:
     """R@1, R@5 and R@10 of one direction."""
     return [recall(query, gallery, k, measure) for k in (1, 5, 10)]
+
+
+def accuracy(title: str = "named rightly", measure: str = "classes") -> Column:
+    """The share of sounds, in %, whose class's prompts are the closest, as `triptych classify --json` prints it."""
+    return Column(title, lambda found: 100 * found[measure][0]["accuracy"], headline=True)
 
 
 SECONDS = Column("training, s", lambda found: found["seconds"], 0)

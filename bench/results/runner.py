@@ -5,16 +5,14 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.results import command
 from bench.results.data import DATA
 from bench.results.plan import HOME, Found, Run
 from triptych.files import write_text
@@ -28,7 +26,7 @@ def manifest(name: str) -> Path:
         manifest(need)
     with _alone(made.path):
         if not made.path.exists():
-            _output(filled(name))
+            command.run(filled(name), made.path.with_suffix(".log"))
     return made.path
 
 
@@ -47,7 +45,7 @@ def stored(run: Run) -> Found | None:
 
 def measured(run: Run) -> Found:
     """What is measured of a run: stored already, or trained and measured now."""
-    data = manifest(run.data)
+    data, test = manifest(run.data), manifest(run.measured_on)
     with _alone(_store(run)):
         known = stored(run)
         if known is not None:
@@ -58,7 +56,8 @@ def measured(run: Run) -> Found:
         seconds, megabytes = _train(run, folder, data)
         found: dict[str, Any] = {"seconds": seconds, "megabytes": megabytes, "run": folder.name}
         for name in run.row.measures:
-            found[name] = json.loads(_output(run.measure(name, str(folder), str(data))))
+            done = command.run(run.measure(name, str(folder), str(test)), folder.with_suffix(".log"))
+            found[name] = json.loads(done.output)
         write_text(_store(run), json.dumps(found, indent=1) + "\n")
         print(f" {seconds:.0f} s", flush=True)
         return found
@@ -71,9 +70,10 @@ def folder_of(run: Run) -> Path:
 
 
 def _key(run: Run) -> str:
-    """A hash of the effective recipe, the rows of the manifest and the commands that measure."""
+    """A hash of the effective recipe, the rows of the manifests and the commands that measure."""
     recipe = Recipe.load(run.row.recipe, [*run.row.changes, f"training.seed={run.seed}"]).text()
-    rows = DATA[run.data].path.read_bytes() if DATA[run.data].path.exists() else b""
+    paths = [DATA[name].path for name in (run.data, run.measured_on)]
+    rows = b"\0".join(path.read_bytes() for path in paths if path.exists())
     measures = repr(sorted(run.row.measures.items()))
     return hashlib.sha256(b"\0".join([recipe.encode(), rows, measures.encode()])).hexdigest()[:16]
 
@@ -92,30 +92,9 @@ def _clear_others(folder: Path, key: str) -> None:
 
 def _train(run: Run, folder: Path, data: Path) -> tuple[float, float]:
     """Train; returns the seconds of all epochs and the peak of resident memory of the process, in megabytes."""
-    command, log = run.train(str(folder), str(data)), folder.with_suffix(".log")
-    with log.open("w") as file:
-        process = subprocess.Popen(_python(command), stdout=file, stderr=file)
-        _, status, usage = os.wait4(process.pid, 0)  # the only call that tells one child's memory
-    if status:
-        sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-2000:]}")
+    done = command.run(run.train(str(folder), str(data)), folder.with_suffix(".log"))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return sum(json.loads(line)["seconds"] for line in lines), usage.ru_maxrss / 1024
-
-
-def _output(command: Sequence[str]) -> str:
-    done = subprocess.run(_python(command), capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"failed: {' '.join(command)}\n{done.stderr[-2000:]}")
-    return done.stdout
-
-
-def _python(command: Sequence[str]) -> list[str]:
-    """A command as this Python runs it, so that it needs no installed script; $NAME is read from the environment."""
-    words = [os.path.expandvars(word) for word in command]
-    unknown = [word for word in words if word.startswith("$")]
-    if unknown:
-        sys.exit(f"{unknown[0].split('/')[0]} is not set; set it to the folder that holds the data sets")
-    return [sys.executable, "-m", *words]
+    return sum(json.loads(line)["seconds"] for line in lines), done.megabytes
 
 
 @contextmanager

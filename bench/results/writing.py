@@ -93,7 +93,8 @@ def _commands(table: Table) -> str:
         also += [f"also with training.seed={', '.join(map(str, row.seeds[1:]))}"] if len(row.seeds) > 1 else []
         lines.append(f"# {row.label}" + (f" ({'; '.join(also)})" if also else ""))
         lines.append(_shell(run.train(folder, data)))
-        lines += [_shell(run.measure(name, folder, data)) for name in row.measures]
+        test = str(DATA[run.measured_on].path)
+        lines += [_shell(run.measure(name, folder, test)) for name in row.measures]
     return "<details><summary>Commands</summary>\n\n```sh\n" + "\n".join(lines) + "\n```\n\n</details>"
 
 

@@ -94,6 +94,17 @@ def test_esc50_folds_captions_and_groups(tmp_path):
         make(tmp_path, "esc50", tmp_path / "e.csv", captions="titles")
 
 
+def test_esc50_without_a_valid_split_learns_from_that_fold_too(tmp_path):
+    COPIES["esc50"](tmp_path)
+    three, _ = make(tmp_path, "esc50", tmp_path / "three.csv", fold=5)
+    two, _ = make(tmp_path, "esc50", tmp_path / "two.csv", fold=5, splits="two")
+    assert "valid" in {row.split for row in three.rows}
+    moved = {"train": "train", "valid": "train", "test": "test"}
+    assert {row.id: row.split for row in two.rows} == {row.id: moved[row.split or ""] for row in three.rows}
+    with pytest.raises(UsageError, match="two"):
+        make(tmp_path, "esc50", tmp_path / "e.csv", splits="one")
+
+
 def test_esc50_class_folds_never_share_a_class(tmp_path):
     COPIES["esc50"](tmp_path)
     seen = set()

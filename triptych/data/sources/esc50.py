@@ -13,6 +13,7 @@ from triptych.errors import ManifestError, UsageError
 
 FOLDS = (1, 2, 3, 4, 5)
 CAPTIONS = ("both", "classes", "titles")
+SPLITS = ("three", "two")
 # The first number that leaves the pairs of classes which share recordings (hen and rooster, clock tick and clock
 # alarm) in one class fold each: nothing that is heard in training is heard again in the test.
 CLASS_SEED = 0
@@ -28,13 +29,18 @@ def class_folds(classes: list[str]) -> dict[str, int]:
     return {name: 1 + place // size for place, name in enumerate(order)}
 
 
-def read(copy: Copy, *, fold: int | None = None, classes: int | None = None, captions: str = "both") -> Draft:
+def read(
+    copy: Copy, *, fold: int | None = None, classes: int | None = None, captions: str = "both", splits: str = "three"
+) -> Draft:
     """One fold is the test split and the next one valid: a fold of clips, or with `classes` a fold of classes.
+
+    splits: three, or two, where the fold that would be valid is learned from as well.
 
     captions: the class in words, the title the clip had on Freesound, or both. A class fits every clip of it, so the
     group is the class; titles alone tell clips apart, so the group is the title.
     """
     choose("captions", captions, CAPTIONS)
+    choose("splits", splits, SPLITS)
     if fold is not None and classes is not None:
         raise UsageError("--fold and --classes cannot go together: the test split is a fold of clips or of classes")
     test = classes or fold or 1
@@ -54,7 +60,7 @@ def read(copy: Copy, *, fold: int | None = None, classes: int | None = None, cap
     for row in rows:
         item = _item(row, sounds, titles, captions)
         own = of_class[row["category"]] if classes is not None else int(row["fold"])
-        items.append(replace(item, split=_split(own, test)))
+        items.append(replace(item, split=_split(own, test, valid=splits == "three")))
     return Draft(items, Counter(), notes)
 
 
@@ -67,8 +73,8 @@ def _item(row: dict[str, str], sounds: Path, titles: dict[str, str], kind: str) 
     return Item(name, files={"audio": sounds / row["filename"]}, texts=texts, group=group, label=label)
 
 
-def _split(own: int, test: int) -> str:
-    return "test" if own == test else "valid" if own == test % len(FOLDS) + 1 else "train"
+def _split(own: int, test: int, valid: bool) -> str:
+    return "test" if own == test else "valid" if valid and own == test % len(FOLDS) + 1 else "train"
 
 
 def _titles(copy: Copy, rows: list[dict[str, str]]) -> dict[str, str]:

@@ -1,0 +1,65 @@
+"""Runs a `triptych` command in a fork of this process: the package and torch, once loaded, need no loading again."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# Loaded here so that no child has to; nothing is computed before a fork, so no thread is lost in one.
+import triptych.evaluation.zero_shot
+import triptych.training.loop  # noqa: F401
+from triptych.app.cli import main
+
+TOLD = 2000  # characters of what a failed command said last
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command printed, and the resources it took."""
+
+    output: str
+    usage: resource.struct_rusage
+
+    @property
+    def megabytes(self) -> float:
+        """The peak of its resident memory."""
+        return self.usage.ru_maxrss / 1024  # Linux counts kilobytes
+
+
+def run(command: Sequence[str], log: Path) -> Done:
+    """Run a command as it would be typed ($NAME from the environment); its errors go to `log`. A failure ends all."""
+    words = [os.path.expandvars(word) for word in command]
+    unknown = [word for word in words if word.startswith("$")]
+    if unknown:
+        sys.exit(f"{unknown[0].split('/')[0]} is not set; set it to the folder that holds the data sets")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    output = log.with_suffix(".out")
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        _become(words, output, log)
+    _, status, usage = os.wait4(child, 0)  # the only call that tells one child's memory
+    if status:
+        sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-TOLD:]}")
+    return Done(output.read_text(), usage)
+
+
+def _become(words: Sequence[str], output: Path, log: Path) -> None:
+    """Be that command, and end as it ends."""
+    code = 1
+    try:
+        for path, stream in ((output, 1), (log, 2)):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), stream)
+        sys.argv = list(words)
+        main()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
