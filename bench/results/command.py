@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 # Loaded here so that no child has to; nothing is computed before a fork, so no thread is lost in one.
