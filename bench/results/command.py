@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
-# Loaded here so that no child has to; nothing is computed before a fork, so no thread is lost in one.
-import triptych.evaluation.zero_shot
-import triptych.training.loop  # noqa: F401
 from triptych.app.cli import main
 
 TOLD = 2000  # characters of what a failed command said last
+# Loaded here so that no child has to; nothing is computed before a fork, so no thread is lost in one.
+for module in ("triptych.training.loop", "triptych.evaluation.evaluate", "triptych.evaluation.zero_shot"):
+    import_module(module)
 
 
 @dataclass(frozen=True)
