@@ -92,12 +92,28 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """Rows that differ in two ways, as one small table for each figure."""
+
+    title: str
+    columns: Sequence[Column]
+    cells: Mapping[str, Mapping[str, Row]]  # label -> name of the column -> row
+    about: str = ""
+    kept: bool = True  # show beside each figure which share of the first column's it is
+
+    @property
+    def rows(self) -> list[Row]:
+        """All of them."""
+        return [row for line in self.cells.values() for row in line.values()]
+
+
+@dataclass(frozen=True)
 class Page:
     """Everything about one recipe."""
 
     recipe: str
     about: str
-    tables: Sequence[Table]
+    tables: Sequence[Table | Grid]
     seen: str = ""  # what was seen, written by whoever looked at the tables
 
 

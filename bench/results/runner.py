@@ -53,13 +53,12 @@ def measured(run: Run) -> Found:
         folder = folder_of(run)
         _clear_others(folder, _key(run))
         print(f"   {folder.name} …", end="", flush=True)
-        seconds, megabytes = _train(run, folder, data)
-        found: dict[str, Any] = {"seconds": seconds, "megabytes": megabytes, "run": folder.name}
+        found: dict[str, Any] = {"run": folder.name, **_train(run, folder, data)}
         for name in run.row.measures:
             done = command.run(run.measure(name, str(folder), str(test)), folder.with_suffix(".log"))
             found[name] = json.loads(done.output)
         write_text(_store(run), json.dumps(found, indent=1) + "\n")
-        print(f" {seconds:.0f} s", flush=True)
+        print(f" {found['seconds']:.0f} s", flush=True)
         return found
 
 
@@ -90,11 +89,12 @@ def _clear_others(folder: Path, key: str) -> None:
         write_text(mark, key)
 
 
-def _train(run: Run, folder: Path, data: Path) -> tuple[float, float]:
-    """Train; returns the seconds of all epochs and the peak of resident memory of the process, in megabytes."""
+def _train(run: Run, folder: Path, data: Path) -> dict[str, Any]:
+    """Train; what it cost (seconds of all epochs, peak of resident memory), and the last line of its metrics."""
     done = command.run(run.train(str(folder), str(data)), folder.with_suffix(".log"))
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return sum(json.loads(line)["seconds"] for line in lines), done.megabytes
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    seconds = sum(line["seconds"] for line in metrics)
+    return {"seconds": seconds, "megabytes": done.megabytes, "metrics": metrics[-1]}
 
 
 @contextmanager

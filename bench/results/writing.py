@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.results.data import DATA
-from bench.results.plan import Column, Found, Page, Row, Table
+from bench.results.plan import Column, Found, Grid, Page, Row, Table
 from bench.results.runner import filled, folder_of, stored
 from triptych.files import write_text
 
@@ -21,7 +21,8 @@ def write_page(page: Page) -> Path:
     """docs/results/RECIPE.md: what is stored of its rows; rows that have not run yet say so."""
     parts = [f"# {page.recipe}", _filled(page.about)]
     for table in page.tables:
-        parts += [f"## {table.title}", _filled(table.about), _table(table), _commands(table)]
+        shown = _grid(table) if isinstance(table, Grid) else _table(table)
+        parts += [f"## {table.title}", _filled(table.about), shown, _commands(table)]
     if page.seen:
         parts += ["## What was seen", _filled(page.seen)]
     parts += ["## The data", _data_commands(page), _closing(page)]
@@ -61,6 +62,29 @@ def _table(table: Table) -> str:
     return "\n".join(lines)
 
 
+def _grid(grid: Grid) -> str:
+    """One table for each figure: a line for each label, a column for each row of it."""
+    tables = []
+    for column in grid.columns:
+        names = list(dict.fromkeys(name for line in grid.cells.values() for name in line))
+        lines = [f"| {column.title} | " + " | ".join(names) + " |", "|" + "---|" * (len(names) + 1)]
+        for label, line in grid.cells.items():
+            first = next(iter(line.values()))
+            cells = [_cell(row, column) + (_kept(row, first, column) if grid.kept else "") for row in line.values()]
+            lines.append(f"| {label} | " + " | ".join(cells) + " |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _kept(row: Row, first: Row, column: Column) -> str:
+    """Which share of the first row's figure is left of it, where both have run."""
+    before, now = _found(first), _found(row)
+    if row is first or before is None or now is None:
+        return ""
+    share = statistics.mean(map(column.read, now)) / statistics.mean(map(column.read, before))
+    return f" ({100 * share:.0f}%)"
+
+
 def _cell(row: Row, column: Column) -> str:
     """Mean over seeds and folds, ± their standard deviation where there are several."""
     found = _found(row)
@@ -82,7 +106,7 @@ def _runs(row: Row) -> str:
     return " × ".join(word for word in (folds, seeds) if word) or "1"
 
 
-def _commands(table: Table) -> str:
+def _commands(table: Table | Grid) -> str:
     """The commands of each row's first run."""
     lines = []
     for row in table.rows:

@@ -23,6 +23,7 @@ from triptych.objectives.matching import (
     wrong_share,
 )
 from triptych.similarities.cosine import Cosine
+from triptych.space import alone
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
@@ -348,6 +349,29 @@ def test_planted_wrong_pairs_are_counted(share):
         b[wrong] = b[wrong.roll(1)]
         found.append(wrong_share(a @ b.T, torch.eye(n, dtype=torch.bool)).item())
     assert sum(found) / 8 == pytest.approx(share, abs=0.03)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.6])
+def test_the_share_is_estimated_while_it_is_learned_what_right_pairs_look_like(share):
+    """The scores say nothing at first, and wrong pairs could be learned by heart: ten looks at 1,500 pairs."""
+    generator = torch.Generator().manual_seed(5)
+    n, width, batch = 1500, 24, 250
+    things = torch.randn(n, width, generator=generator)
+    a = things @ torch.randn(width, 64, generator=generator)
+    b = (things + 0.3 * torch.randn(n, width, generator=generator)) @ torch.randn(width, 64, generator=generator)
+    wrong = torch.randperm(n, generator=generator)[: round(share * n)]
+    b[wrong] = b[wrong.roll(1)]
+    torch.manual_seed(0)
+    left, right = torch.nn.Linear(64, 32, bias=False), torch.nn.Linear(64, 32, bias=False)
+    objective = Matching(epsilon=0.1, mass="estimate", memory=10)
+    optimizer = torch.optim.AdamW([*left.parameters(), *right.parameters()], lr=1e-2)
+    for _ in range(10):
+        for rows in torch.randperm(n, generator=generator).split(batch):
+            sides = (F.normalize(side, dim=1) for side in (left(a[rows]), right(b[rows])))
+            optimizer.zero_grad()
+            value(objective, pair_of(*map(alone, sides))).backward()
+            optimizer.step()
+    assert 1 - objective.state()["mass"] == pytest.approx(share, abs=0.05)
 
 
 def test_the_mass_is_estimated_over_batches_and_saved_with_the_objective():

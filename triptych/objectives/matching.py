@@ -137,7 +137,7 @@ class Matching(Objective):
         mass: float | Literal["estimate"] = 1.0,
         form: Form = "trimmed",
         block: int = 0,
-        memory: int = 200,
+        memory: int = 20,
     ) -> None:
         super().__init__()
         if not 0 < epsilon < math.inf:
