@@ -36,7 +36,7 @@ def _wrong(found: Found) -> float:
     return 100 - 100 * found["metrics"]["matching(image,text).mass"]
 
 
-ESTIMATING = [label for label, (_, changes) in METHODS.items() if label.startswith("partial")]
+ESTIMATING = [label for label in METHODS if label.startswith("partial")]
 PARTIAL = Page(
     "mltm_partial",
     "Partial transport for data of which some pairs are wrong: only a share of the batch is matched. How large a share "
