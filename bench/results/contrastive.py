@@ -89,12 +89,14 @@ CLAP = Page(
     ],
 )
 SIGLIP = Page(
-    "siglip", "Each pair of the batch is judged alone, right or wrong.", [pictures("siglip"), sounds("siglip")]
+    "siglip",
+    "Each pair of the batch is judged alone, right or wrong.",
+    [pictures("siglip", seeds=(0,)), sounds("siglip")],
 )
 ALIGN_UNIFORM = Page(
     "align_uniform",
     "Partners close together, everything spread evenly over the sphere: the two halves of a contrastive loss.",
-    [pictures("align_uniform"), sounds("align_uniform")],
+    [pictures("align_uniform", seeds=(0,)), sounds("align_uniform")],
 )
 WANG_CONTRASTIVE = Page(
     "wang_contrastive",
@@ -106,6 +108,7 @@ WANG_CONTRASTIVE = Page(
                 "64 negatives, as it comes": (),
                 **{f"{m} negatives": (f"objectives.0.negatives={m}",) for m in (4, 16, 255)},
             },
+            seeds=(0,),
         ),
         sounds("wang_contrastive"),
     ],

@@ -73,7 +73,8 @@ MLTM = Page(
                 "diagonal": ("space.similarity.metric=diagonal",),
                 "identity": ("space.similarity.metric=identity",),
             },
+            seeds=(0,),
         ),
-        sounds("mltm", {"full metric, as it comes": (), "identity": ("space.similarity.metric=identity",)}),
+        sounds("mltm"),
     ],
 )
