@@ -4,17 +4,22 @@ import base64
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import soundfile
 from PIL import Image
 
+from tests.conftest import QUICK
 from triptych.contracts import Source
+from triptych.data import manifest
+from triptych.recipe import Recipe
 from triptych.report import findings
 from triptych.report.inline import RATE, Inliner, picture, sound
 from triptych.report.layouts import along_axes, chosen, squares
 from triptych.report.plots import guessed_shares
+from triptych.training.loop import train
 
 
 def test_good_examples_are_found_at_once_and_bad_ones_are_the_worst(found):
@@ -49,6 +54,24 @@ def test_squares_are_softmax_and_plan_of_the_same_items(found):
         assert square.plan.sum(1) == pytest.approx(np.ones(6), abs=1e-5)
         if {square.a, square.b} == {"image", "text"}:
             assert square.temperature == 0.5
+
+
+def test_a_learned_metric_and_transport_are_drawn_as_trained(world, tmp_path):
+    changes = [
+        *QUICK,
+        f"data.manifest={world}",
+        "space.similarity.name=mahalanobis",
+        "space.similarity.width=32",
+        "space.similarity.metric=full",
+        "space.geometry=free",
+        "training.epochs=1",
+    ]
+    recipe = Recipe.load("trimodal", changes)
+    uses = tuple(replace(use, name="matching", settings={"epsilon": 0.05}) for use in recipe.objectives)
+    train(replace(recipe, objectives=uses), tmp_path / "run", show=False)
+    found = findings.gather(tmp_path / "run", manifest.read(world), show=False)
+    assert [square.temperature for square in found.squares] == [0.05] * 3
+    assert {s.modality: s.length for s in found.geometry.shapes}["text"] != pytest.approx(1)
 
 
 def test_the_same_groups_are_chosen_in_every_modality(found):

@@ -74,7 +74,7 @@ def gather(
         bar.advance()
         axes, neighbours = along_axes(evaluation.items), neighbourhoods(evaluation.items)
         bar.advance()
-        matches = squares(space, evaluation.items, temperatures(history))
+        matches = squares(space, evaluation.items, sharpness(space.recipe, history))
         bar.advance()
     return Findings(
         run=run,
@@ -123,6 +123,18 @@ def temperatures(history: Sequence[dict[str, Any]]) -> dict[frozenset[str], floa
     """The temperature each pair of modalities was last trained with, where its objective has one."""
     last = history[-1] if history else {}
     return {frozenset(m.groups()): float(v) for name, v in last.items() if (m := TEMPERATURE.fullmatch(name))}
+
+
+def sharpness(recipe: Recipe, history: Sequence[dict[str, Any]]) -> dict[frozenset[str], float]:
+    """What divides each pair's scores in training: a temperature, or the epsilon of transport; learned, else as set."""
+    given = {
+        frozenset(pair): float(use.settings[key])
+        for use in recipe.objectives
+        for key in ("temperature", "epsilon")
+        if use.settings.get(key)
+        for pair in use.pairs
+    }
+    return given | temperatures(history)
 
 
 def plain(found: Findings) -> dict[str, Any]:

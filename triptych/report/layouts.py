@@ -90,6 +90,7 @@ def _stacked(items: Mapping[Modality, Items], most: int) -> tuple[NDArray, list[
     return np.concatenate(rows), modality, np.array(group)
 
 
+@torch.no_grad()
 def squares(
     space: Space, items: Mapping[Modality, Items], temperature: Mapping[frozenset[str], float], side: int = SQUARE
 ) -> list[Square]:

@@ -14,6 +14,7 @@ from triptych.report.parts import arrow, duo, example, figure, note, percent, se
 from triptych.report.parts import plots as grid
 
 PERCENT = "%"
+STATES = {"temperature", "mass", "error", "iterations"}  # logged of an objective beside the terms it minimises
 OPEN = 2  # directions whose examples are shown at once; the others are folded
 
 
@@ -246,7 +247,7 @@ def _training(found: Findings) -> str:
         return ""
     keys = list(dict.fromkeys(key for entry in found.history for key in entry))
     skip = {"epoch", "seconds", "steps", "loss", "valid"}
-    terms = [k for k in keys if k not in skip and "(" in k and not k.endswith(("temperature", "mass", "error"))]
+    terms = [k for k in keys if k not in skip and "(" in k and k.rpartition(".")[2] not in STATES]
     drawn = []
     for name, title, wanted in (
         ("loss", "loss", ["loss"]),
