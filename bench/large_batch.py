@@ -28,7 +28,7 @@ LARGE, CHUNK, BLOCK, STEPS = 16_384, 1024, 2048, 3
 COMPARED = 4096  # where the plain step still fits well
 WIDTH, HIDDEN = 512, 1024
 CHANGES = [f"space.width={WIDTH}", "space.head=mlp", f"space.hidden={HIDDEN}", f"training.chunk={CHUNK}"]
-CHANGES += ['objectives.0.pairs=[["image", "text"]]', f"objectives.0.block={BLOCK}"]
+CHANGES += ["space.pooling=mean", "space.dropout=0", "space.shared=0", f"objectives.0.block={BLOCK}"]
 
 
 def some_batch(space: Space, rows: int) -> Batch:
