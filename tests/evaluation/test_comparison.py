@@ -51,7 +51,7 @@ def random_ranks(seed, share=0.5):
     """Clips are easy or hard: their captions share it."""
     rng = np.random.default_rng(seed)
     easy = np.repeat(rng.random(CLIPS) < share, CAPTIONS)
-    return np.where(easy, rng.integers(1, 8, len(easy)), rng.integers(11, 60, len(easy)))
+    return np.where(easy, rng.integers(8, 11, len(easy)), rng.integers(11, 14, len(easy)))
 
 
 def test_a_run_beside_itself_is_not_separable_and_nothing_flips():
@@ -92,6 +92,8 @@ def test_a_clear_difference_is_separable_and_the_better_one_named():
     (turned,) = compare_evaluations([evaluation(better)], [evaluation(worse)])
     assert plain(turned)["differences"]["mean rank"]["verdict"] == "A is better"
     assert found.differences["R@10"].value == -turned.differences["R@10"].value
+    for difference in (*found.differences.values(), *turned.differences.values()):
+        assert difference.interval.covers(difference.value)
 
 
 def test_several_seeds_widen_the_interval_by_what_seeds_do():
