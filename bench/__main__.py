@@ -15,6 +15,7 @@ BENCHES = [
     "probe",
     "retrieval",
     "large_batch",
+    "search",
 ]
 
 

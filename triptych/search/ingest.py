@@ -109,17 +109,19 @@ class Ingest:
             before = [entry for entry in entries if entry.content in known]
             rest = [entry for entry in entries if entry.content not in known]
             bar.advance(len(before))
+            found = [alone(torch.stack([known[entry.content] for entry in before]))] if before else []
+            after: list[Entry] = []
             similarity, sources = self.space.similarity, [entry.item.source for entry in rest]
-            embedded = self.space.embed(sources, modality, bar=bar, parts=similarity.reads_parts, cache=self.cache)
-            self.failures |= embedded.failures
-            after = [rest[i] for i in embedded.read]
-            self._remember(after, embedded.features)
+            if sources:
+                embedded = self.space.embed(sources, modality, bar=bar, parts=similarity.reads_parts, cache=self.cache)
+                self.failures |= embedded.failures
+                after = [rest[i] for i in embedded.read]
+                self._remember(after, embedded.features)
+                found.append(embedded.features)
             read = [replace(entry, number=self._number + i) for i, entry in enumerate([*before, *after])]
             self._number += len(read)
-            found = [alone(torch.stack([known[entry.content] for entry in before]))] if before else []
             if read:
-                features = joined([*found, embedded.features], self.space.recipe.space.width)
-                self._waiting.append(packed(read, features, similarity))
+                self._waiting.append(packed(read, joined(found, self.space.recipe.space.width), similarity))
         return len(read)
 
     def _remembered(self, entries: Sequence[Entry]) -> dict[str, Tensor]:
