@@ -37,12 +37,18 @@ def classify(
       triptych classify runs/mine --data esc50.csv --by features
       triptych classify runs/mine --data pairs.csv --split all --of pictures --each --json
     """
+    from triptych.errors import UsageError
+
+    if by != "prompts" and prompt:
+        raise UsageError(f"--prompt goes with --by prompts; a probe by {by} reads no prompts")
+    if by != "prompts" and split in {learn, "all"}:
+        raise UsageError(f"the probe would learn from rows it is measured on: --split {split}, --learn {learn}")
+
     from triptych.app import show
     from triptych.checkpoint import load
     from triptych.contracts import Modality
     from triptych.data import manifest
     from triptych.data.cache import Cache
-    from triptych.errors import UsageError
     from triptych.evaluation.probe import probe_space
     from triptych.evaluation.zero_shot import classify as name_all
 
@@ -55,10 +61,6 @@ def classify(
         classes = list(table.counts.labels) if among == "all" else None
         result = name_all(space, rows, prompt, classes, wanted[of], cache=cache)
     else:
-        if prompt:
-            raise UsageError(f"--prompt goes with --by prompts; a probe by {by} reads no prompts")
-        if split in {learn, "all"}:
-            raise UsageError(f"the probe would learn from rows it is measured on: --split {split}, --learn {learn}")
         result = probe_space(space, table.split(learn).rows, rows, by, wanted[of], cache=cache)
     show.failed(result.failures.values())
     if as_json:

@@ -30,11 +30,15 @@ def report(
       triptych report runs/trimodal --data demo/world/manifest.csv -o trimodal.html --json
       triptych report runs/trimodal --split novel -o novel.html
     """
+    from triptych.errors import UsageError
+
+    if into and into.suffix.lower() not in {".html", ".htm"}:
+        raise UsageError(f"{into}: a report is one HTML file; name it {into.with_suffix('.html').name}")
+
     from triptych.app import show
     from triptych.checkpoint import load
     from triptych.data import manifest
     from triptych.data.cache import Cache
-    from triptych.errors import UsageError
     from triptych.files import write_text
     from triptych.report import findings, page
 
@@ -45,8 +49,6 @@ def report(
     # Beside the run, not in it: a run folder holds nothing else. A ready-made space has no folder of its own.
     beside = run.resolve() if run.exists() else Path(run.name)
     file = into or beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
-    if file.suffix.lower() not in {".html", ".htm"}:
-        raise UsageError(f"{file}: a report is one HTML file; name it {file.with_suffix('.html').name}")
     table = manifest.read(place, allow_outside or recipe.data.allow_outside)
     show.left_out(table)
     found = findings.gather(run, table, split, cache=Cache.default())
