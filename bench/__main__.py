@@ -16,6 +16,7 @@ BENCHES = [
     "retrieval",
     "large_batch",
     "search",
+    "audit",
 ]
 
 

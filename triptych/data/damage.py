@@ -42,14 +42,16 @@ def damage(
     split: str | None = None,
     seed: int = 0,
     encoder: Encoder | None = None,
+    size: int = noise.NEIGHBOURS,
     allow_outside: bool = False,
     show: bool = True,
 ) -> tuple[Made, Draft]:
     """Write a manifest in which a share of the rows have another row's captions, sound or picture, and its answer key.
 
     random: of any row; category: of a row with the same label; similar: of a row whose captions are close to its own
-    by an encoder of texts. Never of a row of the same group, which would be right; never of another split. Captions
-    take their label and their group with them, as whoever mislabels a sound mislabels it in every column.
+    by an encoder of texts, in one cluster of about `size` rows. Never of a row of the same group, which would be right;
+    never of another split. Captions take their label and their group with them, as whoever mislabels a sound mislabels
+    it in every column.
     """
     if kind not in KINDS:
         raise UsageError(unknown("noise kind", kind, KINDS))
@@ -65,7 +67,7 @@ def damage(
     able = [row for row in able if len(row.modalities) > 1]
     if len(able) < 2:
         raise UsageError(f"{table.path}: {len(able)} rows have {modality} beside something else; need at least two")
-    labels = _labels(able, kind, encoder, seed, show)
+    labels = _labels(able, kind, encoder, size, seed, show)
     swaps: list[Swap] = []
     for part in dict.fromkeys(row.split for row in able):
         some = [i for i, row in enumerate(able) if row.split == part]
@@ -74,8 +76,8 @@ def damage(
         swaps += noise.swap(ids, [labels[i] for i in some], share, how, seed, modality, groups)
     draft = Draft(_exchanged(table.rows, swaps), Counter({"rows with an error": table.counts.unusable}))
     options = {"manifest": table.path.name, "share": share, "kind": kind, "modality": modality, "seed": seed}
-    if split:
-        options["split"] = split
+    options |= {"split": split} if split else {}
+    options |= {"size": size} if kind == "similar" else {}
     made = write(draft, output, Origin("damage", options, licence_of(table.path)))
     noise.write_swaps(swaps_of(output), swaps)
     return made, draft
@@ -89,7 +91,7 @@ def item_of(row: Row) -> Item:
     return Item(row.id, files, row.texts, group, row.split, row.label, row.start, row.end)
 
 
-def _labels(rows: Sequence[Row], kind: Kind, encoder: Encoder | None, seed: int, show: bool) -> list[str]:
+def _labels(rows: Sequence[Row], kind: Kind, encoder: Encoder | None, size: int, seed: int, show: bool) -> list[str]:
     """What rows must share to exchange their content."""
     if kind == "category":
         bare = next((row for row in rows if row.label is None), None)
@@ -106,7 +108,7 @@ def _labels(rows: Sequence[Row], kind: Kind, encoder: Encoder | None, seed: int,
     with progress("reading captions", len(set(sources)), show) as bar:
         known = remember(encoder, sources, Cache.default(), bar=bar)
     means = [known.pooled[[known.place[s] for s in sources_of(row, "text")], 0].mean(dim=0).numpy() for row in rows]
-    return noise.similar(np.stack(means), seed)
+    return noise.similar(np.stack(means), seed, size)
 
 
 def _exchanged(rows: Sequence[Row], swaps: Sequence[Swap]) -> list[Item]:

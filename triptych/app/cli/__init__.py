@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from triptych.app.cli import (
+    audit,
     cache,
     check,
     classify,
@@ -50,6 +51,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "localise": localise.localise,
     "study": study.study,
     "report": report.report,
+    "audit": audit.audit,
     "index": index.index,
     "search": search.search,
     "serve": serve.serve,

@@ -39,6 +39,9 @@ Share = Annotated[float | None, _option("Share of the rows that get something of
 Kind = Annotated[str | None, _option("Whose: random; category (same label); similar (close captions).", "damage")]
 What = Annotated[str | None, _option("What: text (unless given), image or audio.", "damage")]
 Split = Annotated[str | None, _option("Only the rows of this split; all unless given.", "damage")]
+Size = Annotated[
+    int | None, _option("With similar: rows to a cluster, about; 50 unless given, more are easier.", "damage")
+]
 Seed = Annotated[int | None, _option("Another seed damages other rows.", "damage")]
 Outside = Annotated[
     bool, typer.Option("--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of speak and damage")
@@ -65,6 +68,7 @@ def data(
     kind: Kind = None,
     modality: What = None,
     split: Split = None,
+    size: Size = None,
     seed: Seed = None,
     allow_outside: Outside = False,
 ) -> None:
@@ -91,6 +95,8 @@ def data(
     )
     of_speak = _given(program=program, voices=voices, workers=workers, each=each)
     of_damage = _given(share=share, kind=kind, modality=modality, split=split, seed=seed)
+    of_speak = _given(program=program, voices=voices, workers=workers)
+    of_damage = _given(share=share, kind=kind, modality=modality, split=split, size=size, seed=seed)
     outside = _given(allow_outside=allow_outside or None)
     if source is None or every:
         _list()
@@ -104,7 +110,7 @@ def data(
         raise UsageError(unknown("source", source, [*SOURCES, "speak", "damage"]))
     else:
         _refuse(f"source {source!r}", of_speak | of_damage | outside)
-        _report(*convert(source, SOURCES[source], copy, into, of_sources))
+        report(*convert(source, SOURCES[source], copy, into, of_sources))
 
 
 def _refuse(name: str, strange: dict[str, Any]) -> None:
@@ -126,7 +132,7 @@ def _damage(manifest: Path | None, into: Path | None, options: dict[str, Any]) -
     if options.get("kind") == "similar":
         options["encoder"] = MiniLM()
     made, draft = damage(manifest, into, **options)
-    _report(made, draft)
+    report(made, draft)
     out.print(f"  which rows are wrong: {from_here(swaps_of(made.path))}")
 
 
@@ -138,7 +144,7 @@ def _speak(manifest: Path | None, into: Path | None, options: dict[str, Any]) ->
         raise UsageError("speak reads a manifest and writes another: triptych data speak MANIFEST -o NEW")
     if "voices" in options:
         options["voices"] = [voice.strip() for voice in options["voices"].split(",")]
-    _report(*speak(manifest, into, **options))
+    report(*speak(manifest, into, **options))
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -159,7 +165,7 @@ def _list() -> None:
     out.print("\ntriptych data SOURCE FOLDER turns your copy into a manifest; nothing is fetched from anywhere")
 
 
-def _report(made: Made, draft: Draft) -> None:
+def report(made: Made, draft: Draft) -> None:
     """What was written, what was not, and what to do next."""
     from triptych.app.show import from_here, notes, out
     from triptych.progress import tell

@@ -1,0 +1,1 @@
+"""Which pairs are probably wrong, and what would fit better."""

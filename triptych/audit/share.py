@@ -1,0 +1,101 @@
+"""How many pairs are wrong, and how likely each one: from where its score lies among those of mismatched pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+CUTS = np.arange(0.5, 0.951, 0.05)  # where the p-values of right pairs have run out, perhaps
+FIRST = 10  # % of the estimates that count as the least
+NORMAL = 1.96  # spreads to either side that hold 95%
+
+
+@dataclass(frozen=True)
+class Share:
+    """The estimated share of wrong pairs, with an interval of 95%."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f}% (95% interval {100 * self.low:.1f}–{100 * self.high:.1f})"
+
+
+def estimate_share(p: np.ndarray) -> Share:
+    """The share of wrong pairs from the pairs' p-values (N,), with Wilson's interval of the count behind it.
+
+    p_i = share of mismatched pairs that fit at least as well as pair i: evenly spread over [0, 1] where pair i is
+    wrong, near 0 where it is right. Above a cut c nearly all are wrong, so share = #(p > c) / (N · (1 - c)).
+    A low c counts the worst right pairs as well, a high c counts few: it is chosen by the least expected squared error,
+    variance of the count + square of what lies above the 10% point of all cuts' estimates.
+
+    Source: Storey 2002; the choice of c: Storey, Taylor & Siegmund 2004, in the closed form of Robinson.
+    Beware: assumes that wrong pairs fit no better than chance. Where they were swapped within a kind, it is too low.
+    """
+    if not len(p):
+        return Share(0.0, 0.0, 0.0, 0)
+    value, cut = _estimate(p)
+    low, high = wilson(int((p > cut).sum()), len(p))
+    return Share(value, min(1.0, low / (1 - cut)), min(1.0, high / (1 - cut)), len(p))
+
+
+def wilson(count: int, total: int, normal: float = NORMAL) -> tuple[float, float]:
+    """The interval of a share of which `count` of `total` were seen; it stays inside [0, 1], and is never empty.
+
+    Source: Wilson 1927.
+    """
+    share, spread = count / total, normal**2 / total
+    middle = (share + spread / 2) / (1 + spread)
+    half = normal / (1 + spread) * (share * (1 - share) / total + spread / (4 * total)) ** 0.5
+    return max(0.0, middle - half) if count else 0.0, min(1.0, middle + half) if count < total else 1.0
+
+
+def _estimate(p: np.ndarray) -> tuple[float, float]:
+    counts = np.array([(p > cut).sum() for cut in CUTS])
+    shares = counts / (len(p) * (1 - CUTS))
+    least = np.percentile(shares, FIRST)
+    spread = (counts + 1) / (len(p) * (1 - CUTS)) ** 2 * (1 - counts / len(p))  # + 1: to have seen none is no proof
+    best = int(np.argmin(spread + (shares - least) ** 2))
+    return float(min(1.0, shares[best])), float(CUTS[best])
+
+
+def doubts(p: np.ndarray, kept: np.ndarray, share: float) -> np.ndarray:
+    """How likely each pair is wrong (N,), never less for a pair that the plan keeps less of.
+
+    P(wrong | p) = share / density(p), with the density of all p-values, which falls, by Grenander's estimator; then
+    brought into the order of `kept`, the log share of its mass that the plan leaves a pair, by isotonic regression.
+
+    Source: Efron 2008 (local false discovery rate); Strimmer 2008 (with Grenander's density).
+    """
+    if not len(p):
+        return np.zeros(0)
+    wrong = np.minimum(1.0, share / np.maximum(falling_density(p), 1e-12))
+    _, place, counts = np.unique(kept, return_inverse=True, return_counts=True)
+    return falling(np.bincount(place, wrong), counts)[place]
+
+
+def falling_density(p: np.ndarray) -> np.ndarray:
+    """At each p the slope of the least concave function above the share of p-values below it.
+
+    Source: Grenander 1956.
+    """
+    values, counts = np.unique(np.concatenate([p, [0.0, 1.0]]), return_counts=True)
+    counts[[0, -1]] -= 1  # the two that were added
+    counts[1] += counts[0]
+    slopes = falling(counts[1:] / len(p), np.diff(values))
+    return slopes[np.maximum(np.searchsorted(values, p) - 1, 0)]
+
+
+def falling(heights: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Heights over widths, neighbours pooled until none is greater than the one before it (pool adjacent violators)."""
+    blocks: list[tuple[float, float, int]] = []  # height, width, members
+    for height, width in zip(heights.tolist(), widths.tolist(), strict=True):
+        block = (height, width, 1)
+        while blocks and blocks[-1][0] * block[1] <= block[0] * blocks[-1][1]:
+            before = blocks.pop()
+            block = (before[0] + block[0], before[1] + block[1], before[2] + block[2])
+        blocks.append(block)
+    return np.repeat([h / w for h, w, _ in blocks], [members for *_, members in blocks])
