@@ -49,7 +49,7 @@ def decision_on(one: Suspect, rows: Sequence[Row], action: Any) -> Decision:
 
 def _entry(one: Suspect, rows: Sequence[Row], folder: Path) -> dict[str, Any]:
     row = rows[one.row]
-    beside = [m for m in row.modalities if m != one.modality]
+    beside: list[Modality] = [m for m in row.modalities if m != one.modality]
     what = "caption" if one.caption is not None else NAMES[one.modality]
     wrong = one.verdict == "wrong"
     better = None if one.better is None else rows[one.better]
