@@ -20,7 +20,7 @@ from tests.data.source_copies import WAV, picture, put
 from triptych.audit.audit import CLEAN, SCORES, SUSPECTS, audit
 from triptych.audit.findings import Judged, suspects
 from triptych.audit.folds import part
-from triptych.audit.pairs import Content, contents, kinds, pairs_of
+from triptych.audit.pairs import Content, Kind, contents, kinds, pairs_of
 from triptych.audit.share import Share
 from triptych.contracts import Modality
 from triptych.data import manifest
@@ -169,7 +169,7 @@ def test_of_three_modalities_the_one_that_fits_neither_other_is_blamed(tmp_path)
         arrays |= {f"row.{name}": np.array([1, 2, 0]) for name in ("twin", "better", "other")}
         return Judged(arrays, sure, np.array(doubt), None, None)
 
-    judgements = {
+    judgements: dict[Kind, Judged] = {
         ("image", "audio"): found([0.1, 0.9, 0.8]),
         ("image", "text"): found([0.9, 0.1, 0.9]),
         ("audio", "text"): found([0.8, 0.9, 0.1]),
