@@ -23,6 +23,7 @@ class FirstWord(Encoder):
 
     def __init__(self):
         super().__init__()
+        self.one = torch.nn.Parameter(torch.ones(1))  # where its weights are, its work is done
 
     def prepare(self, source):
         return torch.eye(3)[[next(i for i, kind in enumerate(KINDS) if str(source.content).startswith(kind))]]
@@ -64,13 +65,8 @@ def test_captions_move_with_their_label_and_group_as_the_key_says(kind, ending, 
         assert name not in donors or other.group != own.group
         assert kind == "random" or other.label == own.label  # captions begin with the label
     assert before.keys() == after.keys()
-    assert made.summary["options"] == {
-        "manifest": "right.jsonl",
-        "share": 0.4,
-        "kind": kind,
-        "modality": "text",
-        "seed": 0,
-    }
+    told_of = {"manifest": "right.jsonl", "share": 0.4, "kind": kind, "modality": "text", "seed": 0}
+    assert made.summary["options"] == told_of | ({"size": 50} if kind == "similar" else {})
 
 
 def test_sounds_move_with_their_moment_and_nothing_else(right, tmp_path):

@@ -55,11 +55,11 @@ def contents(rows: Sequence[Row], modality: Modality, cache: Cache) -> Content:
 def kinds(held: Mapping[Modality, Content], rows: Sequence[int]) -> list[Kind]:
     """The pairs of modalities that enough rows have to be judged."""
     every = [kind for kind in KINDS.values() if kind[0] in held and kind[1] in held]
-    found = [kind for kind in every if len(of_kind(held, kind, rows)) >= FEWEST]
+    found = [kind for kind in every if len(of_kind(held, kind, rows)) >= FEWEST and _differ(held, kind, rows)]
     if not found:
         raise ManifestError(
-            f"of {len(rows)} rows fewer than {FEWEST} have the same two modalities; an audit learns what belongs "
-            "together from the rows themselves, so it needs more of them"
+            f"of {len(rows)} rows fewer than {FEWEST} have the same two modalities, or one is the same in all; "
+            "an audit learns what belongs together from the rows themselves, so it needs more of them"
         )
     return found
 
@@ -68,6 +68,12 @@ def of_kind(held: Mapping[Modality, Content], kind: Kind, rows: Sequence[int]) -
     """Of some rows, those that have both sides of a kind of pair; what a film shows and sounds like is no question."""
     a, b = (held[m] for m in kind)
     return [row for row in rows if a.of_row[row] and b.of_row[row] and row not in a.films & b.films]
+
+
+def _differ(held: Mapping[Modality, Content], kind: Kind, rows: Sequence[int]) -> bool:
+    """Whether there is more than one thing to choose from on either side."""
+    chosen = of_kind(held, kind, rows)
+    return all(len({tuple(held[m].of_row[row]) for row in chosen}) > 1 for m in kind)
 
 
 def pairs_of(held: Mapping[Modality, Content], kinds: Sequence[Kind], rows: Sequence[Row]) -> dict[str, list[object]]:

@@ -79,7 +79,6 @@ def data(
 
     \b
     Examples:
-      triptych data
       triptych data esc50 ~/ESC-50 --fold 1
       triptych data gcompris ~/gcompris -o gcompris.jsonl --language both
       triptych data folder ~/sounds
@@ -94,8 +93,6 @@ def data(
         fold=fold, classes=classes, captions=captions, language=language, sounds=sounds, splits=splits, text=text
     )
     of_speak = _given(program=program, voices=voices, workers=workers, each=each)
-    of_damage = _given(share=share, kind=kind, modality=modality, split=split, seed=seed)
-    of_speak = _given(program=program, voices=voices, workers=workers)
     of_damage = _given(share=share, kind=kind, modality=modality, split=split, size=size, seed=seed)
     outside = _given(allow_outside=allow_outside or None)
     if source is None or every:
