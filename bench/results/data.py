@@ -19,10 +19,12 @@ ALL = [
         ("triptych", "data", "speak", "{flickr8k}", "--allow-outside", "--each", "1", "-o", "{data}"),
         needs=("flickr8k",),
     ),
-    Made("world", ("triptych", "world", f"{HOME}/data/world", "--scenes", "2000"), file="world/manifest.csv"),
     Made(
-        "films", ("triptych", "world", f"{HOME}/data/films", "--films", "--scenes", "1000"), file="films/manifest.csv"
+        "world",
+        ("triptych", "world", f"{HOME}/data/world", "--scenes", "1000", "--captions", "2"),
+        file="world/manifest.csv",
     ),
+    Made("films", ("triptych", "world", f"{HOME}/data/films", "--films", "--scenes", "600"), file="films/manifest.csv"),
     Made("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
     *(
         Made(

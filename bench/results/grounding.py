@@ -5,9 +5,9 @@ from __future__ import annotations
 from bench.results.plan import COST, EVALUATE, HOME, Column, Found, Page, Row, Table, recall, recalls
 
 IMAGE, AUDIO, TEXT = (
-    "space.encoders.image={name='image_cnn', width=64}",
-    "space.encoders.audio={name='audio_cnn', width=64, mels=32}",
-    "space.encoders.text={name='text_transformer', width=64}",
+    "space.encoders.image={name='image_cnn', width=32}",
+    "space.encoders.audio={name='audio_cnn', width=32, mels=32}",
+    "space.encoders.text={name='text_transformer', width=32, layers=1}",
 )
 SPEECH = "space.encoders.audio={name='speech_cnn', width=128}"
 LOCALISE = ("triptych", "localise", "{run}", "--world", f"{HOME}/data/world", "--json")
@@ -48,11 +48,17 @@ def lift(query: str, gallery: str, measure: str = "recall") -> Column:
 def on_the_world(recipe: str, label: str, *changes: str, **more: object) -> Row:
     """A recipe with small encoders from scratch, on the made world."""
     small = {"damsm": (IMAGE, TEXT), "davenet": (IMAGE, AUDIO), "shre": (IMAGE, AUDIO, TEXT)}[recipe]
-    return Row(label, recipe, ("world",), (*small, "space.width=64", *changes), **{"measures": BOTH, **more})
+    return Row(
+        label,
+        recipe,
+        ("world",),
+        (*small, "space.width=32", "training.learning_rate=3e-3", *changes),
+        **{"measures": BOTH, **more},
+    )
 
 
 WORLD = (
-    "2,000 made scenes with one or two things each (300 of them test), encoders of width 64 from scratch; pictures are "
+    "1,000 made scenes with one or two things each (150 of them test), encoders of width 32 from scratch; pictures are "
     "8 × 8 regions. Asked of every word that speaks of something visible, or of everything that sounds: is the hottest "
     "region on the right thing, how much of the heat lies inside its box, and, where there are two things, is the "
     "right one hotter? Chance is what even heat would give."
@@ -98,7 +104,13 @@ DAVENET = Page(
             "GCompris: pictures and human voices",
             [*recalls("audio", "image"), *recalls("image", "audio"), *COST],
             [
-                Row(kind, "davenet", ("gcompris",), (f"space.similarity.kind={kind}", SPEECH), headline=kind == "misa")
+                Row(
+                    kind,
+                    "davenet",
+                    ("gcompris",),
+                    (f"space.similarity.kind={kind}", SPEECH, "space.width=128", "training.epochs=20"),
+                    headline=kind == "misa",
+                )
                 for kind in KINDS
             ],
             "One spoken word a picture: 743 to learn from, 243 to be tested on, none of which is heard in training.",
@@ -111,7 +123,7 @@ DAVENET = Page(
                     "misa",
                     "davenet",
                     ("flickr8k-spoken",),
-                    (SPEECH, "training.epochs=10", "training.validate=5"),
+                    (SPEECH, "space.width=128", "training.epochs=6", "training.validate=0"),
                     headline=True,
                 )
             ],
@@ -126,7 +138,8 @@ DAVENET = Page(
                     kind,
                     f"space.similarity.kind={kind}",
                     "training.epochs=20",
-                    "training.validate=5",
+                    "training.batch=32",
+                    "training.validate=0",
                     headline=kind == "misa",
                 )
                 for kind in KINDS
@@ -157,7 +170,13 @@ SHRE = Page(
                 *COST,
             ],
             [
-                Row(label, "shre", ("flickr8k-spoken",), (SPEECH, "training.epochs=10", *changes), headline=not changes)
+                Row(
+                    label,
+                    "shre",
+                    ("flickr8k-spoken",),
+                    (SPEECH, "training.epochs=8", "training.validate=0", *changes),
+                    headline=not changes,
+                )
                 for label, changes in WITHOUT.items()
             ],
             "The first caption of each photograph, as text and read aloud by espeak-ng; teacher EfficientNet-lite0.",
@@ -176,9 +195,11 @@ SHRE = Page(
                 on_the_world(
                     "shre",
                     label,
-                    "space.shared=128",
-                    "objectives.0.width=64",
+                    "space.shared=64",
+                    "objectives.0.width=32",
                     "training.epochs=20",
+                    "training.batch=32",
+                    "training.validate=0",
                     *changes,
                     measures={"recall": EVALUATE},
                     seeds=(0, 1, 2) if not changes else (0,),
@@ -186,7 +207,7 @@ SHRE = Page(
                 )
                 for label, changes in WITHOUT.items()
             ],
-            "2,000 made scenes; what a text and a sound share there is thing, count and height. Encoders from scratch.",
+            "1,000 made scenes; what a text and a sound share there is thing, count and height. Encoders from scratch.",
         ),
     ],
 )
@@ -203,11 +224,14 @@ VIDEO = Page(
                     "small encoders from scratch",
                     "video",
                     ("films",),
-                    (IMAGE, AUDIO, "space.width=64", "training.epochs=20", "training.batch=32", "training.patience=0"),
+                    (
+                        *(IMAGE, AUDIO, "space.width=32", "training.learning_rate=3e-3", "training.epochs=15"),
+                        *("training.batch=32", "training.validate=0"),
+                    ),
                     headline=True,
                 )
             ],
-            "1,000 films of two seconds, in which things hop while they sound (150 of them test).",
+            "600 films of two seconds, in which things hop while they sound (90 of them test).",
         )
     ],
 )

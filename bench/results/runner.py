@@ -101,7 +101,9 @@ def _train(run: Run, folder: Path, data: Path) -> dict[str, Any]:
 def _alone(path: Path) -> Iterator[None]:
     """One process at a time makes a file; another one waits for it. The time waited is not measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f".{path.name}.lock").open("w") as lock:
+    locks = HOME / "locks"  # not beside it: a command may want its folder empty
+    locks.mkdir(exist_ok=True)
+    with (locks / "-".join(path.parts)).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
