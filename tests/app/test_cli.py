@@ -94,6 +94,19 @@ def test_evaluate_prints_six_directions(run, world):
     }
 
 
+def test_localise_prints_every_question_with_its_chance(run, world):
+    done = triptych("localise", run, "--world", world.parent, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {(each["query"], each["gallery"]) for each in found} == {
+        ("text", "image"),
+        ("text", "audio"),
+        ("audio", "image"),
+        ("image", "audio"),
+    }
+    assert all(0 < each["hit_chance"] < 1 and each["queries"] > 0 for each in found)
+
+
 def test_evaluate_ranks_all_queries_together_when_asked_and_writes_everything(run, world, tmp_path):
     result = triptych("evaluate", run, "--data", world, "--transductive", "--out", tmp_path / "out")
     assert result.returncode == 0, result.stderr
