@@ -164,7 +164,7 @@ def word_region_shares(similarity: WordRegion, a: Features, b: Features) -> Tens
     With π = softmax(γ·cos): R = Σ_t π_t (γ·cos_t - log π_t) and every bracket is R, so word t adds π_t · R; region r
     has of that the share of α_tr <a_r, b_t> in <c_t, b_t>, or of α where that is too near to 0.
     """
-    attention = similarity.heat(a, b)[0]  # (R, T)
+    attention = similarity.attention_maps(a, b)[0].T  # (R, T)
     score = similarity(a, b)[0, 0]
     context = attention.T @ a.parts[0]  # (T, D)
     cosine = torch.nn.functional.cosine_similarity(context, b.parts[0], dim=1, eps=1e-8)
