@@ -52,6 +52,7 @@ class Collection:
         self._galleries: dict[Modality, tuple[int, Gallery]] = {}
         self._allowed: dict[tuple[int, str], Allowed] = {}
         self._looked = -math.inf
+        self._rebuild = False
 
     def __len__(self) -> int:
         return self.store.count() if self.store else 0
@@ -65,16 +66,15 @@ class Collection:
     def create(folder: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
         """The collection in a folder (or at s3://…), new or as it is; another space than its own is refused.
 
-        rebuild removes what it holds first, readable or not: what was embedded before comes back from the cache.
+        With rebuild the first index() removes what it holds, readable or not, and begins anew; what was embedded before
+        comes back from the cache.
         """
         place, space_path = str(folder), checkpoint.find(space).resolve()
-        if rebuild:
-            Store.remove(place)
-            shutil.rmtree(Path(place) / LISTS, ignore_errors=True)
-        store = Store.open(place)
+        store = None if rebuild else Store.open(place)
         if store is None and "://" not in place:
             _refuse_other_things(Path(place))
         collection = Collection(place, space_path, store)
+        collection._rebuild = rebuild
         if store is not None:
             collection._refuse_another_space(store.note)
         return collection
@@ -101,7 +101,15 @@ class Collection:
         """
         wanted = merged(items)
         with self._alone():
-            if self.store is None:
+            if self._rebuild:
+                Store.remove(self.place)
+                shutil.rmtree(self._lists, ignore_errors=True)
+                self._rebuild = False
+            elif self.store is None:
+                self.store = Store.open(self.place)  # another process may have made it meanwhile
+            if self.store is not None:
+                self._refuse_another_space(self.store.note)
+            else:
                 note = Note(str(self.space_path), self.fingerprint)
                 keys = self.space.similarity.keys(alone(torch.randn(1, self.space.recipe.space.width)))
                 self.store = Store.create(self.place, note, keys.shape[1])
