@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test lint docs bench clean
+.PHONY: help demo test lint docs bench clean chromium
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
@@ -20,14 +20,23 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## make a small world, train a space on it, measure it and search it (4 minutes at most)
 	$(BIN)/triptych demo
 
-test: $(READY) lint  ## everything that must hold: style, types, tests
+test: $(READY) chromium lint  ## everything that must hold: style, types, tests
 	$(BIN)/python -m pytest -n 2
+
+# The page is tested in a real browser. Debian's is installed where we may; elsewhere those tests are skipped, and say so.
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	     && { echo "installing chromium, for the page's tests"; apt-get update -qq; } \
+	     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
+	|| echo "no chromium here: the page's tests are skipped"
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
+# docs/page.py, which takes the pictures of the page, needs the demo's collection and Chromium: run it by hand.
 docs: $(READY)  ## write docs/mechanisms.md from the docstrings, and the picture in the README
 	$(BIN)/python docs/mechanisms.py
 	$(BIN)/python docs/scenes.py

@@ -17,6 +17,7 @@ BENCHES = [
     "large_batch",
     "search",
     "audit",
+    "server",
 ]
 
 

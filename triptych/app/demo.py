@@ -83,6 +83,8 @@ _NEXT = """Next:
   {program} search "two red bells high up" --in {folder}/collection
   {program} search --sound {folder}/world/sounds/000007.wav --want picture --in {folder}/collection
   {program} evaluate {folder}/run --data {folder}/world/manifest.csv --split novel
+The same in the browser, with reasons for every hit and a map, at http://127.0.0.1:8765/ as long as this runs:
+  {program} serve {folder}/collection
 Your own files: write down what belongs together as in docs/manifest.md, then
   {program} check pairs.csv
   {program} train trimodal --data pairs.csv -o runs/mine"""

@@ -147,7 +147,7 @@ class Collection:
                     self.space, self.store, gallery, modality, asked, self._kinds(version, modality, asked)
                 )
                 found.append(ranking.best(SPARE * k + len(own), allowed))
-        return self._hits(found, own, fold)[:k]
+        return self._hits(found, own, fold, k)
 
     def similar(self, name: str, want: Sequence[Modality] = (), k: int = 10, where: Where | None = None) -> list[Hit]:
         """The items most like one of the collection."""
@@ -185,7 +185,7 @@ class Collection:
         row = self._row(part.what, ("modality", *SCORING))
         return Asked(unpacked([row], self.space.recipe.space.width), row["modality"], part.weight)
 
-    def _hits(self, found: Sequence[Ranked], own: set[str], fold: bool) -> list[Hit]:
+    def _hits(self, found: Sequence[Ranked], own: set[str], fold: bool, k: int) -> list[Hit]:
         """Everything found, rarest score first, without what was asked with; copies are folded into the first."""
         rows = self._store().numbered(FACTS, [number for ranked in found for number in ranked.numbers])
         order = sorted(
@@ -201,7 +201,7 @@ class Collection:
             same = next((copies for e, other, _, copies in kept if _is_copy(entry, key, e, other, near)), None)
             if fold and same is not None:
                 same.append(entry.id)
-            else:
+            elif len(kept) < k:
                 kept.append((entry, key, _hit(entry, ranked, i), []))
         return [replace(hit, copies=tuple(copies)) for _, _, hit, copies in kept]
 

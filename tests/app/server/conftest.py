@@ -1,5 +1,6 @@
 """One small collection for all tests of the server, and servers that really listen."""
 
+import json
 import shutil
 import tempfile
 import threading
@@ -61,10 +62,15 @@ def collection(run, files, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def review(tmp_path_factory):
-    """A folder as an audit leaves it, with a secret beside it."""
+    """A folder as an audit leaves it, which shows a file that lies elsewhere; with a secret beside both."""
     folder = tmp_path_factory.mktemp("audited") / "review"
     folder.mkdir()
-    (folder / "index.html").write_text("<!doctype html><title>review</title><h1>the review</h1>")
+    (folder.parent / "shown").mkdir()
+    (folder.parent / "shown" / "a b.txt").write_text("what is shown")
+    (folder.parent / "shown" / "other.txt").write_text("the secret")
+    data = {"media": [{"url": "../shown/a%20b.txt#t=1,2", "name": "a b.txt"}]}
+    block = f"<script type=application/json>{json.dumps(data)}</script>"
+    (folder / "review.html").write_text(f"<!doctype html><title>review</title><h1>the review</h1>{block}")
     (folder / ".hidden").write_text("hidden")
     (folder.parent / "secret.txt").write_text("the secret")
     (folder / "way-out.txt").symlink_to(folder.parent / "secret.txt")

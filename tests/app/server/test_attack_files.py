@@ -87,6 +87,7 @@ def test_the_page_is_all_there_is_of_the_package(address, path):
 @pytest.mark.parametrize(
     "name",
     [
+        "../shown/other.txt",
         "../secret.txt",
         "..%2fsecret.txt",
         "%2e%2e%2fsecret.txt",
@@ -97,11 +98,18 @@ def test_the_page_is_all_there_is_of_the_package(address, path):
         "x/" * 900,
     ],
 )
-def test_nothing_beside_the_review_is_read(address, name):
-    head, body = raw(address, f"GET /review/{name} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
-    assert re.search(r" (404|400) ", head)
-    assert b"the secret" not in body
-    assert b"hidden" not in body.replace(b".hidden", b"")
+def test_nothing_beside_the_review_is_read(address, review, name):
+    for path in (name, f"{review}/{name}", f"{review.parent}/review/{name}"):
+        asked = f"GET /review/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        head, body = raw(address, asked.encode())
+        assert re.search(r" (404|400) ", head), path
+        assert b"the secret" not in body
+        assert b"hidden" not in body.replace(b".hidden", b"")
+    for path in (f"{review.parent}/shown/other.txt", f"{review.parent}/secret.txt", f"{review}/../secret.txt"):
+        head, body = raw(
+            address, f"GET /review{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
+        )
+        assert " 404 " in head
 
 
 def test_a_file_that_was_swapped_for_a_link_is_not_given_out(collection, files, client, tmp_path):

@@ -229,6 +229,13 @@ def test_without_the_token_nothing_is_told(guarded, given, path):
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
+def test_a_browser_without_the_token_is_asked_for_it(guarded):
+    page = guarded.get("/", headers={"Accept": "text/html,*/*"})
+    assert page.status_code == 401
+    assert 'name="token"' in page.text
+    assert guarded.get("/style.css").status_code == 200
+
+
 def test_the_token_opens_by_header_or_by_a_visit(guarded):
     assert guarded.get("/healthz").status_code == 200
     assert guarded.get("/v1/collection", headers={"Authorization": "Bearer right-token"}).status_code == 200

@@ -165,7 +165,9 @@ def test_the_map_shows_everything_and_where_a_query_lands(client):
 
 def test_report_review_and_health(client, collection):
     assert "the report" in client.get("/report").text
-    assert "the review" in client.get("/review", follow_redirects=True).text
+    page = client.get("/review", follow_redirects=True)
+    assert "the review" in page.text
+    assert client.get(str(page.url.join("../shown/a%20b.txt"))).text == "what is shown"
     assert "connect-src" not in client.get("/report").headers["Content-Security-Policy"]
     assert client.get("/healthz").json() == {"status": "ok", "items": len(collection), "waiting": 0}
     counted = client.get("/metrics").text

@@ -24,18 +24,19 @@ def serve(
       triptych serve
       triptych serve demo/collection --port 9000
       triptych serve collection --host 0.0.0.0
-      triptych serve collection --report runs/mine/report.html --review runs/mine/audit
+      triptych serve collection --report runs/mine-report.html --review audits/mine
     """
     from triptych.app import show
     from triptych.app.server import application, bound, token_for
     from triptych.app.server import serve as answer
+    from triptych.app.server.reviews import Review
     from triptych.errors import UsageError
     from triptych.search.collection import Collection
 
     if report is not None and not report.is_file():
         raise UsageError(f"--report {report}: no such file; `triptych report` writes one")
-    if review is not None and not (review / "index.html").is_file():
-        raise UsageError(f"--review {review}: no index.html there; `triptych audit` writes one")
+    if review is not None and not Review(review).page.is_file():
+        raise UsageError(f"--review {review}: no review.html there; `triptych audit` writes one")
     opened, token = Collection.open(collection), token_for(host)
     with bound(host, port) as at:
         app = application(opened, token=token, report=report, review=review)

@@ -82,7 +82,7 @@ export function draw() {
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
   density(pen, width, height);
-  const size = Math.max(1.6, Math.min(5, 90 / Math.sqrt(points.ids.length))) * Math.sqrt(view.zoom);
+  const size = Math.max(2.1, Math.min(6, 130 / Math.sqrt(points.ids.length))) * Math.sqrt(view.zoom);
   pen.globalAlpha = 0.85;
   points.ids.forEach((id, place) => {
     const [x, y] = toScreen(points.x[place], points.y[place]);

@@ -16,6 +16,7 @@ from triptych.app.server.desk import Desk
 from triptych.app.server.guard import NAMES, Guard
 from triptych.app.server.limits import Limits
 from triptych.app.server.metrics import Meter
+from triptych.app.server.reviews import Review
 from triptych.app.server.shapes import Asking, ExplainQuery, SearchQuery
 from triptych.errors import UsageError
 from triptych.search.collection import Collection
@@ -35,7 +36,7 @@ def application(
     review: Path | None = None,
 ) -> FastAPI:
     """The server as an ASGI application; with a token, nobody without it is let in."""
-    desk = Desk(collection, limits, report, review)
+    desk = Desk(collection, limits, report, Review(review) if review else None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -15,13 +15,14 @@ from triptych.app.server.batches import Batches
 from triptych.app.server.limits import Limits
 from triptych.app.server.metrics import Metrics
 from triptych.app.server.problems import Refusal
+from triptych.app.server.reviews import Review
 from triptych.app.server.shapes import Conditions, QueryPart
 from triptych.app.server.uploads import Upload, named, renamed, sources
-from triptych.contracts import Hit, Modality, Source
+from triptych.contracts import Source
 from triptych.errors import TriptychError, UsageError
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry
-from triptych.search.query import Part, Query, Ready, Where
+from triptych.search.query import Part, Ready, Where
 
 Found = TypeVar("Found")
 BUSY = "{count} requests of this kind are being worked on already; try again in {retry} s"
@@ -56,7 +57,7 @@ class Desk:
         collection: Collection,
         limits: Limits | None = None,
         report: Path | None = None,
-        review: Path | None = None,
+        review: Review | None = None,
     ) -> None:
         self.collection, self.limits, self.metrics = collection, limits or Limits(), Metrics()
         self.report, self.review = report, review
@@ -122,11 +123,6 @@ class Desk:
             return [Source("text", part.text)]
         upload, known = named(files, part.file or ""), self.collection.space.modalities
         return await self.run(self.drawing, lambda: sources(upload, known, self.limits))
-
-    async def find(self, pieces: Sequence[Piece], want: Sequence[Modality], k: int, where: Where) -> list[Hit]:
-        """Search the collection."""
-        query = Query(tuple(piece.part for piece in pieces))
-        return await self.read(lambda collection: collection.search(query, list(dict.fromkeys(want)), k, where))
 
 
 def where_of(conditions: Conditions, roots: Sequence[Path]) -> Where:

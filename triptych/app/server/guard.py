@@ -11,18 +11,21 @@ from __future__ import annotations
 import asyncio
 import hmac
 from http.cookies import CookieError, SimpleCookie
+from importlib.resources import files
+from pathlib import Path
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triptych.app.server.limits import Limits
 from triptych.app.server.problems import Refusal, answer
 
 COOKIE = "triptych_token"
+TOKEN_PAGE = Path(str(files("triptych.app"))) / "page" / "token.html"
 LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000
-OPEN = {"/healthz"}  # what a machine that watches the server may ask without the token
+OPEN = {"/healthz", "/style.css", "/icon.svg"}  # without the token: what watching machines and its own page ask
 NAMES = {"localhost", "127.0.0.1", "[::1]"}
 CLOSED = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
@@ -91,6 +94,8 @@ class Guard:
             response.set_cookie(COOKIE, self.token, httponly=True, samesite="strict", path="/")
             return response
         if not self._is_right(_bearer(headers) or _cookie(headers)):
+            if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
+                return HTMLResponse(TOKEN_PAGE.read_text(encoding="utf-8"), 401)
             raise Refusal(
                 401,
                 "a token is needed: send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in a browser; "

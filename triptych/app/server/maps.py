@@ -17,9 +17,9 @@ from triptych.app.server.problems import Refusal, answers
 from triptych.app.server.searches import body
 from triptych.app.server.shapes import Asking, Drawing, ItemAnswer, Landing, MapAnswer
 from triptych.app.server.uploads import received
+from triptych.search import query as asking
 from triptych.search.collection import Collection
 from triptych.search.map import project
-from triptych.search.query import Where
 
 router = APIRouter(prefix="/v1", tags=["map"])
 POINTS = 4000  # of each modality that are drawn
@@ -105,7 +105,8 @@ async def land(desk: At, request: Request) -> Landing | Response:
     """Where a query lies on the map: among those of its best hits that are drawn; 202 while it is being drawn."""
     async with received(request, Asking, desk.limits) as (query, files):
         pieces = await desk.pieces(query.parts, files)
-        hits = await desk.find(pieces, [], 50, Where())
+        whole = asking.Query(tuple(piece.part for piece in pieces))
+        hits = await desk.read(lambda collection: collection.search(whole, k=50))
     drawn = await _maps(request).newest(desk)
     if drawn is None:
         return _later()

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from triptych.app.server.described import overview
-from triptych.app.server.desk import At
+from triptych.app.server.desk import At, Desk
 from triptych.app.server.metrics import KIND
 from triptych.app.server.problems import Refusal, answers
+from triptych.app.server.reviews import Review
 from triptych.app.server.shapes import Health, Overview
 
 router = APIRouter()
@@ -72,19 +73,18 @@ async def report(desk: At) -> Response:
 
 
 @router.get("/review", include_in_schema=False)
-async def review_folder() -> Response:
-    """The review's own address ends with a slash, so that what lies beside it is found."""
-    return RedirectResponse("review/", 307)
+async def review_page(desk: At) -> Response:
+    """To the audit's review page, where the server was started with one."""
+    return RedirectResponse(f"/review{_review(desk).address}", 307)
 
 
 @router.get("/review/{name:path}", include_in_schema=False)
 async def review(desk: At, name: str) -> Response:
-    """The audit's review page and what lies beside it, where the server was started with one."""
-    if desk.review is None:
-        raise Refusal(404, "no review here; start the server with --review FOLDER")
-    root = desk.review.resolve()
-    asked = _within(root, name or "index.html")
-    return _alone(asked)
+    """The review page, and the files it shows."""
+    found = _review(desk).find(name)
+    if found is None:
+        raise Refusal(404, f"{name[:200]}: the review page has nothing by this name")
+    return _alone(found)
 
 
 @router.get("/favicon.ico", include_in_schema=False)
@@ -105,15 +105,10 @@ def _part(name: str) -> Response:
     return FileResponse(PAGE / name, media_type=KINDS[Path(name).suffix], headers=FRESH)
 
 
-def _within(root: Path, name: str) -> Path:
-    """A file below a folder, or a refusal: whatever the name says, nothing outside it is read."""
-    try:
-        asked = (root / name).resolve()
-        if asked.is_file() and asked.is_relative_to(root) and not any(p.startswith(".") for p in Path(name).parts):
-            return asked
-    except (OSError, ValueError):
-        pass
-    raise Refusal(404, f"{name[:200]}: nothing by this name in the review's folder")
+def _review(desk: Desk) -> Review:
+    if desk.review is None:
+        raise Refusal(404, "no review here; start the server with --review FOLDER")
+    return desk.review
 
 
 def _alone(path: Path) -> Response:

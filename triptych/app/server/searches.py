@@ -18,6 +18,7 @@ from triptych.app.server.shapes import (
     EmbeddingsQuery,
     ExplainAnswer,
     ExplainQuery,
+    HitAnswer,
     PartReason,
     SearchAnswer,
     SearchQuery,
@@ -27,7 +28,7 @@ from triptych.app.server.uploads import received
 from triptych.contracts import Features, Modality, Source
 from triptych.search import explain as reasons
 from triptych.search.collection import Collection
-from triptych.search.query import Ready
+from triptych.search.query import Query, Ready
 from triptych.search.relevance import RELEVANT
 
 router = APIRouter(prefix="/v1", tags=["search"])
@@ -53,11 +54,16 @@ async def search(desk: At, request: Request) -> SearchAnswer:
     started = time.perf_counter()
     async with received(request, SearchQuery, desk.limits) as (query, files):
         pieces = await desk.pieces(query.parts, files)
-        where = where_of(query.where, await desk.read(origins))
-        hits = await desk.find(pieces, query.want, min(query.k, desk.limits.hits), where)
-        notes = [note for piece in pieces if (note := _note(piece, desk.collection))]
-        answer = await desk.read(lambda collection: hit_answers(hits, origins(collection)))
-    return SearchAnswer(hits=answer, line=RELEVANT, seconds=time.perf_counter() - started, notes=notes)
+        asked, want = Query(tuple(piece.part for piece in pieces)), list(dict.fromkeys(query.want))
+
+        def work(collection: Collection) -> list[HitAnswer]:
+            roots = origins(collection)
+            found = collection.search(asked, want, min(query.k, desk.limits.hits), where_of(query.where, roots))
+            return hit_answers(found, roots)
+
+        hits = await desk.read(work)
+    notes = [note for piece in pieces if (note := _note(piece, desk.collection))]
+    return SearchAnswer(hits=hits, line=RELEVANT, seconds=time.perf_counter() - started, notes=notes)
 
 
 def _note(piece: Piece, collection: Collection) -> str | None:
