@@ -17,6 +17,7 @@ QUIET = [
     "--autoplay-policy=no-user-gesture-required",
 ]  # fmt: skip
 ASK = "?text=two+red+bells"
+expect.set_options(timeout=20_000)  # machines that run tests are busy
 
 
 @pytest.fixture(scope="module")
