@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,15 @@ def _key(run: Run) -> str:
     """A hash of the effective recipe, the rows of the manifests and the commands that measure."""
     recipe = Recipe.load(run.row.recipe, [*run.row.changes, f"training.seed={run.seed}"]).text()
     paths = [DATA[name].path for name in (run.data, run.measured_on)]
-    rows = b"\0".join(path.read_bytes() for path in paths if path.exists())
+    rows = b"\0".join(_content(path, path.stat().st_mtime_ns) for path in paths if path.exists())
     measures = repr(sorted(run.row.measures.items()))
     return hashlib.sha256(b"\0".join([recipe.encode(), rows, measures.encode()])).hexdigest()[:16]
+
+
+@cache
+def _content(path: Path, _changed: int) -> bytes:
+    """A manifest, read once for each time it was changed."""
+    return path.read_bytes()
 
 
 def _store(run: Run) -> Path:

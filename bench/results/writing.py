@@ -21,6 +21,9 @@ def write_page(page: Page) -> Path:
     """docs/results/RECIPE.md: what is stored of its rows; rows that have not run yet say so."""
     parts = [f"# {page.recipe}", _filled(page.about)]
     for table in page.tables:
+        if not any(_found(row) for row in table.rows):
+            parts += [f"## {table.title}", "Not run yet: the command below does."]
+            continue
         shown = _grid(table) if isinstance(table, Grid) else _table(table)
         parts += [f"## {table.title}", _filled(table.about), shown, _commands(table)]
     if page.seen:
