@@ -35,9 +35,13 @@ def write_page(page: Page) -> Path:
 
 
 def write_overview(pages: Sequence[Page]) -> Path:
-    """docs/results/README.md: the headline rows of every page."""
+    """docs/results/README.md: the headline rows of every page; those of pages that ran elsewhere stay as they are."""
+    path = DOCS / "README.md"
+    before = path.read_text().splitlines() if path.exists() else []
     lines = ["| recipe | measured on | row | |", "|---|---|---|---|"]
     for page in pages:
+        if not any(_found(row) for table in page.tables for row in table.rows if row.headline):
+            lines += [line for line in before if line.startswith(f"| [{page.recipe}](")]
         for table in page.tables:
             columns = [column for column in table.columns if column.headline]
             for row in table.rows:
@@ -51,7 +55,6 @@ def write_overview(pages: Sequence[Page]) -> Path:
         "`TRIPTYCH_YAMNET` YAMNet's weights. Figures are means over seeds and folds, ± the standard deviation; recall "
         "and accuracy in %."
     )
-    path = DOCS / "README.md"
     write_text(path, "\n\n".join(["# Results", _filled(about), "\n".join(lines)]) + "\n")
     return path
 
