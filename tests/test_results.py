@@ -30,7 +30,9 @@ front.main([])
 def run(world, folder):
     command = [sys.executable, "-c", SCRIPT, str(world), *QUICK]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_rows_run_once_and_become_a_page(world, tmp_path):

@@ -109,7 +109,7 @@ def _alone(path: Path) -> Iterator[None]:
     """One process at a time makes a file; another one waits for it. The time waited is not measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
     locks = HOME / "locks"  # not beside it: a command may want its folder empty
-    locks.mkdir(exist_ok=True)
+    locks.mkdir(parents=True, exist_ok=True)
     with (locks / "-".join(path.parts)).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
