@@ -110,7 +110,7 @@ def _alone(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     locks = HOME / "locks"  # not beside it: a command may want its folder empty
     locks.mkdir(parents=True, exist_ok=True)
-    with (locks / "-".join(path.parts)).open("w") as lock:
+    with (locks / "-".join(path.parts).strip("/")).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
