@@ -99,7 +99,8 @@ SIGLIP = Page(
     "siglip",
     "Each pair of the batch is judged alone, right or wrong.",
     [pictures("siglip", seeds=(0,)), sounds("siglip")],
-    seen="On pictures not to be told from `clap` with one seed, on sounds behind it; not tuned. That sigmoids win with small batches could "
+    seen="On pictures not to be told from `clap` with one seed, on sounds behind it; not tuned. "
+    "That sigmoids win with small batches could "
     "not be seen here, at 512.",
 )
 ALIGN_UNIFORM = Page(
