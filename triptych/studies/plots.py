@@ -32,7 +32,10 @@ def lines(
     for name, points in series.items():
         axes.plot(list(points), list(points.values()), "o-", markersize=3.5, label=name)
     if log:
+        ticks = sorted({x for points in series.values() for x in points})
         axes.set_xscale("log", base=2)
+        axes.set_xticks(ticks, [f"{tick:,.3g}" if tick < 1 else f"{tick:,.0f}" for tick in ticks], fontsize=8)
+        axes.minorticks_off()
     axes.set(xlabel=x, ylabel=y, title=title)
     axes.grid(alpha=GRID)
 
