@@ -37,6 +37,21 @@ ALL = [
         )
         for kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
     ),
+    Made(
+        "flickr8k-single",
+        (*("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}"), "--captions", "single"),
+    ),
+    *(
+        Made(
+            f"flickr8k-single-random{percent}",
+            (
+                *("triptych", "data", "damage", "{flickr8k-single}", "--allow-outside", "-o", "{data}"),
+                *("--share", str(percent / 100)),
+            ),
+            needs=("flickr8k-single",),
+        )
+        for percent in (20, 40, 60)
+    ),
     *(_esc50(f"esc50-{kind}{n}", f"--{option}", str(n)) for kind, option in ESC50.items() for n in FOLDS),
     *(
         _esc50(f"esc50-{kind}{n}-all", f"--{option}", str(n), "--splits", "two")

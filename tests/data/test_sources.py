@@ -162,6 +162,16 @@ def test_flickr8k_has_its_official_splits(tmp_path):
     assert summary["left_out"] == {"photographs in no official list": 1}
 
 
+def test_flickr8k_captions_may_be_rows_of_their_own(tmp_path):
+    COPIES["flickr8k"](tmp_path)
+    found, _ = make(tmp_path, "flickr8k", captions="single")
+    assert {len(row.texts) for row in found.rows} == {1}
+    assert len(found.rows) == 16
+    assert {row.group for row in found.rows if row.split == "test"} == {"4_d"}
+    with pytest.raises(UsageError, match="single, together"):
+        make(tmp_path, "flickr8k", captions="apart")
+
+
 def test_flickr_audio_pairs_each_reading_with_its_caption(tmp_path):
     COPIES["flickr_audio"](tmp_path)
     found, summary = make(tmp_path, "flickr_audio")

@@ -29,8 +29,8 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "sigmoid": ("sigmoid", {}),
     "triplet, semi-hard": ("triplet", {"negatives": "semi_hard"}),
     "alignment + uniformity": ("align_uniform", {}),
-    "matching": ("matching", {}),
-    "matching, partial (mass estimated)": ("matching", {"mass": "estimate", "form": "trimmed"}),
+    "matching": ("matching", {"epsilon": 0.1}),
+    "matching, partial (mass estimated)": ("matching", {"epsilon": 0.1, "mass": "estimate", "form": "trimmed"}),
 }
 MEASURE = "text → image R@10"
 

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
+from dataclasses import replace
 
-from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions
+from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, choose
+from triptych.data.sources.draft import captions as clean
 from triptych.data.sources.local import Copy, read_lines
 
 LISTS = ("train", "dev", "test")
+CAPTIONS = ("together", "single")
 
 
-def read(copy: Copy) -> Draft:
-    """Rows are photographs, each a group of its own; those in no official list are left out."""
+def read(copy: Copy, *, captions: str = "together") -> Draft:
+    """Rows are photographs, each a group of its own; those in no official list are left out.
+
+    captions: all of a photograph in one row, or single: a row each, so that every caption is a pair of its own.
+    """
+    choose("captions", captions, CAPTIONS)
     texts, splits = read_captions(copy), read_splits(copy)
     pictures = copy.base(splits, "photographs")
     items = [
         Item(
             name.removesuffix(".jpg"),
             files={"image": pictures / name},
-            texts=captions(*texts.get(name, {}).values()),
+            texts=clean(*texts.get(name, {}).values()),
             split=split,
         )
         for name, split in splits.items()
     ]
+    if captions == "single":
+        items = [
+            replace(item, id=f"{item.id}#{number}", texts=(text,), group=item.id)
+            for item in items
+            for number, text in enumerate(item.texts)
+        ]
     return Draft(items, Counter({"photographs in no official list": len(texts.keys() - splits.keys())}))
 
 
