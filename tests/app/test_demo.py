@@ -20,9 +20,9 @@ def test_the_demo_runs_through_and_a_second_time_reuses_what_is_there(tmp_path, 
     demo.run(tmp_path / "demo")
     second = capsys.readouterr().out
     assert (tmp_path / "demo" / "run" / "space.safetensors").stat().st_mtime_ns == trained
-    table = [line for line in first.splitlines() if "×" in line]
+    table = [line for line in first.splitlines() if "±" in line]
     assert table
-    assert table == [line for line in second.splitlines() if "×" in line]
+    assert table == [line for line in second.splitlines() if "±" in line]
 
 
 def test_the_demos_world_can_show_ten_times_chance():

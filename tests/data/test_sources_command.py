@@ -71,6 +71,7 @@ def test_files_elsewhere_are_told(tmp_path):
         (["speak", "x"], "triptych data speak MANIFEST -o NEW"),
         (["speak", "x", "-o", "y.csv"], "x: no such file"),
         (["speak", "x", "-o", "y.csv", "--workers", "0"], "--workers 0: at least 1"),
+        (["speak", "x", "-o", "y.csv", "--each", "-1"], "--each -1: 0 for all"),
         (["damage", "x", "--voices", "y"], "damage has no option --voices"),
         (["damage", "x", "-o", "y.csv"], "triptych data damage MANIFEST -o NEW --share 0.2"),
         (["damage", "x", "-o", "y.csv", "--share", "0.2", "--kind", "rndom"], "did you mean 'random'"),

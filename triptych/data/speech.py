@@ -86,8 +86,10 @@ def speak(
     there is kept, so an interrupted run goes on. Rows' own sounds stay behind, as a row has one. `each`: only so many
     captions of a row, from the first; 0 = all.
     """
-    if workers < 1 or each < 0:
-        raise UsageError(f"--workers {workers} --each {each}: at least one program, and no fewer captions than none")
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1")
+    if each < 0:
+        raise UsageError(f"--each {each}: 0 for all captions of a row, or so many")
     output = check_output(output)
     table = manifest.read(source, allow_outside)
     if output.resolve() == table.path.resolve():
