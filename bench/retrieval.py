@@ -36,18 +36,19 @@ def sides(queries: int) -> tuple[Work, Work]:
     """Ranks, mAP@10 and nDCG@10 by tiles; and by sorting whole rows, as evaluation scripts do."""
     query, gallery, query_group, gallery_group = made(queries)
 
-    def ours() -> None:
+    def ours() -> object:
         found = places(lambda rows, columns: query[rows] @ gallery[columns].T, query_group, gallery_group)
-        average_precision(found, 10).mean(), gain(found, 10).mean()
+        return average_precision(found, 10).mean(), gain(found, 10).mean()
 
-    def theirs() -> None:
+    def theirs() -> object:
+        found = []
         for first in range(0, len(query), AT_ONCE):
             order = (query[first : first + AT_ONCE] @ gallery.T).argsort(dim=1, descending=True)
             right = gallery_group[order] == query_group[first : first + AT_ONCE, None]
-            right.int().argmax(dim=1)
-            top = right[:, :10].double()
-            (top * top.cumsum(dim=1) / torch.arange(1, 11)).sum(dim=1) / CAPTIONS
-            (top / torch.arange(2, 12).log2()).sum(dim=1)
+            rank, top = right.int().argmax(dim=1), right[:, :10].double()
+            precision = (top * top.cumsum(dim=1) / torch.arange(1, 11)).sum(dim=1) / CAPTIONS
+            found.append((rank, precision, (top / torch.arange(2, 12).log2()).sum(dim=1)))
+        return found
 
     return ours, theirs
 

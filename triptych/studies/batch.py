@@ -90,9 +90,7 @@ def step_memory(objective: str, settings: dict[str, Any], size: int) -> float:
     made = OBJECTIVES[objective](**settings)
     _step(made, 64)  # libraries take their share once
     with suppress(OSError):
-        CLEAR.write_text(
-            "5"
-        )  # forget the peak so far: at first it is that of the process that made this one
+        CLEAR.write_text("5")  # forget the peak so far: at first it is that of the process that made this one
     before = _peak()
     _step(made, size)
     return max(1.0, (_peak() - before) / 1024)

@@ -101,7 +101,7 @@ def _measure(lab: Lab, way: str, seed: int) -> Values:
 
 
 def _draw(figure: Figure, found: dict[str, list[Values]]) -> None:
-    for axes, asked in zip(figure.subplots(1, 2, sharey=True), ASKED, strict=True):
+    for axes, asked in zip(figure.subplots(1, 2), ASKED, strict=True):
         bars(
             axes, {way: [v[f"{RECALLS[0]}, {asked}"] for v in some] for way, some in found.items()}, f"{RECALLS[0]} (%)"
         )
