@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import soundfile
@@ -17,9 +18,6 @@ from triptych.checkpoint import fingerprint, load
 from triptych.contracts import MODALITIES, Modality, Source
 from triptych.errors import UsageError
 from triptych.space import Space, alone, onto
-
-if TYPE_CHECKING:
-    from mteb.models.model_meta import ModelMeta
 
 BLOCK = 256  # pairs that are scored at a time
 
@@ -76,11 +74,10 @@ class BenchmarkEncoder:
         return torch.cat(found) if found else torch.empty(0)
 
     @property
-    def mteb_model_meta(self) -> ModelMeta:
-        """What mteb writes down beside the results."""
-        from mteb.models.model_meta import ModelMeta, ScoringFunction
-
-        return ModelMeta(
+    def mteb_model_meta(self) -> Any:
+        """What mteb writes down beside the results: its own ModelMeta."""
+        meta = import_module("mteb.models.model_meta")  # by name: mteb is large, and few have it
+        return meta.ModelMeta(
             loader=None,
             name=self.name,
             revision=self.revision,
@@ -95,7 +92,7 @@ class BenchmarkEncoder:
             public_training_code=None,
             public_training_data=None,
             framework=["PyTorch"],
-            similarity_fn_name=ScoringFunction.CUSTOM,
+            similarity_fn_name=meta.ScoringFunction.CUSTOM,
             use_instructions=False,
             training_datasets=None,
             modalities=cast(Any, list(self.space.modalities)),
