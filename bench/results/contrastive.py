@@ -40,6 +40,7 @@ def sounds(recipe: str, rows: Rows = AS_IT_COMES) -> Table:
                 recipe,
                 tuple(f"esc50-fold{n}-all" for n in FOLDS),
                 (*SOUNDS, *changes),
+                SEEDS,
                 measures={"classes": CLASSIFY, "recall": EVALUATE},
                 headline=number == 0,
             )
@@ -63,6 +64,7 @@ def unseen(recipe: str, rows: Rows) -> Table:
                 recipe,
                 tuple(f"esc50-unseen{n}-all" for n in FOLDS),
                 (*UNSEEN, *changes),
+                SEEDS,
                 measures={"classes": CLASSIFY},
                 headline=number == 0,
             )
@@ -98,7 +100,7 @@ CLAP = Page(
 SIGLIP = Page(
     "siglip",
     "Each pair of the batch is judged alone, right or wrong.",
-    [pictures("siglip", seeds=(0,)), sounds("siglip")],
+    [pictures("siglip"), sounds("siglip")],
     seen="On pictures not to be told from `clap` with one seed, on sounds behind it; not tuned. "
     "That sigmoids win with small batches could "
     "not be seen here, at 512.",
@@ -106,7 +108,7 @@ SIGLIP = Page(
 ALIGN_UNIFORM = Page(
     "align_uniform",
     "Partners close together, everything spread evenly over the sphere: the two halves of a contrastive loss.",
-    [pictures("align_uniform", seeds=(0,)), sounds("align_uniform")],
+    [pictures("align_uniform"), sounds("align_uniform")],
     seen="With the published weights (alpha = t = 2, both halves alike) it stays behind the contrastive losses that it "
     "is the limit of, and takes the longest: it compares every two items of each side without a matrix product. "
     "That the two halves do as well as the whole did not hold on these data; the weights were not tuned.",
@@ -121,7 +123,6 @@ WANG_CONTRASTIVE = Page(
                 "64 negatives, as it comes": (),
                 **{f"{m} negatives": (f"objectives.0.negatives={m}",) for m in (4, 16, 255)},
             },
-            seeds=(0,),
         ),
         sounds("wang_contrastive"),
     ],

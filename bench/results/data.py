@@ -28,13 +28,14 @@ ALL = [
     Made("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
     *(
         Made(
-            f"flickr8k-{kind}{percent}",
+            f"flickr8k-{kind}{percent}{left}",
             (
                 *("triptych", "data", "damage", "{flickr8k}", "--allow-outside", "-o", "{data}"),
-                *("--share", str(percent / 100), "--kind", kind),
+                *("--share", str(percent / 100), "--kind", kind, *drop),
             ),
             needs=("flickr8k",),
         )
+        for left, drop in (("", ()), ("-left", ("--drop",)))
         for kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
     ),
     Made(
@@ -56,6 +57,18 @@ ALL = [
     *(
         _esc50(f"esc50-{kind}{n}-all", f"--{option}", str(n), "--splits", "two")
         for kind, option in ESC50.items()
+        for n in FOLDS
+    ),
+    *(
+        Made(
+            f"esc50-fold{n}-random{percent}",
+            (
+                *("triptych", "data", "damage", f"{{esc50-fold{n}-all}}", "--allow-outside", "-o", "{data}"),
+                *("--share", str(percent / 100), "--split", "train"),
+            ),
+            needs=(f"esc50-fold{n}-all",),
+        )
+        for percent in (20, 40, 60)
         for n in FOLDS
     ),
 ]

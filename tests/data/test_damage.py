@@ -80,6 +80,17 @@ def test_sounds_move_with_their_moment_and_nothing_else(right, tmp_path):
         assert (row.image, row.texts, row.group, row.label) == (own.image, own.texts, own.group, own.label)
 
 
+def test_the_rows_that_would_be_wrong_can_be_left_out(right, tmp_path):
+    wrong, _ = damage(right, tmp_path / "wrong.csv", 0.4, seed=2, show=False)
+    left, _ = damage(right, tmp_path / "left.csv", 0.4, seed=2, drop=True, show=False)
+    key = read_swaps(swaps_of(left.path))
+    assert key == read_swaps(swaps_of(wrong.path))
+    assert told(left.path).keys() == told(right).keys() - {swap.id for swap in key}
+    for name, row in told(left.path).items():
+        own = told(right)[name]
+        assert (row.texts, row.image, row.audio, row.group) == (own.texts, own.image, own.audio, own.group)
+
+
 def test_what_cannot_be_damaged_is_refused(right, tmp_path):
     (tmp_path / "right.source.json").write_text("{}")
     with pytest.raises(UsageError, match="is the manifest to be read"):

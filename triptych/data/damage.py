@@ -43,6 +43,7 @@ def damage(
     seed: int = 0,
     encoder: Encoder | None = None,
     size: int = noise.NEIGHBOURS,
+    drop: bool = False,
     allow_outside: bool = False,
     show: bool = True,
 ) -> tuple[Made, Draft]:
@@ -51,7 +52,7 @@ def damage(
     random: of any row; category: of a row with the same label; similar: of a row whose captions are close to its own
     by an encoder of texts, in one cluster of about `size` rows. Never of a row of the same group, which would be right;
     never of another split. Captions take their label and their group with them, as whoever mislabels a sound mislabels
-    it in every column.
+    it in every column. With `drop` those rows are left out in place of damaged: what is left for one who knew them.
     """
     if kind not in KINDS:
         raise UsageError(unknown("noise kind", kind, KINDS))
@@ -74,10 +75,13 @@ def damage(
         ids, groups = [able[i].id for i in some], [able[i].group for i in some]
         how = "random" if kind == "random" else "category"
         swaps += noise.swap(ids, [labels[i] for i in some], share, how, seed, modality, groups)
-    draft = Draft(_exchanged(table.rows, swaps), Counter({"rows with an error": table.counts.unusable}))
+    wrong = {one.id for one in swaps}
+    items = [item_of(r) for r in table.rows if r.id not in wrong] if drop else _exchanged(table.rows, swaps)
+    draft = Draft(items, Counter({"rows with an error": table.counts.unusable}))
     options = {"manifest": table.path.name, "share": share, "kind": kind, "modality": modality, "seed": seed}
     options |= {"split": split} if split else {}
     options |= {"size": size} if kind == "similar" else {}
+    options |= {"drop": True} if drop else {}
     made = write(draft, output, Origin("damage", options, licence_of(table.path)))
     noise.write_swaps(swaps_of(output), swaps)
     return made, draft

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 SHOWN = 16  # digits of a hash
 
 
-def _option(help: str, of: str = "single sources") -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(help=help, rich_help_panel=f"Options of {of}")
+def _option(help: str, of: str = "single sources", *names: str) -> Any:  # noqa: A002 - typer's own word
+    return typer.Option(*names, help=help, rich_help_panel=f"Options of {of}")
 
 
 Source = Annotated[str | None, typer.Argument(help="A source (none: list them), or speak, or damage.")]
@@ -43,6 +43,9 @@ Size = Annotated[
     int | None, _option("With similar: rows to a cluster, about; 50 unless given, more are easier.", "damage")
 ]
 Seed = Annotated[int | None, _option("Another seed damages other rows.", "damage")]
+Drop = Annotated[
+    bool, _option("Leave those rows out in place of damaging them: what is left for one who knew.", "damage", "--drop")
+]
 Outside = Annotated[
     bool, typer.Option("--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of speak and damage")
 ]
@@ -70,6 +73,7 @@ def data(
     split: Split = None,
     size: Size = None,
     seed: Seed = None,
+    drop: Drop = False,
     allow_outside: Outside = False,
 ) -> None:
     """Turn a copy of a data set into a manifest, with official splits and a hash of the exact test set.
@@ -93,7 +97,7 @@ def data(
         fold=fold, classes=classes, captions=captions, language=language, sounds=sounds, splits=splits, text=text
     )
     of_speak = _given(program=program, voices=voices, workers=workers, each=each)
-    of_damage = _given(share=share, kind=kind, modality=modality, split=split, size=size, seed=seed)
+    of_damage = _given(share=share, kind=kind, modality=modality, split=split, size=size, seed=seed, drop=drop or None)
     outside = _given(allow_outside=allow_outside or None)
     if source is None or every:
         _list()
@@ -130,7 +134,8 @@ def _damage(manifest: Path | None, into: Path | None, options: dict[str, Any]) -
         options["encoder"] = MiniLM()
     made, draft = damage(manifest, into, **options)
     report(made, draft)
-    out.print(f"  which rows are wrong: {from_here(swaps_of(made.path))}")
+    what = "left out" if options.get("drop") else "wrong"
+    out.print(f"  which rows are {what}: {from_here(swaps_of(made.path))}")
 
 
 def _speak(manifest: Path | None, into: Path | None, options: dict[str, Any]) -> None:
