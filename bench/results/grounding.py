@@ -247,10 +247,15 @@ VIDEO = Page(
                         *(IMAGE, AUDIO, "space.width=32", "training.learning_rate=3e-3", "training.epochs=15"),
                         *("training.batch=32", "training.validate=0"),
                     ),
+                    seeds=(0, 1, 2),
                     headline=True,
                 )
             ],
             "600 films of two seconds, in which things hop while they sound (90 of them test).",
         )
     ],
+    "Nothing but films goes in, and no caption: what is seen in a film finds what is heard in it. Recall at ten is six "
+    "times chance (11.1% of 90 films), at one not yet good: several films show the same things. `triptych index` "
+    "takes a folder of films with this space, and `triptych search --sound`, `--picture` or `--video` finds the film "
+    "by either half of it.",
 )

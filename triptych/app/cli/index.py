@@ -52,4 +52,5 @@ def index(
     done = collection.index(items, what)
     show.failed(done.failures.values())
     show.out.print(f"{into}: {len(collection)} items ({done.added} new, {done.kept} as before, {done.dropped} gone)")
-    show.notes.print(f'next: triptych search "some words" --in {into}')
+    example = '"some words"' if "text" in collection.space.modalities else "--sound one.wav"
+    show.notes.print(f"next: triptych search {example} --in {into}, or triptych serve {into}")
