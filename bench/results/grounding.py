@@ -146,6 +146,7 @@ DAVENET = Page(
                     "training.epochs=20",
                     "training.batch=32",
                     "training.validate=0",
+                    seeds=(0, 1, 2),
                     headline=kind == "misa",
                 )
                 for kind in KINDS
