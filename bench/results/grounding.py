@@ -71,7 +71,10 @@ DAMSM = Page(
         Table(
             "Flickr8k",
             [*recalls("text", "image"), *recalls("image", "text"), *COST],
-            [Row("as it comes", "damsm", ("flickr8k",), headline=True)],
+            [
+                Row("words and sentences", "damsm", ("flickr8k",), headline=True),
+                Row("sentences alone (cosine)", "damsm", ("flickr8k",), ("space.similarity={name='cosine'}",)),
+            ],
             "7 × 7 regions of EfficientNet-lite0 and the word pieces of MiniLM, both frozen; 1,000 test photographs.",
         ),
         Table(
@@ -92,12 +95,14 @@ DAMSM = Page(
             WORLD,
         ),
     ],
-    "Measured so far on the made world alone, with one seed. Words find their pictures, but they point at what they "
-    "name only a little better than even heat would, and telling two things apart is hardly better than a coin. "
+    "Words and regions of frozen encoders come, with 128 dimensions and eight epochs, close to `clap` with 512 and "
+    "fifteen. But the sentences do it alone: with cosine, and nothing said about words, text finds pictures as well, "
+    "pictures find text better, and it takes a fifteenth of the time. On the made world words find their pictures too, "
+    "but they point at what they name only a little better than even heat would, and telling two things apart is hardly better than a coin. "
     "Plain cosine, with no attention at all, finds as much, and its shares of the score lie better on the thing. So "
     "the claim that this attention comes to fall on the named region did not hold on our data. A reason that can be "
     "seen in the maps: each region is first given to the word that fits it best, and empty ground, which fits no "
-    "word, goes to any of them at full strength.",
+    "word, goes to any of them at full strength. One seed.",
 )
 
 KINDS = ("misa", "sisa", "sima")

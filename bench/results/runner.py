@@ -27,7 +27,8 @@ def manifest(name: str) -> Path:
         manifest(need)
     with _alone(made.path):
         if not made.path.exists():
-            command.run(filled(name), made.path.with_suffix(".log"))
+            # Not beside it: a command may want its folder empty.
+            command.run(filled(name), HOME / "logs" / f"{name}.log")
     return made.path
 
 
@@ -108,7 +109,7 @@ def _train(run: Run, folder: Path, data: Path) -> dict[str, Any]:
 def _alone(path: Path) -> Iterator[None]:
     """One process at a time makes a file; another one waits for it. The time waited is not measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    locks = HOME / "locks"  # not beside it: a command may want its folder empty
+    locks = HOME / "locks"  # not beside it, as with logs
     locks.mkdir(parents=True, exist_ok=True)
     with (locks / "-".join(path.parts).strip("/")).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
