@@ -97,12 +97,12 @@ DAMSM = Page(
     ],
     "Words and regions of frozen encoders come, with 128 dimensions and eight epochs, close to `clap` with 512 and "
     "fifteen. But the sentences do it alone: with cosine, and nothing said about words, text finds pictures as well, "
-    "pictures find text better, and it takes a fifteenth of the time. On the made world words find their pictures too, "
-    "but they point at what they name only a little better than even heat would, and telling two things apart is "
-    "hardly better than a coin. Plain cosine, with no attention at all, finds as much, and its shares of the score lie better on the thing. So "
-    "the claim that this attention comes to fall on the named region did not hold on our data. A reason that can be "
-    "seen in the maps: each region is first given to the word that fits it best, and empty ground, which fits no "
-    "word, goes to any of them at full strength. One seed.",
+    "pictures find text better, and it takes a fifteenth of the time. On the made world words find their pictures "
+    "too, but they point at what they name only a little better than even heat would, and telling two things apart is "
+    "hardly better than a coin. Plain cosine, with no attention at all, finds as much, and its shares of the score "
+    "lie better on the thing. So the claim that this attention comes to fall on the named region did not hold on our "
+    "data. A reason that can be seen in the maps: each region is first given to the word that fits it best, and empty "
+    "ground, which fits no word, goes to any of them at full strength. One seed.",
 )
 
 KINDS = ("misa", "sisa", "sima")
