@@ -78,8 +78,7 @@ def data(
 ) -> None:
     """Turn a copy of a data set into a manifest, with official splits and a hash of the exact test set.
 
-    `speak` makes a manifest whose captions are read aloud by a speech program; `damage` one in which a known share of
-    the pairs is wrong, with the answer key beside it.
+    `speak` makes a manifest whose captions are read aloud; `damage` one with wrong pairs, and the key to them.
 
     \b
     Examples:
