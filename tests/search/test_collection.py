@@ -95,6 +95,27 @@ def test_a_file_of_several_rows_is_one_item_with_all_captions(run, files, tmp_pa
     assert [hit.captions for hit in hits] == [("renamed",)]
 
 
+def test_what_was_shown_before_is_shown_as_it_is_now(run, files, tmp_path, monkeypatch):
+    picture = next((files / "images").iterdir())
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index([Item(Source("image", picture), ("a bell",))], files, show=False)
+    reader = Collection.open(tmp_path / "collection")
+    assert [hit.captions for hit in reader.search(Source("image", picture))] == [("a bell",)]
+    collection.index([Item(Source("image", picture), ("renamed",))], files, show=False)
+    monkeypatch.setattr("triptych.search.collection.LOOK_SECONDS", 0.0)
+    assert [hit.captions for hit in reader.search(Source("image", picture))] == [("renamed",)]
+
+
+def test_what_is_kept_in_memory_has_an_end_and_changes_no_hit(collection, monkeypatch):
+    queries = [Query((Part(entry.id),)) for entry in collection.entries()]
+    before = [collection.search(query, ["image"], k=1) for query in queries]
+    assert [collection.search(query, ["image"], k=1) for query in queries] == before
+    again = Collection.open(collection.folder)
+    monkeypatch.setattr("triptych.search.collection.KEPT", 4)
+    assert [again.search(query, ["image"], k=1) for query in queries] == before
+    assert len(again._entries[1]) <= 4 < len(collection._entries[1])
+
+
 def test_work_is_saved_on_the_way(run, files, tmp_path, monkeypatch):
     monkeypatch.setattr("triptych.search.ingest.CHUNK", 4)
     monkeypatch.setattr("triptych.search.ingest.SAVE_SECONDS", 0.0)

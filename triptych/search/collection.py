@@ -37,6 +37,7 @@ LISTS = "lists"
 OWN = {f"{TABLE}.lance", LOCK, LISTS}
 SPARE = 3  # times as many as are wanted are fetched, so that folded copies leave enough
 LOOK_SECONDS = 0.5  # between looks for a newer version of the store
+KEPT = 20_000  # items whose facts are kept in memory once they were shown
 COPY = 1e-3  # two items count as copies of each other when they lie this much nearer than two items do on average
 
 
@@ -51,6 +52,7 @@ class Collection:
         self.chance = Chance(self.space)
         self._galleries: dict[Modality, tuple[int, Gallery]] = {}
         self._allowed: dict[tuple[int, str], Allowed] = {}
+        self._entries: tuple[int, dict[int, Entry]] = -1, {}
         self._looked = -math.inf
         self._rebuild = False
 
@@ -147,7 +149,7 @@ class Collection:
                     self.space, self.store, gallery, modality, asked, self._kinds(version, modality, asked)
                 )
                 found.append(ranking.best(SPARE * k + len(own), allowed))
-        return self._hits(found, own, fold, k)
+        return self._hits(version, found, own, fold, k)
 
     def similar(self, name: str, want: Sequence[Modality] = (), k: int = 10, where: Where | None = None) -> list[Hit]:
         """The items most like one of the collection."""
@@ -185,18 +187,17 @@ class Collection:
         row = self._row(part.what, ("modality", *SCORING))
         return Asked(unpacked([row], self.space.recipe.space.width), row["modality"], part.weight)
 
-    def _hits(self, found: Sequence[Ranked], own: set[str], fold: bool, k: int) -> list[Hit]:
+    def _hits(self, version: int, found: Sequence[Ranked], own: set[str], fold: bool, k: int) -> list[Hit]:
         """Everything found, rarest score first, without what was asked with; copies are folded into the first."""
-        rows = self._store().numbered(FACTS, [number for ranked in found for number in ranked.numbers])
+        entries = self._looked_up(version, [int(number) for ranked in found for number in ranked.numbers])
         order = sorted(
             ((ranked, i) for ranked in found for i in range(len(ranked.numbers))), key=lambda p: -p[0].rarity[p[1]]
         )
         kept: list[tuple[Entry, np.ndarray, Hit, list[str]]] = []
         for ranked, i in order:
-            row = rows.get(int(ranked.numbers[i]))
-            if row is None or row["id"] in own:
+            entry, key = entries.get(int(ranked.numbers[i])), ranked.keys[i]
+            if entry is None or entry.id in own:
                 continue
-            entry, key = entry_of(row), ranked.keys[i]
             near = COPY * ranked.gallery.apart
             same = next((copies for e, other, _, copies in kept if _is_copy(entry, key, e, other, near)), None)
             if fold and same is not None:
@@ -204,6 +205,17 @@ class Collection:
             elif len(kept) < k:
                 kept.append((entry, key, _hit(entry, ranked, i), []))
         return [replace(hit, copies=tuple(copies)) for _, _, hit, copies in kept]
+
+    def _looked_up(self, version: int, numbers: Sequence[int]) -> dict[int, Entry]:
+        """Items by their numbers. A look into the table costs more than all the rest of a search: each is read once."""
+        known = self._entries[1] if self._entries[0] == version else {}
+        missing = [number for number in numbers if number not in known]
+        if missing:
+            if len(known) + len(missing) > KEPT:
+                known, missing = {}, numbers
+            known |= {n: entry_of(row) for n, row in self._store().numbered(FACTS, missing).items()}
+            self._entries = version, known
+        return known
 
     def _row(self, name: str, columns: Sequence[str]) -> dict[str, Any]:
         rows = self._store().rows(columns, f"id = {quoted(name)}").to_pylist() if self.store else []

@@ -9,7 +9,9 @@ import typer
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A recipe by name (see `triptych recipes`) or a .toml file.")],
-    data: Annotated[Path | None, typer.Option(help="The manifest to learn from: data.manifest of the recipe.")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="The manifest to learn from; repeated, all of them are learned from.")
+    ] = None,
     into: Annotated[Path | None, typer.Option("--into", "-o", help="Run folder; runs/NAME unless given.")] = None,
     change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
     restart: Annotated[bool, typer.Option(help="Replace a run that is in the folder.")] = False,
@@ -23,6 +25,7 @@ def train(
     Examples:
       triptych train trimodal --data demo/world/manifest.csv
       triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.width=256
+      triptych train mixed --data sounds.csv --data pictures.csv
       torchrun --nproc-per-node 2 -m triptych train clap --data pairs.csv
     """
     from triptych.app import show
@@ -32,11 +35,10 @@ def train(
     from triptych.training.run import left_out, steps_taken
 
     effective = Recipe.load(recipe, change or [])
-    rows = replace(
-        effective.data,
-        manifest=str(data or effective.data.manifest),
-        allow_outside=allow_outside or effective.data.allow_outside,
-    )
+    rows = replace(effective.data, allow_outside=allow_outside or effective.data.allow_outside)
+    if data:
+        first, *others = map(str, data)
+        rows = replace(rows, manifest=first, also=(*others, *(path for path in rows.also if path not in others)))
     effective = replace(effective, data=rows)
     folder = into or Path("runs") / effective.name
     train_space(effective, folder, restart=restart)

@@ -138,7 +138,7 @@ def where_of(conditions: Conditions, roots: Sequence[Path]) -> Where:
     raise Refusal(422, f"folder {conditions.folder[:80]!r} is none of this collection; its folders start with {known}")
 
 
-def _desk(request: Request) -> Desk:
+async def _desk(request: Request) -> Desk:  # a plain function would be run on a thread, each time
     return request.app.state.desk
 
 
