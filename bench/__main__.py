@@ -18,6 +18,7 @@ BENCHES = [
     "search",
     "audit",
     "server",
+    "real",
 ]
 
 

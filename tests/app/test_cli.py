@@ -183,6 +183,12 @@ def test_a_mistake_gets_one_clear_message_and_exit_code_2(arguments, message, tm
     assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
 
 
+def test_every_manifest_that_is_given_is_read(world, tmp_path):
+    result = triptych("train", "trimodal", "--data", world, "--data", "missing.csv", cwd=tmp_path)
+    assert (result.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "missing.csv: no such file" in result.stderr
+
+
 def test_an_unwritable_folder_is_named(quick, tmp_path):
     (tmp_path / "file").write_text("in the way")
     (tmp_path / "recipe.toml").write_text(quick.text())

@@ -24,6 +24,7 @@ from tests.app.server.conftest import listening
 from triptych.app.server import application, token_for
 from triptych.app.server.batches import Batches
 from triptych.app.server.limits import Limits
+from triptych.app.server.maps import _middle
 from triptych.app.server.metrics import Metrics
 from triptych.app.server.problems import Refusal
 from triptych.contracts import Source
@@ -160,7 +161,13 @@ def test_the_map_shows_everything_and_where_a_query_lands(client):
     landing = client.post("/v1/map", json={"parts": [{"text": WORDS}]}).json()
     places = dict(zip(found["ids"], zip(found["x"], found["y"], strict=True), strict=True))
     near = [places[name] for name in landing["near"]]
-    assert min(x for x, _ in near) - 1e-3 <= landing["x"] <= max(x for x, _ in near) + 1e-3
+    assert any((landing["x"], landing["y"]) == pytest.approx(place, abs=1e-3) for place in near)
+
+
+def test_a_query_lands_where_most_of_its_hits_are_and_not_between_them():
+    places = np.array([[0.1, 0.1], [0.12, 0.1], [0.1, 0.13], [0.9, 0.9], [0.88, 0.9]])
+    assert _middle(places, np.ones(5)).tolist() in places[:3].tolist()
+    assert _middle(places, np.array([0.1, 0.1, 0.1, 2, 1])).tolist() == [0.9, 0.9]
 
 
 def test_report_review_and_health(client, collection):

@@ -102,7 +102,7 @@ async def show(desk: At, request: Request, column: Annotated[str, Query(max_leng
     response_model=Landing,
 )
 async def land(desk: At, request: Request) -> Landing | Response:
-    """Where a query lies on the map: among those of its best hits that are drawn; 202 while it is being drawn."""
+    """Where a query lies on the map: on the one of its best hits that the others lie nearest to; 202: ask again."""
     async with received(request, Asking, desk.limits) as (query, files):
         pieces = await desk.pieces(query.parts, files)
         whole = asking.Query(tuple(piece.part for piece in pieces))
@@ -113,9 +113,14 @@ async def land(desk: At, request: Request) -> Landing | Response:
     near = [(drawn.index[hit.id], hit) for hit in hits if hit.id in drawn.index][:NEAR]
     if not near:
         raise Refusal(422, "nothing on the map is like this query")
-    weights = np.array([hit.relevance + 1e-6 for _, hit in near])
-    x, y = np.average(drawn.places[[place for place, _ in near]], axis=0, weights=weights)
+    x, y = _middle(drawn.places[[place for place, _ in near]], np.array([hit.relevance + 1e-6 for _, hit in near]))
     return Landing(x=float(x), y=float(y), near=[hit.id for _, hit in near])
+
+
+def _middle(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """The place with the least weighted distance to the others: a mean may lie between two clusters, in neither."""
+    apart = np.linalg.norm(places[:, None] - places, axis=2)  # (N, N)
+    return places[np.argmin(apart @ weights)]
 
 
 def _later() -> Response:
