@@ -17,12 +17,14 @@ import numpy as np
 import pyarrow as pa
 
 from triptych import checkpoint
+from triptych.app import show
 from triptych.contracts import Modality, Source
 from triptych.data import manifest
 from triptych.data.cache import Cache
 from triptych.data.manifest import Row
 from triptych.data.world import World, make
 from triptych.data.world.truth import read_truth
+from triptych.evaluation.localisation import localise
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
 from triptych.search.index import nearest
@@ -155,6 +157,7 @@ def world() -> None:
         pairs = make(World(scenes=3000, seed=0), folder / "world")
         train(Recipe.load("trimodal", [f"data.manifest={pairs}"]), folder / "run", show=False)
         measure_world(pairs, folder / "run", folder)
+        show.out.print(show.localisations(localise(checkpoint.load(folder / "run"), pairs.parent, show=False)))
 
 
 def measure_world(pairs: Path, run: Path, folder: Path) -> None:
@@ -228,11 +231,12 @@ def kills() -> None:
     """SIGKILL during `triptych index` at random moments, then resume: the same as one built in peace?"""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        pairs = make(World(scenes=400, seed=2), folder / "world")
+        pairs = make(World(scenes=2000, seed=2), folder / "world")
         run = _quick(pairs, folder)
         started = time.perf_counter()
         _index(pairs.parent, run, folder / "peace", folder / "cache-peace").wait()
         whole = time.perf_counter() - started
+        peace, same = contents(folder / "peace"), list[bool]()
         rng, killed, stored = np.random.default_rng(0), 0, list[int]()
         for _ in range(KILLS):
             child = _index(pairs.parent, run, folder / "war", folder / "cache-war")
@@ -243,12 +247,13 @@ def kills() -> None:
                 killed += 1
             child.wait()
             stored.append(len(Collection.open(folder / "war")) if (folder / "war" / "items.lance").exists() else 0)
-            if stored[-1] == len(Collection.open(folder / "peace")):
-                shutil.rmtree(folder / "war")  # done before its time: begin again
+            if stored[-1] == len(peace):
+                same.append(contents(folder / "war") == peace)
+                shutil.rmtree(folder / "war")  # nothing is left to do: begin again
                 shutil.rmtree(folder / "cache-war")
         _index(pairs.parent, run, folder / "war", folder / "cache-war").wait()
-        same = contents(folder / "war") == contents(folder / "peace")
-        print(f"{killed} of {KILLS} killed, with {stored} items stored; then resumed: as one built in peace: {same}")
+        same.append(contents(folder / "war") == peace)
+        print(f"{killed} of {KILLS} killed, with {stored} items stored; when done, as one built in peace: {same}")
 
 
 def contents(folder: Path) -> dict[str, tuple[object, bytes]]:
