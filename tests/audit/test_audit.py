@@ -138,6 +138,13 @@ def test_a_space_that_is_there_can_judge(audited, wrong, tmp_path):
     assert not (tmp_path / "audit/folds/fold-0.jsonl").exists()
 
 
+def test_a_space_that_was_trained_on_the_manifest_is_refused(audited, tmp_path):
+    learned = audited.folder / "folds" / "fold-0.jsonl"
+    with pytest.raises(UsageError, match=r"fold-0\.jsonl: is the very manifest .* leave out --space"):
+        audit(learned, tmp_path / "of_its_own", space=learned.with_suffix(""), allow_outside=True, show=False)
+    assert not (tmp_path / "of_its_own").exists()
+
+
 def test_another_audit_in_the_folder_is_not_replaced(audited, wrong, small, tmp_path):
     with pytest.raises(UsageError, match="with other settings; give another folder, or --restart"):
         audit(wrong, audited.folder, folds=3, recipe=str(small), show=False)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +14,8 @@ from triptych.checkpoint import load
 from triptych.contracts import Source
 from triptych.data import manifest
 from triptych.errors import ManifestError, UsageError
-from triptych.evaluation.classification import judge, wilson
+from triptych.evaluation.classification import judge
+from triptych.evaluation.significance import intervals
 from triptych.evaluation.zero_shot import class_scores, classify
 
 
@@ -109,14 +111,15 @@ def test_mistakes_are_named(space, rows):
         classify(space, [replace(row, image=None) for row in rows], modalities=["image"], show=False)
 
 
-def test_wilsons_interval_covers_what_it_should():
-    generator = torch.Generator().manual_seed(0)
-    for share in (0.05, 0.5, 0.9):
-        drawn = (torch.rand(2000, 60, generator=generator) < share).sum(dim=1).tolist()
-        covered = sum(low <= share <= high for low, high in (wilson(right, 60) for right in drawn)) / 2000
-        assert 0.93 <= covered <= 0.98
-    assert wilson(0, 10)[0] == 0
-    assert wilson(10, 10)[1] == pytest.approx(1)
+def test_the_interval_is_that_of_every_other_figure():
+    scores, label = torch.eye(4)[torch.arange(40) % 4], torch.arange(40) % 4
+    scores[:12] = 0  # tied, so wrong
+    found = judge("audio", "prompts", list("abcd"), scores, label)
+    right = (np.arange(40) >= 12).astype(float)
+    assert found.interval == intervals(right, np.arange(40), [(0.0, 1.0)])[0]
+    assert found.interval.low < found.accuracy == 28 / 40 < found.interval.high
+    none = judge("audio", "prompts", list("abcd"), torch.zeros(40, 4), label)
+    assert none.accuracy == none.interval.low == 0 < none.interval.high  # to have seen none right is no proof
 
 
 def test_the_command_prints_shares_and_chance(run, world):

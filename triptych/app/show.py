@@ -57,7 +57,7 @@ def recalls(directions: Iterable[Retrieval], transductive: Iterable[Retrieval] =
 def classified(found: Iterable[Classification], each: bool = False) -> None:
     """Accuracy of each modality with chance beside it, then its classes, worst first: all of them, or the first few."""
     for c in found:
-        low, high = (100 * share for share in c.interval)
+        low, high = 100 * c.interval.low, 100 * c.interval.high
         out.print(f"{c.modality}: {100 * c.accuracy:.1f}% named rightly", style="bold", end=" ")
         out.print(f"(95% interval {low:.1f}–{high:.1f}); chance {100 * c.chance:.1f}%")
         out.print(

@@ -80,7 +80,7 @@ def audit(
     rows, name = table.rows, identity(table.path)
     if not 2 <= folds <= 100:
         raise UsageError(f"--folds {folds}: allowed are 2 to 100")
-    work = _prepared(rows, space, recipe, changes, show)
+    work = _prepared(table, space, recipe, changes, show)
     settings: dict[str, Any] = {"form": FORM, "audit": name, "folds": folds, "seed": seed}
     settings |= {"space": checkpoint.fingerprint(space)} if space else {"recipe": work.recipe.text()}
     _begin(folder, settings, restart)
@@ -149,13 +149,27 @@ class _Work:
         return fit(self.recipe, others, self.rows, groups, place, self.show)
 
 
-def _prepared(rows: Sequence[Row], space: str | Path | None, recipe: str, changes: Sequence[str], show: bool) -> _Work:
+def _prepared(
+    table: manifest.Manifest, space: str | Path | None, recipe: str, changes: Sequence[str], show: bool
+) -> _Work:
+    rows = table.rows
     there: list[Modality] = [m for m in MODALITIES if any(m in row.modalities for row in rows)]
     known = checkpoint.load(space) if space else None
+    if known:
+        _refuse_learned(known, table.path)
     chosen = known.recipe if known else recipe_for(there, recipe, changes, show)
     cache = cache_of(chosen.data.cache) or Cache.default()
     held: dict[Modality, Content] = {m: contents(rows, m, cache) for m in there if m in chosen.space.encoders}
     return _Work(rows, held, kinds(held, range(len(rows))), cache, chosen, known, show)
+
+
+def _refuse_learned(space: Space, path: Path) -> None:
+    """A space has learned to like the pairs it was taught, wrong ones too: its verdict on them says nothing."""
+    if hashlib.sha256(path.read_bytes()).hexdigest() in space.history.get("data", {}).values():
+        raise UsageError(
+            f"{path}: is the very manifest that the space was trained on, so it has seen the pairs it should judge; "
+            "leave out --space (the audit then trains spaces that have not), or give one trained on other data"
+        )
 
 
 def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:

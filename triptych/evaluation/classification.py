@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,10 +14,10 @@ from triptych.contracts import Modality, Source
 from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import ManifestError, UsageError
+from triptych.evaluation.significance import Interval, intervals
 from triptych.space import Space
 
 TOP = 5
-NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Classification:
     by: str  # what named them
     items: int
     accuracy: float
-    interval: tuple[float, float]  # 95%, of the accuracy
+    interval: Interval  # 95%, of the accuracy
     top5: float
     balanced: float  # the mean of the classes' accuracies: a frequent class counts no more than a rare one
     chance: float  # 1 / classes
@@ -79,29 +79,20 @@ def judge(modality: Modality, by: str, classes: Sequence[str], scores: Tensor, l
                     confused=usual[0] if usual else None,
                 )
             )
-    right = int((rank == 1).sum())
+    right = (rank == 1).double().numpy()
+    (interval,) = intervals(right, np.arange(len(right)), [(0.0, 1.0)])
     return Classification(
         modality=modality,
         by=by,
         items=len(label),
-        accuracy=right / len(label),
-        interval=wilson(right, len(label)),
+        accuracy=float(right.mean()),
+        interval=interval,
         top5=float((rank <= TOP).double().mean()),
         balanced=sum(result.accuracy for result in results) / len(results),
         chance=1 / len(classes),
         largest=max(result.items for result in results) / len(label),
         classes=results,
     )
-
-
-def wilson(right: int, items: int) -> tuple[float, float]:
-    """Between what shares the true one lies with 95% confidence, if items are independent (Wilson's score interval).
-
-    (p + z²/2n ± z·sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)
-    """
-    p, z2 = right / items, NORMAL_95**2 / items
-    middle, reach = p + z2 / 2, NORMAL_95 * math.sqrt(p * (1 - p) / items + z2 / (4 * items))
-    return max(0.0, (middle - reach) / (1 + z2)), min(1.0, (middle + reach) / (1 + z2))
 
 
 def labelled_items(rows: Sequence[Row], modality: Modality) -> dict[Source, str]:

@@ -147,7 +147,7 @@ def _names(found: Findings) -> str:
         listed = table(f"{c.modality}: every class, best first", ["class", "%", "right", "taken for"], rows, (3,))
         parts.append(
             f"<p>{escape(c.modality.capitalize())}: <b>{percent(c.accuracy)}{PERCENT}</b> of {c.items} named rightly "
-            f"(95%: {100 * c.interval[0]:.1f}–{100 * c.interval[1]:.1f}), chance {percent(c.chance)}{PERCENT}, "
+            f"(95%: {100 * c.interval.low:.1f}–{100 * c.interval.high:.1f}), chance {percent(c.chance)}{PERCENT}, "
             f"by {escape(c.by)}.</p><details><summary>Every class</summary>{listed}</details>"
         )
     return "".join(parts)

@@ -15,12 +15,11 @@ KIND = {"image": "picture", "audio": "sound", "text": "text"}
 LONG, SHORT = 300, 90  # characters of a text that are shown, and of a caption below something else
 
 
-def percent(share: float, interval: Interval | tuple[float, float] | None = None) -> str:
+def percent(share: float, interval: Interval | None = None) -> str:
     """A share in %, with its interval where it has one."""
     if interval is None:
         return f"{100 * share:.1f}"
-    low, high = (interval.low, interval.high) if isinstance(interval, Interval) else interval
-    return f"{100 * share:.1f} <small>({100 * low:.1f}–{100 * high:.1f})</small>"
+    return f"{100 * share:.1f} <small>({100 * interval.low:.1f}–{100 * interval.high:.1f})</small>"
 
 
 def arrow(query: str, gallery: str) -> str:

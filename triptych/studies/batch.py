@@ -19,7 +19,7 @@ from triptych.similarities import SIMILARITIES
 from triptych.space import alone
 from triptych.studies.book import Book, Finding, Record, Values
 from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import lines, name_lines
+from triptych.studies.plots import lines, name_lines, spread_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,5 +126,5 @@ def _draw(figure: Figure, found: dict[str, dict[int, Values]]) -> None:
         series = {name: {float(size): v[key] for size, v in some.items()} for name, some in found.items()}
         lines(axes, series, "batch", label, log=True)
         if key != MEASURE:
-            axes.set_yscale("log")
+            spread_out(axes)
     name_lines(figure)

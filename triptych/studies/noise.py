@@ -95,5 +95,5 @@ def _draw(figure: Figure, found: dict[tuple[str, str], dict[float, Values]]) -> 
             for (name, own), some in found.items()
             if own == kind
         }
-        lines(axes, series, "wrong pairs (%)", MEASURE + " (%)", title=f"{kind} swaps")
+        lines(axes, series, "wrong pairs (%)", f"{MEASURE} (%)" if kind == KINDS[0] else "", title=f"{kind} swaps")
     name_lines(figure)

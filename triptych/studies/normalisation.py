@@ -10,7 +10,7 @@ from triptych.settings import Part
 from triptych.space import Space
 from triptych.studies.book import Book, Finding, Record, Values
 from triptych.studies.lab import Lab, use
-from triptych.studies.plots import lines
+from triptych.studies.plots import lines, spread_out
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,11 +128,11 @@ def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[flo
     for place, key, label in ((0, "norm", "mean norm of an image"), (1, "loss", "training loss")):
         series = {g: {float(i + 1): x for i, x in enumerate(v[key])} for g, v in over_time.items()}
         lines(axes[place], series, "epoch", label)
-        axes[place].set_yscale("log")
+        spread_out(axes[place])
     both = {
         "aligned, training rows": {t: v["aligned"] for t, v in by_temperature.items()},
         "text → image R@10": {t: v["recall"] for t, v in by_temperature.items()},
     }
-    lines(axes[2], both, "temperature", "%", log=True)
+    lines(axes[2], both, "temperature (on the sphere)", "%", log=True)
     for place in axes:
         place.legend(frameon=False, fontsize=8)

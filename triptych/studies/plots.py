@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, GRID = "#1f77b4", 0.3
+STYLES = ("o-", "s--", "^-", "D--", "v-", "p--")
 
 
 def bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
@@ -20,7 +21,8 @@ def bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
     axes.barh(order, [float(np.mean(values[name])) for name in order], color=INK, alpha=0.55)
     for place, name in enumerate(order):
         axes.plot(values[name], [place] * len(values[name]), "o", color="black", markersize=3)
-    axes.set_xlabel(label)
+    seeds = max(map(len, values.values()))
+    axes.set_xlabel(f"{label}; dots: seeds" if seeds > 1 else label)
     axes.grid(axis="x", alpha=GRID)
     axes.set_axisbelow(True)
 
@@ -29,8 +31,9 @@ def lines(
     axes: Axes, series: Mapping[str, Mapping[float, float]], x: str, y: str, *, log: bool = False, title: str = ""
 ) -> None:
     """A line for each name over a number."""
-    for name, points in series.items():
-        axes.plot(list(points), list(points.values()), "o-", markersize=3.5, label=name)
+    for place, (name, points) in enumerate(series.items()):
+        # Every second one dashed: a line below another still shows.
+        axes.plot(list(points), list(points.values()), STYLES[place % len(STYLES)], markersize=3.5, label=name)
     if log:
         ticks = sorted({x for points in series.values() for x in points})
         axes.set_xscale("log", base=2)
@@ -38,6 +41,14 @@ def lines(
         axes.minorticks_off()
     axes.set(xlabel=x, ylabel=y, title=title)
     axes.grid(alpha=GRID)
+
+
+def spread_out(axes: Axes) -> None:
+    """A logarithmic y axis, with its numbers written out."""
+    axes.set_yscale("log")
+    for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        axis(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
+    axes.tick_params(axis="y", which="both", labelsize=8)
 
 
 def name_lines(figure: Figure) -> None:

@@ -64,7 +64,10 @@ def run(lab: Lab, book: Book) -> Finding:
         _mean(found[way], f"{RECALLS[0]}, {asked}")
         for way, asked in (("one frame", "one frame"), ("mean of eight", "mean of eight"))
     )
-    said = [f"{RECALLS[0]}: {plain:.1f}% from one frame, {rich:.1f}% from the mean of eight."]
+    said = [
+        f"{RECALLS[0]}: {plain:.1f}% trained and asked with one frame, "
+        f"{rich:.1f}% trained and asked with the mean of eight."
+    ]
     return Finding({"Recall in %, mean of three seeds": records}, said, partial(_draw, found=found))
 
 
