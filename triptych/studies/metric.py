@@ -116,6 +116,10 @@ def _partial(lab: Lab, book: Book, share: float) -> Record:
 
 def _draw(figure: Figure, found: Mapping[str, list[Values]], smooth: Mapping[float, Values]) -> None:
     left, right = figure.subplots(1, 2)
-    bars(left, {name: [v["score"] for v in some] for name, some in found.items()}, "mean of R@1, R@5, R@10, both directions (%)")
+    bars(
+        left,
+        {name: [v["score"] for v in some] for name, some in found.items()},
+        "mean of R@1, R@5, R@10, both directions (%)",
+    )
     curve = {"cosine": {epsilon: values["score"] for epsilon, values in smooth.items()}}
     lines(right, curve, "epsilon (cosine, one seed)", "mean of R@1, R@5, R@10, both directions (%)", log=True)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 INK, GRID = "#1f77b4", 0.3
 STYLES = ("o-", "s--", "^-", "D--", "v-", "p--")
+MARKED = 20  # points of a line that are few enough to be marked one by one
 
 
 def bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
@@ -33,7 +34,8 @@ def lines(
     """A line for each name over a number."""
     for place, (name, points) in enumerate(series.items()):
         # Every second one dashed: a line below another still shows.
-        axes.plot(list(points), list(points.values()), STYLES[place % len(STYLES)], markersize=3.5, label=name)
+        size = 3.5 if len(points) <= MARKED else 0
+        axes.plot(list(points), list(points.values()), STYLES[place % len(STYLES)], markersize=size, label=name)
     if log:
         ticks = sorted({x for points in series.values() for x in points})
         axes.set_xscale("log", base=2)

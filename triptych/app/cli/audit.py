@@ -17,9 +17,7 @@ def audit(
     into: Annotated[
         Path | None, typer.Option("--into", "-o", help="Folder of the audit; with --apply, the new manifest.")
     ] = None,
-    space: Annotated[
-        str | None, typer.Option(help="A run of other data that judges; else spaces are trained.")
-    ] = None,
+    space: Annotated[str | None, typer.Option(help="A run of other data that judges; else spaces are trained.")] = None,
     folds: Annotated[int, typer.Option(help="How many spaces, each judging rows it has not seen.")] = 4,
     recipe: Annotated[str, typer.Option(help="How they are trained.")] = "audit",
     change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
