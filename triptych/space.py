@@ -77,6 +77,10 @@ class Space(nn.Module):
         super().train(mode)
         for modality in self.frozen:
             self.encoders[modality].eval()
+        for module in self.modules():
+            weights = list(module.parameters())
+            if weights and not any(weight.requires_grad for weight in weights):
+                module.train(False)
         return self
 
     def own_weights(self) -> dict[str, Tensor]:

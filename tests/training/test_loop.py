@@ -81,17 +81,30 @@ def test_stopped_at_any_file_of_a_save_it_goes_on_to_the_same_weights(quick, run
 
 def test_files_that_only_look_like_ours_are_left_alone(quick, run, tmp_path):
     (tmp_path / "recipe.toml").write_text(f"# my own notes\n{quick.text()}")
-    with pytest.raises(TrainingError, match=r"holds recipe\.toml of something else"):
-        train(quick, tmp_path, show=False)
+    for restart in (False, True):
+        with pytest.raises(TrainingError, match=r"holds other things \(recipe\.toml"):
+            train(quick, tmp_path, restart=restart, show=False)
+    (tmp_path / "README.md").write_text("my thesis")
+    with pytest.raises(TrainingError, match=r"holds other things \(README\.md"):
+        train(quick, tmp_path, restart=True, show=False)
+    (tmp_path / "README.md").unlink()
     shutil.copy(run / "space.safetensors", tmp_path / "space.safetensors")
     (tmp_path / "recipe.toml").unlink()
-    with pytest.raises(TrainingError, match=r"holds space\.safetensors of something else"):
+    with pytest.raises(TrainingError, match=r"holds other things \(space\.safetensors"):
         train(quick, tmp_path, show=False)
     (tmp_path / "space.safetensors").unlink()
     (tmp_path / ".download.part").write_text("precious")
     with pytest.raises(TrainingError, match=r"holds other things \(\.download\.part"):
         train(quick, tmp_path, show=False)
     assert (tmp_path / ".download.part").read_text() == "precious"
+
+
+def test_a_finished_run_keeps_the_environment_that_trained_it(quick, tmp_path):
+    train(quick, tmp_path / "run", show=False)
+    told = tmp_path / "run" / "environment.json"
+    told.write_text('{"torch": "of its time"}')
+    train(quick, tmp_path / "run", show=False)
+    assert told.read_text() == '{"torch": "of its time"}'
 
 
 def test_restart_keeps_a_run_until_the_new_one_can_begin(quick, tmp_path):

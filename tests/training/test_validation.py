@@ -1,6 +1,7 @@
 """The best epoch is kept, training stops when nothing gets better, and a resumed run knows where it stood."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +19,8 @@ from triptych.evaluation.evaluate import evaluate
 from triptych.space import Space
 from triptych.training import loop
 from triptych.training.loop import train
-from triptych.training.optimizer import optimizer_of, set_rates
-from triptych.training.rows import windowed
+from triptych.training.optimizer import freeze, optimizer_of, set_rates
+from triptych.training.rows import learnable, windowed
 from triptych.training.terms import Terms
 from triptych.training.validation import Standing, score
 
@@ -68,6 +69,67 @@ def test_the_best_epoch_is_the_one_that_is_kept(quick, tmp_path, monkeypatch):
     with pytest.raises(StopIteration):
         train(recipe, tmp_path / "two", show=False)
     assert identical(best, load(tmp_path / "two"))
+
+
+def test_an_epoch_that_nobody_looked_at_is_not_the_best(quick, tmp_path, monkeypatch):
+    scores = iter([9.0, 5.0, 4.0])
+    monkeypatch.setattr(loop, "score", lambda *_: next(scores))
+    best = train(with_training(quick, validate=2, epochs=5), tmp_path / "run", show=False)
+    assert [line.get("valid") for line in lines(tmp_path / "run")] == [None, 9.0, None, 5.0, 4.0], (
+        "and the last is seen"
+    )
+    assert (best.history["epochs"], best.history["valid"]) == (2, 9.0)
+    interrupted = iter([1.0])
+    monkeypatch.setattr(loop, "score", lambda *_: next(interrupted))
+    with pytest.raises(StopIteration):
+        train(with_training(quick, validate=2, epochs=5), tmp_path / "two", show=False)
+    assert identical(best, load(tmp_path / "two"))
+
+
+def test_the_best_epoch_survives_an_interruption_between_two_looks(quick, tmp_path, monkeypatch):
+    recipe = with_training(quick, validate=2, epochs=5)
+    for scores in ([9.0], [5.0, 4.0]):
+        seen = iter(scores)
+        monkeypatch.setattr(loop, "score", lambda *_, seen=seen: next(seen))
+        with suppress(StopIteration):
+            best = train(recipe, tmp_path / "run", show=False)
+    assert best.history["epochs"] == 2
+
+
+def test_validation_rows_are_those_of_their_split_and_no_others(quick):
+    found = learnable(quick, show=False)
+    table = manifest.read(quick.data.manifest)
+    assert [row.id for row in found.valid] == [row.id for row in table.split("valid").rows]
+    assert [row.id for row in found.train] == [row.id for row in table.split("train").rows]
+    assert found.valid
+
+
+def test_rows_that_cannot_judge_a_trained_pair_are_not_asked(quick, tmp_path, capsys):
+    table = manifest.read(quick.data.manifest)
+    lines = ["image,audio,text,split"]
+    for row in table.rows:
+        if row.split == "valid":
+            lines.append(f",{row.audio},{row.id},valid")
+        elif row.split == "train":
+            lines.append(f"{row.image},,{row.id},train")
+    pairs = tmp_path / "pairs.csv"
+    pairs.write_text("\n".join(lines))
+    data = replace(quick.data, manifest=str(pairs), allow_outside=True)
+    (use,) = quick.objectives
+    recipe = with_training(
+        replace(quick, data=data, objectives=(replace(use, pairs=(("image", "text"),)),)), validate=1
+    )
+    space = train(recipe, tmp_path / "run")
+    assert "no row of split valid has a pair that is trained: the last epoch will be kept" in capsys.readouterr().err
+    assert space.history["epochs"] == recipe.training.epochs
+
+
+def test_what_is_frozen_stays_as_it_is_in_use_with_its_norms(quick):
+    space = Space(quick)
+    freeze(space, ("encoders.image",))
+    space.train()
+    assert not any(module.training for module in space.encoders["image"].modules())
+    assert all(module.training for module in space.encoders["text"].modules())
 
 
 def test_training_stops_when_nothing_gets_better_and_stays_stopped(quick, tmp_path, monkeypatch):

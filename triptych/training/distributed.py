@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -107,7 +108,9 @@ class Team:
     def seed(self, seed: int) -> None:
         """The same random numbers for all where they compute the same, and others for each one's own rows."""
         if self.count > 1:
-            torch.manual_seed(seed + self.rank + 1)
+            # Mixed, not added up: seeds of neighbouring epochs are neighbours.
+            own = np.random.SeedSequence([seed, self.rank + 1]).generate_state(1, np.uint64)
+            torch.manual_seed(int(own[0] >> 1))
             self._own_random = random_state(self.device)
         torch.manual_seed(seed)
 
@@ -158,7 +161,7 @@ def refuse_batch_norm(space: nn.Module, recipe: Recipe, team: Team) -> None:
     """A batch norm takes its numbers from the rows it sees at once; in parts they would not be those of the batch."""
     parts = "several processes" if team.count > 1 else "training.chunk" if recipe.training.chunk else ""
     for name, module in space.named_modules():
-        if parts and isinstance(module, NORMS) and any(p.requires_grad for p in module.parameters()):
+        if parts and isinstance(module, NORMS) and module.training:
             raise RecipeError(
                 f"{name} is a batch norm: with {parts} its numbers would be those of a part of the batch; "
                 "choose another norm (speech_cnn: norm = item), or one process and training.chunk = 0"

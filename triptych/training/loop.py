@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -28,7 +29,7 @@ from triptych.training.rows import Rows, learnable, windowed
 from triptych.training.run import Progress, Run
 from triptych.training.step import in_words, refuse_explosion, take_step
 from triptych.training.terms import Terms
-from triptych.training.validation import Standing, score
+from triptych.training.validation import Standing, can_judge, score
 
 
 def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool = True) -> Space:
@@ -42,6 +43,9 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show: bool 
         show = show and team.leads
         data = learnable(recipe, show)
         recipe = _for_what_is_there(recipe, data.train, show)
+        if data.valid and not can_judge(data.valid, recipe):
+            tell(f"no row of split {recipe.data.valid} has a pair that is trained: the last epoch will be kept", show)
+            data = replace(data, valid=())
         run = Run(Path(folder), recipe, data, team.leads)
         with run.claimed():
             reached = None if restart else run.reached()
@@ -67,7 +71,7 @@ def _train(recipe: Recipe, data: Rows, run: Run, reached: Progress | None, team:
     standing = reached.standing if reached else Standing()
     run.check_room(space, terms, optimizer)
     team.agree([space, terms])
-    refuse_batch_norm(space, recipe, team)
+    refuse_batch_norm(space.train(), recipe, team)
     loader = _loader(recipe, _windows(recipe, data.train, encoders), encoders, terms.reads_parts(space), team, show)
 
     first_epoch, epochs, steps = (reached.epochs if reached else 0), recipe.training.epochs, loader.steps
@@ -81,14 +85,23 @@ def _train(recipe: Recipe, data: Rows, run: Run, reached: Progress | None, team:
                 break
             started = time.monotonic()
             means = _learn(space, terms, optimizer, loader, epoch, run, team, bar, f"{standing}")
-            if data.valid and recipe.training.validate and (epoch + 1) % recipe.training.validate == 0:
+            if _to_be_judged(epoch, recipe, data):
                 means["valid"] = team.told(score(space, data.valid, recipe) if team.leads else 0.0)
                 standing = standing.after(means["valid"])
+            else:
+                standing = standing.unlooked()
             left_out = [*data.unusable, *team.texts(loader.failures.values())]
             metrics = {"epoch": epoch + 1, "seconds": round(time.monotonic() - started, 2), **means}
             run.keep(metrics, left_out, space, terms, optimizer, standing)
     team.wait()
     return run.finish(space)
+
+
+def _to_be_judged(epoch: int, recipe: Recipe, data: Rows) -> bool:
+    """Whether the validation rows are looked at after this epoch: every so many, and the last."""
+    training = recipe.training
+    due = training.validate > 0 and ((epoch + 1) % training.validate == 0 or epoch + 1 == training.epochs)
+    return due and bool(data.valid)
 
 
 def _learn(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -118,11 +117,12 @@ class Run:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sweep(self.folder, OWN_FILES)
-            for name in OWN_FILES if epochs == 0 else [STOPPED_FILE]:
+            for name in OWN_FILES - {RECIPE_FILE} if epochs == 0 else [STOPPED_FILE]:
                 (self.folder / name).unlink(missing_ok=True)
             write_text(self.folder / RECIPE_FILE, self.recipe.text())
-            manifests = {"data": self.data.digests, "rows": len(self.data.train)}
-            write_text(self.folder / ENVIRONMENT_FILE, json.dumps({**environment, **manifests}, indent=2) + "\n")
+            if epochs < self.recipe.training.epochs:  # else nothing will be trained here and now
+                manifests = {"data": self.data.digests, "rows": len(self.data.train)}
+                write_text(self.folder / ENVIRONMENT_FILE, json.dumps({**environment, **manifests}, indent=2) + "\n")
             # A line that was logged but not saved is forgotten: its epoch will be trained again.
             metrics = self.folder / METRICS_FILE
             lines = _lines(metrics)[:epochs]
@@ -155,11 +155,11 @@ class Run:
         for i, state in optimizer.state_dict()["state"].items():
             extra |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
         space.history = {"data": self.data.digests, "rows": len(self.data.train), "epochs": epochs}
-        if math.isfinite(standing.last):
+        if standing.looked:
             space.history["valid"] = round(standing.last, 4)
         if standing.is_best:
             checkpoint.save(space, self.folder / checkpoint.SPACE_FILE)
-        notes = {"epochs": str(epochs), "data": self.data.hash, "standing": json.dumps(astuple(standing))}
+        notes = {"epochs": str(epochs), "data": self.data.hash, "standing": json.dumps(astuple(standing)[:3])}
         checkpoint.save(space, self.folder / LAST_FILE, extra, notes)
 
     def stop(self, reason: str, rows: Iterable[str]) -> TrainingError:
@@ -199,8 +199,12 @@ class Run:
     def _refuse_strangers(self) -> None:
         if not self.folder.is_dir():
             return
-        strangers = {p.name for p in self.folder.iterdir()} - OWN_FILES - {EVENTS_FOLDER}
-        strangers -= remains(self.folder, OWN_FILES)
+        there = {p.name for p in self.folder.iterdir()}
+        # A README.md or a recipe.toml alone is somebody's own.
+        ours = OWN_FILES if RECIPE_FILE in there and there & {ENVIRONMENT_FILE, METRICS_FILE, LAST_FILE} else set()
+        strangers = there - ours - {EVENTS_FOLDER} - remains(self.folder, OWN_FILES)
+        if RECIPE_FILE in strangers and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.text().encode():
+            strangers.remove(RECIPE_FILE)  # a run that was stopped as soon as it began
         if strangers:
             raise TrainingError(
                 f"{self.folder}: holds other things ({min(strangers)} …); give an empty or new folder for the run"
