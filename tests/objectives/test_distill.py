@@ -65,12 +65,14 @@ def test_score_cross_entropy_follows_its_formula(rows, columns, seed):
     assert score_cross_entropy(teacher + 40, student - 7).item() == pytest.approx(both / 2)
 
 
+@pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
-def test_the_objective_averages_both_sides_over_the_batch(temperature):
-    pair, objective = taught(), Distill(classes=9, width=6, temperature=temperature).double()
+def test_the_objective_averages_both_sides_over_the_batch(temperature, heads):
+    pair, objective = taught(), Distill(classes=9, width=6, temperature=temperature, heads=heads).double()
     terms = objective(pair)
     assert pair.teacher is not None
-    for name, side, head in (("a", pair.a, objective.head_a), ("b", pair.b, objective.head_b)):
+    assert len(objective.heads) == heads
+    for name, side, head in (("a", pair.a, objective.heads[0]), ("b", pair.b, objective.heads[-1])):
         outputs = head(side.embedding) / temperature
         each = [naive_divergence(g, f) for g, f in zip(pair.teacher.tolist(), outputs.tolist(), strict=True)]
         assert terms[name].item() == pytest.approx(0.5 * sum(each) / len(each))
@@ -95,7 +97,7 @@ def test_gradients_are_right_and_none_reaches_the_teacher():
 
 def test_heads_learn_what_the_teacher_sees():
     torch.manual_seed(0)
-    pair, objective = taught(5), Distill(classes=9, width=6).double()
+    pair, objective = taught(5), Distill(classes=9, width=6, heads=2).double()
     start = total(objective, pair).item()
     optimizer = torch.optim.LBFGS(objective.parameters(), max_iter=60)
 
@@ -109,6 +111,23 @@ def test_heads_learn_what_the_teacher_sees():
     assert total(objective, pair).item() < 0.02 * start
     shuffled = replace(pair, a=permuted(pair.a, torch.arange(5).roll(1)))
     assert total(objective, pair) < total(objective, shuffled)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_one_head_for_both_sides_brings_partners_together(heads):
+    """Free embeddings, taught by classes alone: through one head partners meet; through two they need not."""
+    torch.manual_seed(0)
+    pair, objective = taught(5), Distill(classes=9, width=6, heads=heads).double()
+    sides = [torch.randn(5, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+    optimizer = torch.optim.Adam([*sides, *objective.parameters()], lr=0.05)
+    for _ in range(400):
+        a, b = (torch.nn.functional.normalize(x, dim=1) for x in sides)
+        given = replace(pair, a=replace(pair.a, embedding=a), b=replace(pair.b, embedding=b))
+        optimizer.zero_grad()
+        total(objective, given).backward()
+        optimizer.step()
+    partners = torch.nn.functional.cosine_similarity(*sides).mean().item()
+    assert partners > 0.95 if heads == 1 else partners < 0.7
 
 
 def test_order_changes_nothing_and_a_single_pair_is_enough():
@@ -138,7 +157,14 @@ def test_half_precision_is_close():
 
 
 def test_wrong_settings_are_named():
-    for wrong in ({"classes": 1}, {"classes": 2.5}, {"width": 0}, {"temperature": 0.0}, {"temperature": float("nan")}):
+    for wrong in (
+        {"classes": 1},
+        {"classes": 2.5},
+        {"width": 0},
+        {"temperature": 0.0},
+        {"temperature": float("nan")},
+        {"heads": 3},
+    ):
         (key,) = wrong
         with pytest.raises(RecipeError, match=f"{key} = "):
             Distill(**wrong)  # pyright: ignore[reportArgumentType]

@@ -45,24 +45,28 @@ class Distill(Objective):
     """Both sides must see the classes that a teacher sees: the divergence of their class heads from its probabilities.
 
     L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
-    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. One linear head for each side, learned with the rest and
-    kept in the run, not in the saved space.
+    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. One linear head for both sides, which brings them
+    together, as both must say the same through it; or (`heads` = 2) one for each. Learned with the rest and kept in
+    the run, not in the saved space.
 
     Source: Hinton et al. 2015; from a picture classifier to sound and text: Aytar et al. 2016, 2017.
     Use when: one side has a good classifier (pictures) and the pairs of some modalities are few or never occur.
     Beware: needs teacher probabilities in the batch. `width` is the width of the space. The teacher is taken as
-    given: soften it (its own temperature) when you make it. What it cannot tell apart is not learned from it.
+    given: soften it (its own temperature) when you make it. What it cannot tell apart is not learned from it. With
+    two heads nothing but what else is trained makes the sides comparable: each may keep its own directions.
     """
 
-    def __init__(self, classes: int = 1000, width: int = 128, temperature: float = 1.0) -> None:
+    def __init__(self, classes: int = 1000, width: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
         super().__init__()
         for name, value, least in (("classes", classes, 2), ("width", width, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise RecipeError(f"distill: {name} = {value}; need a whole number of {least} or more")
+        if heads not in (1, 2):
+            raise RecipeError(f"distill: heads = {heads}; need 1 (both sides share it) or 2")
         if not 0 < temperature < math.inf:
             raise RecipeError(f"distill: temperature = {temperature}; need a number above 0")
         self.classes, self.width, self.temperature = classes, width, temperature
-        self.head_a, self.head_b = nn.Linear(width, classes), nn.Linear(width, classes)
+        self.heads = nn.ModuleList(nn.Linear(width, classes) for _ in range(heads))
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         if pair.teacher is None:
@@ -79,7 +83,7 @@ class Distill(Objective):
             raise InputError(
                 f"teacher is {tuple(pair.teacher.shape)}; need {(rows, self.classes)} by distill's classes"
             )
-        sides = {"a": self.head_a(pair.a.embedding), "b": self.head_b(pair.b.embedding)}  # (N, C)
+        sides = {"a": self.heads[0](pair.a.embedding), "b": self.heads[-1](pair.b.embedding)}  # (N, C)
         return {
             name: class_divergence(pair.teacher, logits / self.temperature).mean() / 2 for name, logits in sides.items()
         }
