@@ -126,7 +126,7 @@ def test_one_head_for_both_sides_brings_partners_together(heads):
         optimizer.zero_grad()
         total(objective, given).backward()
         optimizer.step()
-    partners = torch.nn.functional.cosine_similarity(*sides).mean().item()
+    partners = torch.nn.functional.cosine_similarity(sides[0], sides[1]).mean().item()
     assert partners > 0.95 if heads == 1 else partners < 0.7
 
 
