@@ -125,6 +125,7 @@ def _draw(figure: Figure, found: dict[str, dict[int, Values]]) -> None:
     ):
         series = {name: {float(size): v[key] for size, v in some.items()} for name, some in found.items()}
         lines(axes, series, "batch", label, log=True)
+        axes.tick_params(axis="x", labelrotation=60)
         if key != MEASURE:
             spread_out(axes)
     name_lines(figure)
