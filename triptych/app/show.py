@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 FIRST = 5  # how many problems of a kind are shown
 WIDE = 78  # columns of a terminal that has room for everything
 FEW_STEPS = 300  # below this, encoders from scratch have hardly begun
+SHOWN = 200  # characters of a text file
 MANY = 12  # how many names of a kind are shown
 # Without markup: a user's path may hold square brackets.
 out = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -107,18 +108,40 @@ def hits(found: Sequence[Hit], right: Container[str] = ()) -> None:
         if i == below and out.is_terminal:
             table.add_row("", "", "", Text("below this, probably not relevant", style="dim italic"), "")
         moment = "" if hit.start is None else f" [{hit.start:g}–{'end' if hit.end is None else f'{hit.end:g}'} s]"
-        name = "" if hit.modality == "text" else from_here(Path(hit.item)) + moment
+        file = _file(hit)
+        name = from_here(file) + moment if file else ""
         # Of several captions the longest: it says the most.
-        words = hit.item if hit.modality == "text" else max(hit.captions, key=len, default="")
+        words = max(hit.captions, key=len, default="")
+        if hit.modality == "text":
+            words = _beginning(file) if file else hit.item
         name += f" (+{len(hit.copies)} nearly the same)" if hit.copies else ""
         mark = "✓" if hit.item in right else " "
         cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", hit.modality
         if out.is_terminal:
             table.add_row(*cells, Text(name), Text(words))
-        else:  # for pipes and files: nothing is folded
-            out.print(*cells, name, words, sep="\t")
+        else:  # for pipes and files: nothing is folded, and tabs stay tabs
+            print(*cells, name, words, sep="\t", file=out.file)
     if out.is_terminal:
         out.print(table)
+
+
+def _file(hit: Hit) -> Path | None:
+    """The file a hit is; a text may be one, too."""
+    from triptych.media import TEXT_ENDINGS
+
+    if hit.modality == "text" and not (hit.item.startswith("/") and hit.item.lower().endswith(tuple(TEXT_ENDINGS))):
+        return None
+    return Path(hit.item)
+
+
+def _beginning(path: Path) -> str:
+    from triptych.errors import MediaError
+    from triptych.media import text
+
+    try:
+        return text.read(path)[:SHOWN]
+    except MediaError:
+        return ""
 
 
 def from_here(path: Path) -> str:
