@@ -7,7 +7,7 @@ import typer
 
 
 def serve(
-    collection: Annotated[Path, typer.Argument(help="Folder of the collection.")] = Path("collection"),
+    collection: Annotated[str, typer.Argument(help="Folder of the collection, or s3://… of one.")] = "collection",
     host: Annotated[
         str, typer.Option(help="Address to listen at. Any but this machine's own demands a token, which is shown.")
     ] = "127.0.0.1",
