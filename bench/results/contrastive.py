@@ -123,6 +123,7 @@ WANG_CONTRASTIVE = Page(
                 "64 negatives, as it comes": (),
                 **{f"{m} negatives": (f"objectives.0.negatives={m}",) for m in (4, 16, 255)},
             },
+            seeds=(0,),
         ),
         sounds("wang_contrastive"),
     ],

@@ -13,7 +13,7 @@ DAMAGE = {
     "60% wrong": "flickr8k-random60",
     "40%, among similar captions": "flickr8k-similar40",
 }
-REPEATED = ("no wrong pairs", "40% wrong")  # with three seeds
+REPEATED = ("no wrong pairs", "40% wrong")
 TRIPLETS = "objectives.0={name='triplet', pairs=[['image','text'],['audio','text']], negatives='all', margin=0.2}"
 ALIKE = ("training.epochs=12", "training.batch=256", "training.learning_rate=1e-3")  # those of mltm_partial
 METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -32,7 +32,7 @@ FIRST, TOLD = next(iter(METHODS)), list(METHODS)[-1]
 
 def _row(label: str, damage: str) -> Row:
     recipe, changes = METHODS[label]
-    seeds = SEEDS if damage in REPEATED else (0,)
+    seeds = SEEDS if label in (FIRST, "infonce") and damage in REPEATED else (0,)
     headline = label == FIRST and damage in REPEATED
     data = f"{DAMAGE[damage]}-left" if label == TOLD and damage != "no wrong pairs" else DAMAGE[damage]
     return Row(f"{label}; {damage}", recipe, (data,), changes, seeds, test="flickr8k", headline=headline)
@@ -83,12 +83,12 @@ PARTIAL = Page(
             {label: {damage: _row(label, damage) for damage in DAMAGE} for label in METHODS},
             "A share of the photographs has the captions of another one, in training and in validation alike: whoever "
             "has wrong pairs has them everywhere. The 1,000 test photographs have their own. In brackets what is kept "
-            "of the first column. Without wrong pairs and with 40% of them three seeds (± their standard "
-            "deviation), else one. All have batches of 256, a rate of 1e-3 and 12 epochs, but infonce as `clap` comes, "
-            "which has 512, 2e-3 and 15, at which wrong pairs are learned by heart sooner. The batches were chosen for "
-            "partial matching with the true share known, as those at which the estimate meets it; for the other "
-            "losses they were not tuned. The last row learns without the wrong pairs: no more than that is left to "
-            "learn from.",
+            "of the first column. Partial matching and infonce, without wrong pairs and with 40% of them, have three "
+            "seeds (± their standard deviation), all else one. All have batches of 256, a rate of 1e-3 and 12 epochs, "
+            "but infonce as `clap` comes, which has 512, 2e-3 and 15, at which wrong pairs are learned by heart "
+            "sooner. The batches were chosen for partial matching with the true share known, as those at which the "
+            "estimate meets it; for the other losses they were not tuned. The last row learns without the wrong "
+            "pairs: no more than that is left to learn from.",
         ),
         Grid(
             "Flickr8k, every caption a pair of its own",
@@ -114,7 +114,10 @@ PARTIAL = Page(
         Grid(
             "ESC-50 with wrong pairs",
             [accuracy()],
-            {label: {damage: _heard(label, damage) for damage in HEARD} for label in list(METHODS)[:5]},
+            {
+                label: {damage: _heard(label, damage) for damage in HEARD}
+                for label in (FIRST, "balanced matching", "infonce")
+            },
             "A share of the training clips of each official fold has the class and the title of a clip of another "
             "class. Means of the five folds, ± their standard deviation, one seed; in brackets what is kept of the "
             "first column.",
@@ -149,6 +152,7 @@ MLTM = Page(
                 "diagonal": ("space.similarity.metric=diagonal",),
                 "identity": ("space.similarity.metric=identity",),
             },
+            seeds=(0,),
         ),
         sounds("mltm"),
     ],
