@@ -19,7 +19,6 @@ from bench.results.plan import HOME, Found, Run
 from triptych.files import write_text
 from triptych.recipe import Recipe
 
-
 FORM = 2  # raise it where a change of the code changes what a run gives: what was stored before is measured anew
 
 
