@@ -134,12 +134,12 @@ def _made(folder: Path, space_path: Path, keys: np.ndarray) -> None:
             "id": [_id(i) for i in numbers],
             "modality": ["image"] * len(some),
             "file": [f"/pictures/{i % 100:02}/{i}.png" for i in numbers],
-            "origin": ["/pictures"] * len(some),
             "content": [_id(i) for i in numbers],
             "facts": [""] * len(some),
         }
         columns: dict[str, pa.Array] = {name: pa.array(values, pa.string()) for name, values in texts.items()}
         columns["number"] = pa.array(numbers, pa.int64())
+        columns["origins"] = pa.array([["/pictures"]] * len(some), pa.list_(pa.string()))
         columns["duration"] = pa.array([float(i % 10) for i in numbers], pa.float64())
         columns["date"] = pa.array([float(i) for i in numbers], pa.float64())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(some.ravel()), WIDTH)

@@ -9,7 +9,7 @@ from triptych.contracts import Features, Modality, Source
 from triptych.search.entry import tells_embedding, unpacked
 from triptych.search.gallery import SAMPLE, Gallery
 from triptych.search.relevance import PHRASES, Kind
-from triptych.search.store import SCORING, Store
+from triptych.search.store import SCORING, Store, Version
 from triptych.space import Space, alone
 
 QUESTIONS = 100
@@ -25,12 +25,12 @@ class Chance:
         self._exact = space.similarity.exact
         self._tells = tells_embedding(space.similarity, space.recipe.space.width) and not space.similarity.reads_parts
         self._phrases: Features | None = None
-        self._known: dict[tuple[int, Modality, Modality], Kind] = {}
+        self._known: dict[tuple[Version, Modality, Modality], Kind] = {}
 
     def kind(
         self,
         store: Store,
-        version: int,
+        version: Version,
         question: tuple[Modality, Gallery],
         items: tuple[Modality, Gallery],
         own: Features,

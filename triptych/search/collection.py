@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import math
 import shutil
@@ -29,8 +28,13 @@ from triptych.search.items import Item, merged
 from triptych.search.query import Part, Query, Ready, Where, quoted
 from triptych.search.ranking import Allowed, Asked, Ranked, Ranking
 from triptych.search.relevance import Kind
-from triptych.search.store import FACTS, SCORING, TABLE, Note, Store
+from triptych.search.store import FACTS, SCORING, TABLE, Note, Store, Version
 from triptych.space import Space, alone
+
+try:
+    import fcntl
+except ImportError:  # not a Unix: there two that index into one folder are not noticed
+    fcntl = None
 
 LOCK, OLD = "indexing.lock", "items.parquet"
 LISTS = "lists"
@@ -50,9 +54,9 @@ class Collection:
         self.fingerprint = checkpoint.fingerprint(space_path)
         self.cache = Cache.default()
         self.chance = Chance(self.space)
-        self._galleries: dict[Modality, tuple[int, Gallery]] = {}
-        self._allowed: dict[tuple[int, str], Allowed] = {}
-        self._entries: tuple[int, dict[int, Entry]] = -1, {}
+        self._galleries: dict[Modality, tuple[Version, Gallery]] = {}
+        self._allowed: dict[tuple[Version, str], Allowed] = {}
+        self._entries: tuple[Version | None, dict[int, Entry]] = None, {}
         self._looked = -math.inf
         self._rebuild = False
 
@@ -110,12 +114,12 @@ class Collection:
             elif self.store is None:
                 self.store = Store.open(self.place)  # another process may have made it meanwhile
             if self.store is not None:
+                self.store.refresh()
                 self._refuse_another_space(self.store.note)
             else:
                 note = Note(str(self.space_path), self.fingerprint)
                 keys = self.space.similarity.keys(alone(torch.randn(1, self.space.recipe.space.width)))
                 self.store = Store.create(self.place, note, keys.shape[1])
-            self.store.refresh()
             done = Ingest(self.store, self.space, self.cache).run(wanted, str(Path(origin).resolve()), show)
             self.store.tidy()
             self._sort_into_lists()
@@ -187,7 +191,7 @@ class Collection:
         row = self._row(part.what, ("modality", *SCORING))
         return Asked(unpacked([row], self.space.recipe.space.width), row["modality"], part.weight)
 
-    def _hits(self, version: int, found: Sequence[Ranked], own: set[str], fold: bool, k: int) -> list[Hit]:
+    def _hits(self, version: Version, found: Sequence[Ranked], own: set[str], fold: bool, k: int) -> list[Hit]:
         """Everything found, rarest score first, without what was asked with; copies are folded into the first."""
         entries = self._looked_up(version, [int(number) for ranked in found for number in ranked.numbers])
         order = sorted(
@@ -206,7 +210,7 @@ class Collection:
                 kept.append((entry, key, _hit(entry, ranked, i), []))
         return [replace(hit, copies=tuple(copies)) for _, _, hit, copies in kept]
 
-    def _looked_up(self, version: int, numbers: Sequence[int]) -> dict[int, Entry]:
+    def _looked_up(self, version: Version, numbers: Sequence[int]) -> dict[int, Entry]:
         """Items by their numbers. A look into the table costs more than all the rest of a search: each is read once."""
         known = self._entries[1] if self._entries[0] == version else {}
         missing = [number for number in numbers if number not in known]
@@ -226,16 +230,22 @@ class Collection:
     def _store(self) -> Store:
         if self.store is None:
             raise CollectionError(f"{self.place}: the collection is empty; index a folder first")
+        if self.store.note.fingerprint != self.fingerprint:
+            raise CollectionError(
+                f"{self.place}: was made anew with another space ({self.store.note.space}) since it was opened; open "
+                "it again (a server: start it again)"
+            )
         return self.store
 
-    def _gallery(self, version: int, modality: Modality) -> Gallery:
-        known, before = self._galleries.get(modality, (-1, None))
+    def _gallery(self, version: Version, modality: Modality) -> Gallery:
+        known, before = self._galleries.get(modality, (("", 0), None))
         if before is None or known != version:
-            before = Gallery.read(self._store(), modality, self._lists, before)
+            is_same_table = known[0] == version[0]  # of another table the same numbers are other items
+            before = Gallery.read(self._store(), modality, self._lists, before if is_same_table else None)
             self._galleries[modality] = version, before
         return before
 
-    def _kinds(self, version: int, modality: Modality, asked: Sequence[Asked]) -> list[Kind]:
+    def _kinds(self, version: Version, modality: Modality, asked: Sequence[Asked]) -> list[Kind]:
         items = modality, self._gallery(version, modality)
         found = []
         for part in asked:
@@ -243,10 +253,10 @@ class Collection:
             found.append(self.chance.kind(self._store(), version, question, items, part.features))
         return found
 
-    def _version(self) -> int:
+    def _version(self) -> Version:
         """The newest version of the store, looked for now and then: another process may be indexing."""
-        if time.monotonic() - self._looked > LOOK_SECONDS:
-            self._store().refresh()
+        if self.store is not None and time.monotonic() - self._looked > LOOK_SECONDS:
+            self.store.refresh()
             self._looked = time.monotonic()
         return self._store().version
 
@@ -267,7 +277,7 @@ class Collection:
                 make_lists(self._store(), modality, self._lists, queries)
                 self._galleries.clear()
 
-    def _matching(self, version: int, sql: str) -> Allowed:
+    def _matching(self, version: Version, sql: str) -> Allowed:
         """The items that fulfil a condition."""
         if (version, sql) not in self._allowed:
             if len(self._allowed) >= FILTERS:
@@ -292,13 +302,22 @@ class Collection:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise CollectionError(
-                    f"{self.place}: another process is indexing into it; wait until it is done"
-                ) from error
+            if not _lock(file.fileno()):
+                raise CollectionError(f"{self.place}: another process is indexing into it; wait until it is done")
             yield
+
+
+def _lock(handle: int) -> bool:
+    """Take the lock of an open file; False where another process has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems know no locks: indexing goes on without
+        return True
+    return True
 
 
 def _refuse_other_things(folder: Path) -> None:

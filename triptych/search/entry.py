@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,30 @@ from triptych.contracts import MODALITIES, Features, Similarity, Source
 from triptych.data.cache import halved
 from triptych.data.loader import collate
 from triptych.errors import CollectionError, InputError
-from triptych.search.items import Item
+from triptych.search.items import Item, merged
 from triptych.space import alone
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An item as it is kept: its number, where it was indexed from, a hash of its content, its file's date."""
+class Claim:
+    """What one origin, a folder or a manifest, says of an item."""
 
-    item: Item
     origin: str
+    captions: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # name=value
+
+    @staticmethod
+    def of(item: Item, origin: str) -> Claim:
+        """What an item brings from where it was indexed."""
+        return Claim(origin, item.captions, tuple(_pairs(item.columns)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An item as it is kept: its number, who claims it, a hash of its content, its file's date."""
+
+    item: Item  # with the captions and columns of all claims
+    claims: tuple[Claim, ...]
     content: str
     date: float | None = None  # of the file's last change, seconds since 1970
     number: int = -1
@@ -37,10 +51,21 @@ class Entry:
         return self.item.id
 
     @property
+    def origins(self) -> list[str]:
+        """Where it was indexed from."""
+        return [claim.origin for claim in self.claims]
+
+    @property
     def facts(self) -> str:
         """A hash of everything that can change while the content stays."""
-        known = [self.origin, self.date, self.item.duration, self.item.captions, _pairs(self.item.columns)]
+        known = [[astuple(claim) for claim in self.claims], self.date, self.item.duration]
         return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+
+    def claimed(self, claims: Sequence[Claim]) -> Entry:
+        """The same with these claims alone, and what they say."""
+        order = sorted(claims, key=lambda claim: claim.origin)  # whichever was indexed last
+        says = [replace(self.item, captions=claim.captions, columns=_columns(claim.columns)) for claim in order]
+        return replace(self, item=merged(says)[0], claims=tuple(order))
 
 
 def described(entries: Sequence[Entry]) -> dict[str, pa.Array]:
@@ -56,7 +81,8 @@ def described(entries: Sequence[Entry]) -> dict[str, pa.Array]:
         "start": pa.array([s.start for s in sources], number),
         "end": pa.array([s.end for s in sources], number),
         "captions": pa.array([list(e.item.captions) for e in entries], pa.list_(words)),
-        "origin": pa.array([entry.origin for entry in entries], words),
+        "origins": pa.array([entry.origins for entry in entries], pa.list_(words)),
+        "claims": pa.array([_written(entry.claims) for entry in entries], words),
         "content": pa.array([entry.content for entry in entries], words),
         "date": pa.array([entry.date for entry in entries], number),
         "duration": pa.array([e.item.duration for e in entries], number),
@@ -89,12 +115,11 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
         raise CollectionError(f"item {row['id']}: modality {row['modality']!r} is none; rebuild the collection")
     content = row["text"] if row["file"] is None else Path(row["file"])
     source = Source(row["modality"], content, row["start"], row["end"])
-    columns: dict[str, tuple[str, ...]] = {}
-    for pair in row["columns"] or ():
-        name, _, value = pair.partition("=")
-        columns[name] = (*columns.get(name, ()), value)
-    item = Item(source, tuple(row["captions"] or ()), columns, row["duration"])
-    return Entry(item, row["origin"], row["content"], row["date"], row["number"])
+    captions, pairs = tuple(row["captions"] or ()), tuple(row["columns"] or ())
+    said = json.loads(row["claims"]) if row["claims"] else [(captions, pairs)]
+    claims = [Claim(origin, *map(tuple, one)) for origin, one in zip(row["origins"], said, strict=True)]
+    item = Item(source, captions, _columns(pairs), row["duration"])
+    return Entry(item, tuple(claims), row["content"], row["date"], row["number"])
 
 
 def unpacked(rows: Sequence[Mapping[str, Any]], width: int) -> Features:
@@ -121,6 +146,19 @@ def tells_embedding(similarity: Similarity, width: int) -> bool:
             return False
         first = similarity.query(some)
         return again.shape == first.shape and torch.allclose(again, first, atol=1e-5)
+
+
+def _written(claims: Sequence[Claim]) -> str | None:
+    """What each origin says; of a single one the row itself tells it."""
+    return json.dumps([[claim.captions, claim.columns] for claim in claims]) if len(claims) > 1 else None
+
+
+def _columns(pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    columns: dict[str, tuple[str, ...]] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        columns[name] = (*columns.get(name, ()), value)
+    return columns
 
 
 def _pairs(columns: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -23,7 +23,7 @@ FILTERS = 16  # answers to filters that are kept
 
 @dataclass(frozen=True)
 class Gallery:
-    """All items of a modality: those that are sorted into lists, and those that came later, or are few, in memory."""
+    """All items of a modality in one version of the store: those in lists, and in memory those that came later."""
 
     lists: Lists | None
     alive: np.ndarray | None  # (M,) bool: which items of the lists are still there; None: all
@@ -50,7 +50,8 @@ class Gallery:
             numbers, keys = _matrix(store, store.rows(["number", "vector"], newer))
             if len(before) + len(numbers) == total:
                 joined = np.concatenate([before.numbers, numbers]), np.concatenate([before.keys, keys])
-                return Gallery(before.lists, before.alive, *joined) if len(numbers) else before
+                # Without what was known of filters: whatever they read may have changed.
+                return Gallery(before.lists, before.alive, *joined) if len(numbers) else replace(before, _masks={})
         lists = Lists.open(folder / modality, store.note.made)
         if lists is None:
             return Gallery(None, None, *_matrix(store, store.rows(["number", "vector"], condition)))

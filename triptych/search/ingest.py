@@ -17,9 +17,9 @@ from triptych.contracts import Features, Modality, Source
 from triptych.data.cache import Cache, Shelf
 from triptych.errors import MediaError
 from triptych.progress import Bar, progress
-from triptych.search.entry import Entry, described, packed
+from triptych.search.entry import Claim, Entry, described, entry_of, packed
 from triptych.search.items import Item
-from triptych.search.store import MANY, SCORING, Store
+from triptych.search.store import FACTS, MANY, SCORING, Store
 from triptych.space import Space, alone, joined
 
 CHUNK = 256  # items that go through an encoder together
@@ -55,30 +55,44 @@ class Ingest:
         self._known: dict[str, dict[str, Any]] = {}
 
     def run(self, items: Sequence[Item], origin: str, show: bool) -> Indexed:
-        """Make the store hold exactly these items of an origin, beside those of others."""
+        """Make the store hold exactly these items of an origin, beside those of others.
+
+        An item that several origins have is kept as long as one of them has it, with what all of them say.
+        """
         with self._clock("looking"):
-            rows = self.store.rows(["id", "number", "origin", "content", "facts"]).to_pylist()
+            rows = self.store.rows(["id", "number", "origins", "content", "facts"]).to_pylist()
             self._known = {row["id"]: row for row in rows}
-            self._number = 1 + max((row["number"] for row in rows), default=-1)
+            self._number = self.store.next_number()
             wanted = {item.id for item in items}
-            gone = [row["id"] for row in rows if row["origin"] == origin and row["id"] not in wanted]
-            entries = self._entries(items, origin)
+            others = self._others([row for row in rows if origin in row["origins"] or row["id"] in wanted], origin)
+            left = [row["id"] for row in rows if origin in row["origins"] and row["id"] not in wanted]
+            gone = [name for name in left if name not in others]
+            entries = self._entries(items, origin, others)
         fresh = [entry for entry in entries if not self._is_known(entry)]
         kept = [entry for entry in entries if self._is_known(entry)]
         self._drop(gone)
+        self._describe([others[name] for name in left if name in others])
         self._describe([entry for entry in kept if self._known[entry.id]["facts"] != entry.facts])
         added = self._add(fresh, show)
         # What was here and can no longer be read has a vector of a content that is gone.
         self._drop([e.id for e in fresh if e.item.source in self.failures and e.id in self._known])
         return Indexed(added, len(kept), len(gone), self.failures, self.seconds)
 
-    def _entries(self, items: Sequence[Item], origin: str) -> list[Entry]:
+    def _others(self, rows: Sequence[dict[str, Any]], origin: str) -> dict[str, Entry]:
+        """What other origins have of these rows, by id, with what they alone say."""
+        numbers = [row["number"] for row in rows if set(row["origins"]) - {origin}]
+        found = [entry_of(row) for row in self.store.numbered(FACTS, numbers).values()]
+        return {entry.id: entry.claimed([c for c in entry.claims if c.origin != origin]) for entry in found}
+
+    def _entries(self, items: Sequence[Item], origin: str, others: dict[str, Entry]) -> list[Entry]:
         """Every item with the hash of its content, which decides whether it is known, and its file's date."""
         keys = self.cache.keys([item.source for item in items])
         found = []
         for item, key in zip(items, keys, strict=True):
             content = UNREADABLE if isinstance(key, MediaError) else key.hex()
-            found.append(Entry(item, origin, content, _date(item.source.content)))
+            entry = Entry(item, (Claim.of(item, origin),), content, _date(item.source.content))
+            other = others.get(entry.id)
+            found.append(entry.claimed([*other.claims, *entry.claims]) if other else entry)
         return found
 
     def _is_known(self, entry: Entry) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, time
 from pathlib import Path
 
 from triptych.contracts import Features, Modality, Source
@@ -57,7 +58,7 @@ class Where:
     longer: float | None = None  # seconds, of sounds, films and their moments; what has no duration is left out
     shorter: float | None = None
     since: datetime | date | None = None  # by the file's time of change; texts of manifests have none
-    until: datetime | date | None = None
+    until: datetime | date | None = None  # a day without a time: to its end
     columns: Mapping[str, str] = field(default_factory=dict)  # of the manifest: name to value
 
     def __post_init__(self) -> None:
@@ -78,9 +79,9 @@ class Where:
         if self.shorter is not None:
             found.append(f"duration <= {float(self.shorter)!r}")
         if self.since is not None:
-            found.append(f"date >= {_seconds(self.since)!r}")
+            found.append(f"date >= {_seconds(self.since, time.min)!r}")
         if self.until is not None:
-            found.append(f"date <= {_seconds(self.until)!r}")
+            found.append(f"date <= {_seconds(self.until, time.max)!r}")
         found += [f"array_has(columns, {quoted(f'{name}={value}')})" for name, value in self.columns.items()]
         return " AND ".join(found)
 
@@ -106,11 +107,22 @@ def unwanted(what: str, modalities: Sequence[Modality], weight: float = 1.0) -> 
     return (Part(Source(known[0], path) if known else Source("text", what), -weight),)
 
 
+def read_moment(text: str) -> datetime | date:
+    """A day such as 2025-01-31, or a moment such as 2025-01-31T18:30."""
+    for kind in (date, datetime):
+        with suppress(ValueError):
+            return kind.fromisoformat(text)
+    raise UsageError(f"{text!r} is no day; write 2025-01-31, or 2025-01-31T18:30 with a time")
+
+
 def quoted(text: str) -> str:
     """A text as SQL has it."""
     return "'" + text.replace("'", "''") + "'"
 
 
-def _seconds(moment: datetime | date) -> float:
-    whole = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)
-    return whole.timestamp()  # without a zone: the local one, as people mean it
+def _seconds(moment: datetime | date, of_day: time) -> float:
+    whole = moment if isinstance(moment, datetime) else datetime.combine(moment, of_day)
+    try:
+        return whole.timestamp()  # without a zone: the local one, as people mean it
+    except (ValueError, OverflowError, OSError) as error:
+        raise UsageError(f"{moment}: no file is of that time; give a year like {date.today().year}") from error

@@ -20,12 +20,13 @@ import pyarrow as pa
 from triptych.errors import CollectionError
 from triptych.search.query import quoted
 
-TABLE, FORM = "items", 1
-NOTE = b"triptych"
+TABLE, FORM = "items", 2
+NOTE, NEXT = b"triptych", "next"
+Version = tuple[str, int]  # which table, by the word it was made with, and which state of it
 MANY = 1000  # ids in one condition
 KEEP = timedelta(hours=1)  # how long files of old versions stay: another process may still be reading them
-FACTS = ("number", "id", "modality", "file", "text", "start", "end", "captions", "origin", "content", "date")
-FACTS = (*FACTS, "duration", "columns")  # everything a person may see
+FACTS = ("number", "id", "modality", "file", "text", "start", "end", "captions", "origins", "content", "date")
+FACTS = (*FACTS, "duration", "columns", "claims")  # everything a person may see
 SCORING = ("vector", "embedding", "parts")  # everything a similarity may read
 
 
@@ -50,7 +51,7 @@ class Store:
         """A new, empty table for keys of a width."""
         schema = pa.schema(
             [
-                ("number", pa.int64()),  # counts up, is never used again
+                ("number", pa.int64()),  # counts up, is never used again; what comes next is noted here before items go
                 ("id", pa.string()),
                 ("modality", pa.string()),
                 ("file", pa.string()),
@@ -58,7 +59,8 @@ class Store:
                 ("start", pa.float64()),
                 ("end", pa.float64()),
                 ("captions", pa.list_(pa.string())),
-                ("origin", pa.string()),
+                ("origins", pa.list_(pa.string())),
+                ("claims", pa.string()),  # what each origin says of the item, where there are several
                 ("content", pa.string()),
                 ("date", pa.float64()),
                 ("duration", pa.float64()),
@@ -82,14 +84,7 @@ class Store:
             if TABLE not in database.list_tables().tables:
                 return None
             table = database.open_table(TABLE)
-            written = (table.schema.metadata or {}).get(NOTE)
-        try:
-            note = Note(**json.loads(written or b""))
-        except (ValueError, TypeError) as error:
-            raise CollectionError(f"{place}: its table was not written by triptych; give another folder") from error
-        if note.form != FORM:
-            raise CollectionError(f"{place}: made by another version of triptych; rebuild it: {REBUILD}")
-        return Store(place, table, note)
+            return Store(place, table, _note(place, table))
 
     @staticmethod
     def remove(place: str) -> None:
@@ -101,20 +96,21 @@ class Store:
                 _connect(place).drop_table(TABLE, ignore_missing=True)
 
     @property
-    def version(self) -> int:
-        """Which version is being read."""
-        return self._table.version
+    def version(self) -> Version:
+        """Which version is being read; made anew, a table counts from the start again, under another word."""
+        return self.note.made, self._table.version
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, with their kinds."""
         return self._table.schema
 
-    def refresh(self) -> int:
-        """Read the newest version from now on."""
+    def refresh(self) -> Version:
+        """Read the newest version from now on, also where the table was made anew meanwhile."""
         with guarded(self.place):
             self._table.checkout_latest()
-            return self._table.version
+            self.note = _note(self.place, self._table)
+            return self.version
 
     def count(self, where: str = "") -> int:
         """How many items there are."""
@@ -146,9 +142,22 @@ class Store:
             else:
                 self._table.add(rows)
 
+    def next_number(self) -> int:
+        """The first number that no item has, or had."""
+        return max(self._noted, 1 + int(self.rows(["number"])["number"].to_numpy().max(initial=-1)))
+
+    @property
+    def _noted(self) -> int:
+        return int((self.schema.field("number").metadata or {}).get(NEXT.encode(), 0))
+
     def drop(self, ids: Sequence[str]) -> None:
-        """Remove items by id."""
+        """Remove items by id; their numbers are gone for good."""
+        if not ids:
+            return
+        after = self.next_number()
         with guarded(self.place):
+            if after != self._noted:
+                self._table.update_field_metadata({"path": "number", "metadata": {NEXT: str(after)}})
             for first in range(0, len(ids), MANY):
                 self._table.delete(f"id IN ({', '.join(map(quoted, ids[first : first + MANY]))})")
 
@@ -177,6 +186,17 @@ def guarded(place: str) -> Iterator[None]:
         raise CollectionError(
             f"{place}: the collection's store is damaged or cannot be reached ({why[:200]}); rebuild it: {REBUILD}"
         ) from error
+
+
+def _note(place: str, table: Any) -> Note:
+    """What a table says of itself."""
+    try:
+        note = Note(**json.loads((table.schema.metadata or {}).get(NOTE) or b""))
+    except (ValueError, TypeError) as error:
+        raise CollectionError(f"{place}: its table was not written by triptych; give another folder") from error
+    if note.form != FORM:
+        raise CollectionError(f"{place}: made by another version of triptych; rebuild it: {REBUILD}")
+    return note
 
 
 def _connect(place: str) -> Any:

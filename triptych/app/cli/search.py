@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,8 +30,8 @@ def search(
     folder: Annotated[Path | None, typer.Option(help="Only files below this folder.")] = None,
     longer: Annotated[float | None, typer.Option(min=0, help="Only what lasts at least so many seconds.")] = None,
     shorter: Annotated[float | None, typer.Option(min=0, help="Only what lasts at most so many seconds.")] = None,
-    since: Annotated[datetime | None, typer.Option(help="Only files changed since then.")] = None,
-    until: Annotated[datetime | None, typer.Option(help="Only files changed until then.")] = None,
+    since: Annotated[str | None, typer.Option(metavar="DAY", help="Only files changed on this day or later.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="DAY", help="Only files changed on this day or earlier.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="COLUMN=VALUE of the manifest.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -51,14 +50,15 @@ def search(
     from triptych.app import show
     from triptych.errors import UsageError
     from triptych.search.collection import Collection
-    from triptych.search.query import Query, Where
+    from triptych.search.query import Query, Where, read_moment
     from triptych.search.relevance import RELEVANT
 
     weights = _weights(weight or ())
     if not any((words, sound, picture, video, item, minus)):
         raise UsageError("nothing to look for: give words, --sound, --picture, --video or --item")
     wanted = _modalities(want)
-    limits = Where(folder, longer, shorter, since, until, dict(_pair(pair, "--where") for pair in where or ()))
+    first, last = (None if day is None else read_moment(day) for day in (since, until))
+    limits = Where(folder, longer, shorter, first, last, dict(_pair(pair, "--where") for pair in where or ()))
     opened = Collection.open(collection)
     parts = _parts(words, sound, picture, video, item, minus, weights, opened.space.modalities)
     found = opened.search(Query(parts), wanted, k, limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from triptych.media import VIDEO_ENDINGS, text
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry
 from triptych.search.query import quoted
+from triptych.search.store import Version
 
 LONGEST = 2000  # characters of a text file that are shown
 SAMPLE = 2000  # items of each modality that are looked at for columns, folders and examples
@@ -31,7 +32,7 @@ def item_answer(entry: Entry) -> ItemAnswer:
         end=source.end,
         duration=item.duration,
         columns={name: list(values) for name, values in item.columns.items()},
-        **_place(source.modality, source.content, [_root(entry.origin)]),
+        **_place(source.modality, source.content, _roots(entry.origins)),
     )
 
 
@@ -97,26 +98,28 @@ def _folder(path: Path, roots: Sequence[Path]) -> str:
     return path.parent.name
 
 
-def _root(origin: str) -> Path:
-    """The folder that was indexed: the origin itself, or where a manifest lies."""
-    path = Path(origin)
-    return path if not path.suffix or path.is_dir() else path.parent
+def _roots(origins: Iterable[str]) -> list[Path]:
+    """The folders that were indexed, the deepest first: the origins themselves, or where a manifest lies."""
+    paths = map(Path, origins)
+    found = {path if not path.suffix or path.is_dir() else path.parent for path in paths}
+    return sorted(found, key=lambda root: -len(root.parts))
 
 
-def origins(collection: Collection) -> list[Path]:
-    """The folders that were indexed, the deepest first; looked up once for each version of the collection."""
-    if collection.store is None:
-        return []
-    known = _ROOTS.get(collection.place)
-    version = collection.store.version
-    if known is None or known[0] != version:
-        names = collection.store.rows(["origin"])["origin"].unique().to_pylist()
-        known = version, sorted({_root(name) for name in names}, key=lambda root: -len(root.parts))
-        _ROOTS[collection.place] = known
-    return known[1]
+class Roots:
+    """The folders that were indexed, looked up once for each version of the collection."""
 
+    def __init__(self) -> None:
+        self._known: tuple[Version | None, list[Path]] = None, []
 
-_ROOTS: dict[str, tuple[int, list[Path]]] = {}
+    def of(self, collection: Collection) -> list[Path]:
+        """All of them, the deepest first."""
+        if collection.store is None:
+            return []
+        version = collection.store.version
+        if self._known[0] != version:
+            names = collection.store.rows(["origins"])["origins"].combine_chunks().flatten().unique().to_pylist()
+            self._known = version, _roots(names)
+        return self._known[1]
 
 
 def overview(collection: Collection) -> Overview:

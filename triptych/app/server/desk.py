@@ -12,6 +12,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 
 from triptych.app.server.batches import Batches
+from triptych.app.server.described import Roots
 from triptych.app.server.limits import Limits
 from triptych.app.server.metrics import Metrics
 from triptych.app.server.problems import Refusal
@@ -60,12 +61,12 @@ class Desk:
         review: Review | None = None,
     ) -> None:
         self.collection, self.limits, self.metrics = collection, limits or Limits(), Metrics()
-        self.report, self.review = report, review
+        self.report, self.review, self.roots = report, review, Roots()
         self.batches = Batches(collection.space, self.limits, self.metrics)
         # One thread reads the collection: its answers take milliseconds, and its caches need no locks then.
         self.reading = Room(1, 4 * self.limits.waiting)
         self.drawing = Room(2, self.limits.previews)  # thumbnails, outlines, spectrograms, files' headers
-        self.thinking = Room(1, self.limits.uploads)  # explanations and maps
+        self.thinking = Room(1, self.limits.explanations)  # those, and maps
 
     def close(self) -> None:
         """Stop every thread."""

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from fastapi.responses import FileResponse, Response
 
-from triptych.app.server.described import hit_answers, item_answer, origins
+from triptych.app.server.described import hit_answers, item_answer
 from triptych.app.server.desk import At, Desk
 from triptych.app.server.problems import Refusal, answers
 from triptych.app.server.shapes import ID, ItemAnswer, PeaksAnswer, SearchAnswer
@@ -62,7 +62,7 @@ async def similar(
     """The items most like one of the collection."""
     await desk.entry(item)
     started = time.perf_counter()
-    hits = await desk.read(lambda c: hit_answers(c.similar(item, list(dict.fromkeys(want)), k), origins(c)))
+    hits = await desk.read(lambda c: hit_answers(c.similar(item, list(dict.fromkeys(want)), k), desk.roots.of(c)))
     return SearchAnswer(hits=hits, line=RELEVANT, seconds=time.perf_counter() - started, notes=[])
 
 

@@ -17,9 +17,10 @@ class Limits:
     json_bytes: int = 1_000_000  # of a request without files
     parts: int = 8  # of one query, or texts of one call for embeddings
     characters: int = 10_000  # of one text
-    hits: int = 200  # of each modality
+    hits: int = 200  # of one search, all modalities together
     waiting: int = 64  # requests at the encoder; one more is turned away
     batch: int = 32  # of them at once through the encoder
     uploads: int = 4  # requests with files at once; decoding is what costs most
+    explanations: int = 4  # being worked out or waiting
     previews: int = 32  # pictures, outlines and spectrograms being made or waiting
     retry_seconds: int = 2  # what a visitor who was turned away is told to wait

@@ -20,6 +20,7 @@ from triptych.app.server.uploads import received
 from triptych.search import query as asking
 from triptych.search.collection import Collection
 from triptych.search.map import project
+from triptych.search.store import Version
 
 router = APIRouter(prefix="/v1", tags=["map"])
 POINTS = 4000  # of each modality that are drawn
@@ -32,7 +33,7 @@ PATIENCE = 0.3  # seconds to wait before saying that the map is being drawn
 class Drawn:
     """A map of one version of the collection."""
 
-    version: int
+    version: Version | None
     items: list[ItemAnswer]
     places: np.ndarray  # (N, 2)
     index: dict[str, int]
@@ -47,7 +48,7 @@ class Maps:
 
     async def newest(self, desk: Desk) -> Drawn | None:
         """The map, if it is ready soon."""
-        version = await desk.read(lambda c: c.store.refresh() if c.store else 0)
+        version = await desk.read(lambda c: c.store.refresh() if c.store else None)
         if self.drawn is not None and self.drawn.version == version:
             return self.drawn
         if self.task is None or self.task.done():
@@ -58,7 +59,7 @@ class Maps:
             return self.drawn
         return None
 
-    async def _draw(self, desk: Desk, version: int) -> None:
+    async def _draw(self, desk: Desk, version: Version | None) -> None:
         items, keys = await desk.read(_sampled)
         # No time limit: this is nobody's request, and is done once.
         work = asyncio.get_running_loop().run_in_executor(desk.thinking.pool, project, keys)

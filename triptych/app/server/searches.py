@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from fastapi import APIRouter, Request
 
-from triptych.app.server.described import hit_answers, item_answer, origins
+from triptych.app.server.described import hit_answers, item_answer
 from triptych.app.server.desk import At, Piece, where_of
 from triptych.app.server.problems import Refusal, answers
 from triptych.app.server.shapes import (
@@ -57,7 +57,7 @@ async def search(desk: At, request: Request) -> SearchAnswer:
         asked, want = Query(tuple(piece.part for piece in pieces)), list(dict.fromkeys(query.want))
 
         def work(collection: Collection) -> list[HitAnswer]:
-            roots = origins(collection)
+            roots = desk.roots.of(collection)
             found = collection.search(asked, want, min(query.k, desk.limits.hits), where_of(query.where, roots))
             return hit_answers(found, roots)
 

@@ -51,7 +51,7 @@ class Conditions(BaseModel):
     longer: float | None = Field(None, ge=0, le=1e9, description="seconds at least")
     shorter: float | None = Field(None, ge=0, le=1e9, description="seconds at most")
     since: date | None = Field(None, description="changed on this day or later")
-    until: date | None = None
+    until: date | None = Field(None, description="changed on this day or earlier")
     columns: dict[Name, Name] = Field({}, max_length=16, description="of the manifest: name to value")
 
 
