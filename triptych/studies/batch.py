@@ -57,7 +57,9 @@ def run(lab: Lab, book: Book) -> Finding:
     for name, (objective, settings, most) in RIVALS.items():
         sizes = [size for size in SIZES if size <= min(most, len(table))]
         found[name] = {
-            size: book.cell(partial(_measure, lab, table, objective, settings, size), objective=name, batch=size)
+            size: book.cell(
+                partial(_measure, lab, table), _recipe(lab, objective, settings, size), objective=name, batch=size
+            )
             for size in sizes
         }
     tables = {
@@ -68,19 +70,23 @@ def run(lab: Lab, book: Book) -> Finding:
             ("Megabytes of one step of the objective", "megabytes"),
         )
     }
-    best = {name: max(some, key=lambda size: some[size][MEASURE]) for name, some in found.items()}
-    said = [f"{name}: best at batch {size:,} ({found[name][size][MEASURE]:.1f}%)." for name, size in best.items()]
+    highest = {name: max(some, key=lambda size: some[size][MEASURE]) for name, some in found.items()}
+    said = [f"{name}: highest at batch {size:,} ({found[name][size][MEASURE]:.1f}%)." for name, size in highest.items()]
     return Finding(tables, said, partial(_draw, found=found))
 
 
-def _measure(lab: Lab, table: Table, objective: str, settings: dict[str, Any], size: int) -> Values:
+def _recipe(lab: Lab, objective: str, settings: dict[str, Any], size: int) -> Recipe:
     rate = 1e-3 * (size / 256) ** 0.5
-    recipe: Recipe = lab.recipe(use(objective, **settings), epochs=EPOCHS, batch=size, learning_rate=rate)
+    return lab.recipe(use(objective, **settings), epochs=EPOCHS, batch=size, learning_rate=rate)
+
+
+def _measure(lab: Lab, table: Table, recipe: Recipe) -> Values:
+    objective = recipe.objectives[0]
     started = time.perf_counter()
     space = lab.fit(recipe, table)
     took = time.perf_counter() - started
     with get_context("spawn").Pool(1) as pool:
-        megabytes = pool.apply(step_memory, (objective, settings, size))
+        megabytes = pool.apply(step_memory, (objective.name, objective.settings, recipe.training.batch))
     return lab.measure(space).values() | {"seconds": took, "megabytes": megabytes}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from triptych.errors import UsageError
 from triptych.files import replacing, write_text
 from triptych.progress import Bar
+from triptych.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,20 +22,22 @@ if TYPE_CHECKING:
 Values = dict[str, Any]
 Record = dict[str, str | float]  # one line of a table
 NOTES = "## What was seen"
+FORM = 1  # raised by hand when a cell's recipe gives other numbers than before: fits, measures or rows have changed
 
 
 class Book:
-    """Cells of a study by what they are about; what was computed before an interruption is not computed again."""
+    """Cells of a study by what they are about and the recipe behind them: what is at hand is not computed again."""
 
     def __init__(self, path: Path, about: Mapping[str, Any], bar: Bar | None = None) -> None:
         self.path, self.bar = path, bar
-        self._about = json.dumps(about, sort_keys=True)
+        self._about = json.dumps({"form": FORM, **about}, sort_keys=True)
         self._cells: dict[str, Values] = {}
         if path.exists():
             first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
             if first != self._about:
                 raise UsageError(
-                    f"{path}: holds the numbers of other data or settings; give another folder, or --restart"
+                    f"{path}: holds numbers of other data or settings, or of another version of triptych; give another "
+                    "folder, or --restart"
                 )
             for line in lines:
                 try:
@@ -42,16 +46,17 @@ class Book:
                     continue  # the line a kill cut short
                 self._cells[cell["key"]] = cell["values"]
             self._write_all()
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(path, self._about + "\n")
 
-    def cell(self, work: Callable[[], Values], **key: Any) -> Values:
-        """The numbers of one cell: from the book, or computed and written down."""
-        name = json.dumps(key, sort_keys=True)
+    def cell(self, work: Callable[[Recipe], Values], recipe: Recipe, **key: Any) -> Values:
+        """The numbers of one cell: from the book, or computed by its recipe and written down."""
+        made_by = hashlib.sha256(recipe.text().encode()).hexdigest()[:16]
+        name = json.dumps(key | {"recipe": made_by}, sort_keys=True)
         if name not in self._cells:
             # Through JSON at once, so that a resumed study sees the same numbers as an unbroken one.
-            self._cells[name] = json.loads(json.dumps(work()))
+            self._cells[name] = json.loads(json.dumps(work(recipe)))
+            if not self.path.exists():  # not before: data that turns out not to do leaves no trace
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_text(self.path, self._about + "\n")
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"key": name, "values": self._cells[name]}) + "\n")
         if self.bar:

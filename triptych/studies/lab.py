@@ -20,11 +20,13 @@ from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.data.noise import Swap
 from triptych.encoders import ENCODERS
-from triptych.errors import UsageError
+from triptych.errors import UsageError, unknown
 from triptych.evaluation.retrieval import places
+from triptych.objectives import OBJECTIVES
 from triptych.progress import progress
 from triptych.recipe import ObjectiveUse, Recipe, SpaceRecipe, TrainingRecipe
-from triptych.settings import Part
+from triptych.settings import Part, read_part
+from triptych.similarities import SIMILARITIES
 from triptych.space import Space, alone, joined
 from triptych.training.optimizer import optimizer_of, set_rates
 from triptych.training.step import take_step
@@ -113,6 +115,7 @@ class Lab:
         sources: Callable[[Row, Modality], list[Source]] = sources_of,
     ) -> Lab:
         """Read a manifest and its features, computed where the cache lacks them; at most so many rows to train on."""
+        check_encoders(names)
         table = manifest.read(path, allow_outside)
         missing = [split for split in SPLITS if split not in table.counts.splits]
         if missing:
@@ -131,10 +134,14 @@ class Lab:
         return Lab(encoders, used, tables)
 
     def recipe(self, *objectives: ObjectiveUse, space: Mapping[str, Any] | None = None, **training: Any) -> Recipe:
-        """A recipe over the lab's encoders: linear heads on the sphere, cosine, unless told otherwise."""
+        """A recipe over the lab's encoders: linear heads on the sphere, cosine, unless told otherwise.
+
+        Every setting of similarity and objectives is written out: a default that changes makes another recipe.
+        """
         used = {m for use in objectives for pair in use.pairs for m in pair}
         parts: dict[Modality, Part] = {m: Part(name) for m, name in self.names.items() if m in used}
         shape = replace(SpaceRecipe(parts, Part("cosine"), width=256, pooling="mean_max"), **(space or {}))
+        shape = replace(shape, similarity=_whole(shape.similarity, SIMILARITIES, "similarity"))
         batch = min(BATCH, max(2, len(self.splits["train"]) // STEPS))
         how = replace(TrainingRecipe(epochs=self.epochs, batch=batch, weight_decay=0.1), **training)
         return Recipe("study", shape, objectives, training=how)
@@ -221,7 +228,25 @@ def _score(
 
 def use(name: str, *pairs: tuple[Modality, Modality], weight: float = 1.0, **settings: Any) -> ObjectiveUse:
     """An objective over pairs of modalities, as a recipe would name it."""
-    return ObjectiveUse(name, pairs or (("image", "text"),), weight, settings)
+    whole = _whole(Part(name, settings), OBJECTIVES, "objective")
+    return ObjectiveUse(name, pairs or (("image", "text"),), weight, whole.settings)
+
+
+def _whole(part: Part, registry: Mapping[str, type], kind: str) -> Part:
+    """The part with every setting written out."""
+    return read_part({"name": part.name, **part.settings}, registry, kind, f"study: {part.name}")
+
+
+def check_encoders(names: Mapping[Modality, str]) -> None:
+    """An error for the first encoder that is unknown, for another modality, or not frozen."""
+    for modality, name in names.items():
+        able = sorted(known for known, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen)
+        if name not in ENCODERS:
+            raise UsageError(unknown(f"frozen {modality} encoder", name, able))
+        if name not in able:
+            found = ENCODERS[name].modality
+            wrong = f"is for {found}" if found != modality else "is not frozen"
+            raise UsageError(f"{modality} encoder {name!r} {wrong}; frozen ones for {modality}: {', '.join(able)}")
 
 
 def _remembered(encoder: Encoder, modality: Modality, of: Mapping[str, list[Source]]) -> Known:

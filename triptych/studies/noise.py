@@ -45,17 +45,17 @@ def run(lab: Lab, book: Book) -> Finding:
     found: dict[tuple[str, str], dict[float, Values]] = {}
     for name, (objective, settings) in RIVALS.items():
         recipe = lab.recipe(use(objective, **settings))
-        clean = book.cell(partial(_measure, lab, recipe, None), objective=name, share=0.0)
+        clean = book.cell(partial(_measure, lab, None), recipe, objective=name, share=0.0)
         for kind in KINDS:
             found[name, kind] = {0.0: clean}
             for share in SHARES[1:]:
-                work = partial(_measure, lab, recipe, (kind, share))
-                found[name, kind][share] = book.cell(work, objective=name, kind=kind, share=share)
+                work = partial(_measure, lab, (kind, share))
+                found[name, kind][share] = book.cell(work, recipe, objective=name, kind=kind, share=share)
     tables = {f"{MEASURE} in %, {kind} swaps": _records(found, kind) for kind in KINDS}
     return Finding(tables, _said(found), partial(_draw, found=found))
 
 
-def _measure(lab: Lab, recipe: Recipe, damage: tuple[str, float] | None) -> Values:
+def _measure(lab: Lab, damage: tuple[str, float] | None, recipe: Recipe) -> Values:
     return lab.measure(lab.fit(recipe, damaged(lab.splits["train"], *damage) if damage else None)).values()
 
 

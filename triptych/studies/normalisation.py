@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from triptych.evaluation.geometry import effective_rank
+from triptych.recipe import Recipe
 from triptych.settings import Part
 from triptych.space import Space
 from triptych.studies.book import Book, Finding, Record, Values
@@ -52,15 +53,18 @@ def cells() -> int:
 
 def run(lab: Lab, book: Book) -> Finding:
     """Three geometries over time, temperatures on the sphere, and two ways to spread."""
-    over_time = {g: book.cell(partial(_over_time, lab, g), part="geometry", geometry=g) for g in GEOMETRIES}
-    by_temperature = {t: book.cell(partial(_aligned, lab, t), part="temperature", temperature=t) for t in TEMPERATURES}
+    over_time = {g: book.cell(partial(_over_time, lab), _long(lab, g), part="geometry", geometry=g) for g in GEOMETRIES}
+    by_temperature = {
+        t: book.cell(partial(_aligned, lab), _at(lab, t), part="temperature", temperature=t) for t in TEMPERATURES
+    }
     spreads = {
-        name: book.cell(partial(_spread, lab, settings), part="spread", how=name) for name, settings in SPREADS.items()
+        name: book.cell(partial(_spread, lab), lab.recipe(use("align_uniform", **settings)), part="spread", how=name)
+        for name, settings in SPREADS.items()
     }
     last: list[Record] = [
         {"geometry": g, "loss, first epoch": v["loss"][0], "loss, last": v["loss"][-1]}
         | {"norm, first epoch": v["norm"][0], "norm, last": v["norm"][-1]}
-        | {"best R@10": max(v["recall"]), "R@10, last": v["recall"][-1]}
+        | {"text → image R@10": v["recall"]}
         for g, v in over_time.items()
     ]
     free, sphere = over_time["free"], over_time["sphere"]
@@ -93,23 +97,29 @@ def _shape(geometry: str) -> dict[str, Any]:
     return {"geometry": geometry, "similarity": Part("dot"), "head": "mlp", "hidden": 256}
 
 
-def _over_time(lab: Lab, geometry: str) -> Values:
-    found: Values = {"loss": [], "norm": [], "recall": []}
+def _long(lab: Lab, geometry: str) -> Recipe:
+    objective = use("contrastive", negatives=64, temperature=0.1)
+    return lab.recipe(objective, space=_shape(geometry), epochs=EPOCHS, weight_decay=0.0, clip=1e6)
 
-    def look(epoch: int, space: Space, means: dict[str, float]) -> None:
+
+def _over_time(lab: Lab, recipe: Recipe) -> Values:
+    found: Values = {"loss": [], "norm": []}
+
+    def look(_: int, space: Space, means: dict[str, float]) -> None:
         found["loss"].append(means["loss"])
         found["norm"].append(lab.features(space, "test", "image")[0].embedding.norm(dim=1).mean().item())
-        if epoch % 4 == 3:
-            found["recall"].append(lab.measure(space).recall("text", "image", 10))
 
-    objective = use("contrastive", negatives=64, temperature=0.1)
-    lab.fit(lab.recipe(objective, space=_shape(geometry), epochs=EPOCHS, weight_decay=0.0, clip=1e6), each=look)
-    return found
+    space = lab.fit(recipe, each=look)
+    return found | {"recall": lab.measure(space).recall("text", "image", 10)}
 
 
-def _aligned(lab: Lab, temperature: float) -> Values:
+def _at(lab: Lab, temperature: float) -> Recipe:
     objective = use("contrastive", negatives=64, temperature=temperature, smallest_temperature=0.001)
-    space = lab.fit(lab.recipe(objective, space=_shape("sphere")))
+    return lab.recipe(objective, space=_shape("sphere"))
+
+
+def _aligned(lab: Lab, recipe: Recipe) -> Values:
+    space = lab.fit(recipe)
     found = lab.measure(space)
     return {
         "aligned": lab.measure(space, "train").recall("image", "text", 1),
@@ -117,8 +127,8 @@ def _aligned(lab: Lab, temperature: float) -> Values:
     }
 
 
-def _spread(lab: Lab, settings: dict[str, float]) -> Values:
-    space = lab.fit(lab.recipe(use("align_uniform", **settings)))
+def _spread(lab: Lab, recipe: Recipe) -> Values:
+    space = lab.fit(recipe)
     embedding = lab.features(space, "test", "image")[0].embedding
     return lab.measure(space).values() | {"effective rank": effective_rank(embedding)}
 

@@ -13,7 +13,7 @@ from triptych.errors import UsageError, unknown
 from triptych.progress import progress
 from triptych.studies import STUDIES, views
 from triptych.studies.book import Book, write_page
-from triptych.studies.lab import Lab
+from triptych.studies.lab import Lab, check_encoders
 
 FROZEN: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "yamnet", "text": "minilm"}
 
@@ -35,6 +35,7 @@ def study(request: Request, folder: Path, command: str, restart: bool = False) -
         raise UsageError(unknown("study", request.name, STUDIES))
     asked = STUDIES[request.name]
     names = request.encoders or FROZEN
+    check_encoders(names)
     numbers = folder / "numbers" / f"{request.name}.jsonl"
     if restart:
         numbers.unlink(missing_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from triptych.evaluation.significance import intervals
+from triptych.evaluation.significance import Difference, differences_over_runs
 
 
 def mean_and_spread(values: Sequence[float]) -> str:
@@ -15,20 +15,21 @@ def mean_and_spread(values: Sequence[float]) -> str:
     return mean if len(values) == 1 else f"{mean} ({min(values):.1f}–{max(values):.1f})"
 
 
-def against_best(hits: Mapping[str, Sequence[Sequence[float]]], what: str) -> list[str]:
-    """Each contender against the best: the paired difference over the same items, with its interval.
+def against(reference: str, hits: Mapping[str, Sequence[Sequence[float]]], what: str) -> list[str]:
+    """Each contender against one that was named without looking at these numbers: differences with their intervals.
 
-    hits: of each contender, for each seed, the share of hits of every item. Items are drawn anew, seeds are averaged.
+    hits: of each contender, for each of at least two seeds, the share of hits of every item. The intervals say how the
+    difference moves with other items and with other seeds.
     """
-    shares = {name: np.mean(np.array(seeds), axis=0) for name, seeds in hits.items()}
-    order = sorted(shares, key=lambda name: -float(shares[name].mean()))
-    best = order[0]
-    said = [f"Best in {what}: **{best}**, {100 * shares[best].mean():.1f}%."]
-    for name in order[1:]:
-        difference = 100 * (shares[name] - shares[best])
-        found = intervals(difference[:, None], np.arange(len(difference)), [(-100.0, 100.0)])[0]
-        verdict = " — not separable" if found.covers(0.0) else ""
+    runs = {name: [100 * np.array(seed) for seed in seeds] for name, seeds in hits.items()}
+    mean = {name: float(np.mean(seeds)) for name, seeds in runs.items()}
+    said = [f"{what} of **{reference}**: {mean[reference]:.1f}%."]
+    for name in sorted(mean.keys() - {reference}, key=lambda name: -mean[name]):
+        items = np.arange(len(runs[name][0]))
+        interval = differences_over_runs(runs[reference], runs[name], items)[0]
+        found = Difference(mean[reference], mean[name], interval)
         said.append(
-            f"{name}: {difference.mean():+.1f} points against it (95%: {found.low:+.1f} to {found.high:+.1f}){verdict}."
+            f"{name}: {found.value:+.1f} points against it (95%: {interval.low:+.1f} to {interval.high:+.1f})"
+            f"{'' if found.separable else ' — not separable'}."
         )
     return said

@@ -53,7 +53,8 @@ def run(lab: Lab, book: Book) -> Finding:
     if int(lab.splits["train"].counts["image"].max()) < 2:
         raise UsageError("this study needs films: rows with a video column; `triptych world --films` makes some")
     found = {
-        way: [book.cell(partial(_measure, lab, way, seed), trained=way, seed=seed) for seed in SEEDS] for way in TRAINED
+        way: [book.cell(partial(_measure, lab, way), _recipe(lab, seed), trained=way, seed=seed) for seed in SEEDS]
+        for way in TRAINED
     }
     records: list[Record] = [
         {"trained with": way}
@@ -79,21 +80,32 @@ def _mean(values: list[Values], key: str) -> float:
 
 
 def seen(table: Table, way: str) -> Table:
-    """The rows with their pictures as they are seen: the middle frame, any of the others, or their mean."""
+    """The rows with their pictures as they are seen: the first (a film's middle frame), any of the others, their mean.
+
+    A row of one picture alone is seen by that one, whatever the way.
+    """
     places, counts, vectors = dict(table.places), dict(table.counts), dict(table.vectors)
-    own = table.counts["image"] > 0
+    place, count = table.places["image"], table.counts["image"]  # (R, C), (R,)
+    alone = count == 1
+    frames = torch.where(alone[:, None], place[:, :1], place[:, 1:])  # (R, C - 1)
+    real = torch.where(alone, 1, (count - 1).clamp_min(0))
     if way == "one frame":
-        counts["image"] = own.long()
+        counts["image"] = count.clamp_max(1)
     elif way == "one of eight, drawn":
-        places["image"], counts["image"] = places["image"][:, 1:], (counts["image"] - 1).clamp_min(0)
+        places["image"], counts["image"] = frames, real
     else:
-        vectors["image"] = table.vectors["image"][table.places["image"][:, 1:]].mean(dim=1)  # (R, 2, W)
-        places["image"], counts["image"] = torch.arange(len(table))[:, None], own.long()
+        kept = (torch.arange(frames.shape[1]) < real[:, None])[:, :, None, None]  # padding points at another's picture
+        sums = (table.vectors["image"][frames] * kept).sum(dim=1)  # (R, 2, W)
+        vectors["image"] = sums / real.clamp_min(1)[:, None, None]
+        places["image"], counts["image"] = torch.arange(len(table))[:, None], real.clamp_max(1)
     return replace(table, places=places, counts=counts, vectors=vectors)
 
 
-def _measure(lab: Lab, way: str, seed: int) -> Values:
-    recipe: Recipe = lab.recipe(use("infonce", ("image", "audio")), batch=64, epochs=30, seed=seed)
+def _recipe(lab: Lab, seed: int) -> Recipe:
+    return lab.recipe(use("infonce", ("image", "audio")), batch=64, epochs=30, seed=seed)
+
+
+def _measure(lab: Lab, way: str, recipe: Recipe) -> Values:
     space = lab.fit(recipe, seen(lab.splits["train"], way))
     found: Values = {}
     for asked in ASKED:

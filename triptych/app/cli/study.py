@@ -1,10 +1,12 @@
 """triptych study"""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+INTO = Path("studies")
 Name = Annotated[str | None, typer.Argument(help="Which study (none: list them).")]
 Data = Annotated[Path | None, typer.Option(help="The manifest to ask; it needs the splits train, valid and test.")]
 Into = Annotated[Path, typer.Option("--into", "-o", help="Folder for the page, the drawing and the numbers.")]
@@ -17,7 +19,7 @@ Outside = Annotated[bool, typer.Option(help="Accept files outside the manifest's
 def study(
     name: Name = None,
     data: Data = None,
-    into: Into = Path("studies"),
+    into: Into = INTO,
     rows: Rows = 0,
     encoder: Set = None,
     restart: Restart = False,
@@ -53,7 +55,11 @@ def study(
         if modality not in MODALITIES:
             raise UsageError(f"--encoder {change}: {unknown('modality', modality, MODALITIES)}")
         encoders[modality] = chosen
-    extra = [*(["--rows", str(rows)] if rows else []), *(f"--encoder {change}" for change in encoder or [])]
-    command = " ".join(["triptych study", name, "--data", data.name, *extra])
-    page = ask(Request(name, data, rows, allow_outside, encoders), into, command, restart)
+    # As it was given, for the page: without the machine's folders, and without --restart, which decides no number.
+    command = ["triptych", "study", name, "--data", data.name]
+    command += ["--into", into.name] if into.name not in {"", INTO.name} else []
+    command += ["--rows", str(rows)] if rows else []
+    command += [word for change in encoder or [] for word in ("--encoder", change)]
+    command += ["--allow-outside"] if allow_outside else []
+    page = ask(Request(name, data, rows, allow_outside, encoders), into, shlex.join(command), restart)
     show.out.print(f"written: {show.from_here(page)}")
