@@ -175,7 +175,7 @@ def test_a_study_whose_rival_was_changed_computes_it_again(lab, tmp_path, monkey
 
 
 def test_settings_are_chosen_on_the_validation_rows(lab, tmp_path, monkeypatch):
-    """Validation rows are like the training rows; test rows say the opposite, so they would rather nothing is learned."""
+    """Validation rows are like the training rows; test rows say the opposite: for them nothing is better learned."""
     test = lab.splits["test"]
     opposite = 8 - test.vectors["text"]  # the made vectors lie around 4
     lab.splits["test"] = replace(test, vectors=test.vectors | {"text": opposite})

@@ -21,8 +21,8 @@ QUESTION = "Which objective makes the best space, given the same encoders and th
 HOW = (
     "Linear heads over frozen encoders, twelve epochs. Each objective gets the same search: three learning rates × two "
     "values of one knob of its own, chosen on the validation rows; then three seeds, measured on the test rows. "
-    "The numbers below them are against the one that the validation rows prefer; their intervals are over items and "
-    "seeds. Distillation is left out: it is an addition that needs a teacher, not a rival."
+    "Differences are to the one that the validation rows prefer, with intervals over items and seeds. "
+    "Distillation is left out: it is an addition that needs a teacher, not a rival."
 )
 RATES, SEEDS = (3e-4, 1e-3, 3e-3), (0, 1, 2)
 RIVALS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {  # objective, knob, its values, the rest

@@ -54,8 +54,8 @@ def run(lab: Lab, book: Book) -> Finding:
     records.append({"trained by": "ranking, text and sound too", "rows": "1", **whole})
     full = found["ranking", 1.0]  # as the fit it is held against
     said = [
-        f"With all rows, ranking finds the sound for a text it was never paired with in {full[NEVER]:.1f}% of the cases "
-        f"among the first ten, {full[NEVER] / full['chance']:.1f} times chance; trained on text and sound it is "
+        f"With all rows, ranking finds the sound for a text it was never paired with in {full[NEVER]:.1f}% of the "
+        f"cases among the first ten, {full[NEVER] / full['chance']:.1f} times chance; trained on text and sound it is "
         f"{whole[NEVER]:.1f}%.",
         *(
             f"{way}: {found[way, SHARES[0]][NEVER]:.1f}% with {SHARES[0]:.3g} of the rows, "
