@@ -72,6 +72,9 @@ def review(tmp_path_factory):
     block = f"<script type=application/json>{json.dumps(data)}</script>"
     (folder / "review.html").write_text(f"<!doctype html><title>review</title><h1>the review</h1>{block}")
     (folder / ".hidden").write_text("hidden")
+    (folder / "folds").mkdir()
+    for name in ("folds/fold-0.jsonl", "notes.txt"):  # of the audit's folder, and of no concern to the page
+        (folder / name).write_text("the secret")
     (folder.parent / "secret.txt").write_text("the secret")
     (folder / "way-out.txt").symlink_to(folder.parent / "secret.txt")
     return folder

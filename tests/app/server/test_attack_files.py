@@ -92,6 +92,8 @@ def test_the_page_is_all_there_is_of_the_package(address, path):
         "..%2fsecret.txt",
         "%2e%2e%2fsecret.txt",
         "way-out.txt",
+        "folds/fold-0.jsonl",
+        "notes.txt",
         ".hidden",
         "/etc/passwd",
         "a%00b",
@@ -129,6 +131,25 @@ def test_a_file_that_was_swapped_for_a_link_is_not_given_out(collection, files, 
         path.unlink(missing_ok=True)
         shutil.move(kept, path)
     assert client.get(f"/v1/items/{hit['id']}/media").status_code == 200
+
+
+def test_a_file_that_has_changed_is_not_explained_by_what_it_is_now(files, client, ids, tmp_path):
+    name = client.get(f"/v1/items/{ids['image']}").json()["name"]
+    path = files / "images" / name
+    other = next(file for file in sorted((files / "images").iterdir()) if file.name != name)
+    questions = [
+        {"parts": [{"text": "a bell"}], "item": ids["image"]},
+        {"parts": [{"item": ids["image"]}], "item": ids["audio"]},
+    ]
+    shutil.copy2(path, tmp_path / "kept.png")
+    try:
+        path.write_bytes(other.read_bytes())
+        for question in questions:
+            assert f"{name}: has gone or changed" in refused(client.post("/v1/explain", json=question), 410)
+    finally:
+        shutil.copy2(tmp_path / "kept.png", path)
+    for question in questions:
+        assert client.post("/v1/explain", json=question).status_code == 200
 
 
 # 21–36: hostile files

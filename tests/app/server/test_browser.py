@@ -9,6 +9,8 @@ pytest.importorskip("playwright.sync_api", reason="the page's tests need playwri
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
+from tests.media.made import save_film
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt install chromium, then run this again")
 QUIET = [
@@ -167,6 +169,21 @@ def test_why_this_hit_adds_up_and_is_linked(open_page):
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
     assert "why=" not in page.url
+
+
+def test_why_this_hit_of_a_film_shows_its_picture_and_its_sound(open_page, tmp_path):
+    page = open_page("?text=two+red+bells&want=image")
+    assert page.get_attribute("#about", "title") is None
+    page.set_input_files("#picker", save_film(tmp_path / "clip.webm", seconds=2.0))
+    expect(page.locator("#parts .chip")).to_contain_text("clip.webm")
+    hits(page).first.locator(".why-button").click()
+    dialog = page.locator("#why")
+    expect(dialog.locator(".score")).to_have_count(3)  # of the words, the film's picture, the film's sound
+    asked = dialog.locator(".strip h3", has_text="the query").all_inner_texts()
+    assert [title.split(": ")[1] for title in asked] == ["text", "picture", "sound"]
+    film = dialog.locator(".heat-picture video")
+    page.wait_for_function("film => film.videoWidth === 64 && film.currentTime > 0.5", arg=film.element_handle())
+    page.wait_for_function("film => film.nextSibling.width > 100", arg=film.element_handle())
 
 
 def test_more_less_weights_and_filters(open_page):

@@ -19,15 +19,22 @@ import pytest
 import soundfile
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 from tests.app.server.conftest import listening
+from tests.media.made import save_film
+from triptych.app import cli
 from triptych.app.server import application, token_for
 from triptych.app.server.batches import Batches
+from triptych.app.server.described import Roots
 from triptych.app.server.limits import Limits
 from triptych.app.server.maps import _middle
 from triptych.app.server.metrics import Metrics
 from triptych.app.server.problems import Refusal
 from triptych.contracts import Source
+from triptych.errors import CollectionError
+from triptych.search.collection import Collection
+from triptych.search.items import items_in
 from triptych.search.query import Part, Query
 
 WORDS = "a bell rings"
@@ -227,6 +234,66 @@ def test_a_crowd_is_turned_away_with_the_time_to_come_back(collection, monkeypat
     assert sum(answer.status_code == 200 for answer in found) == 2
 
 
+def test_a_crowd_with_files_is_turned_away_while_words_are_welcome(collection, files, monkeypatch):
+    gate, real = threading.Event(), Batches._run
+
+    def slow(self, batch):
+        if batch[0].source.modality != "text":
+            gate.wait(10)
+        real(self, batch)
+
+    monkeypatch.setattr(Batches, "_run", slow)
+    picture = (files / "images" / "000003.png").read_bytes()
+    with listening(application(collection, Limits(uploads=2, retry_seconds=3))) as where:
+        found = []
+
+        def ask():
+            form = {"query": json.dumps({"parts": [{"file": "mine"}], "k": 1})}
+            found.append(httpx.post(f"{where}/v1/search", data=form, files={"mine": ("a.png", picture)}, timeout=30))
+
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 20
+        while len(found) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [answer.status_code for answer in found] == [503] * 3
+        assert {answer.headers["Retry-After"] for answer in found} == {"3"}
+        assert "2 requests with files" in found[0].json()["error"]["message"]
+        gate.set()
+        for thread in threads:
+            thread.join()
+        ask()
+    assert [answer.status_code for answer in found[3:]] == [200] * 3
+
+
+def test_a_server_that_takes_no_files_still_explains(collection, ids):
+    with listening(application(collection, Limits(uploads=0))) as where:
+        asked = {"parts": [{"text": WORDS}], "item": ids["image"]}
+        assert httpx.post(f"{where}/v1/explain", json=asked, timeout=30).status_code == 200
+
+
+def test_reasons_name_the_part_they_are_of(client, ids, tmp_path):
+    film = save_film(tmp_path / "clip.mp4", seconds=2.0).read_bytes()
+    asked = {"parts": [{"file": "film"}, {"text": WORDS}], "item": ids["image"]}
+    told = client.post("/v1/explain", data={"query": json.dumps(asked)}, files={"film": ("clip.mp4", film)}).json()
+    found = [(part["part"], part["query"]["modality"], part["weight"]) for part in told["parts"]]
+    assert found == [(0, "image", 0.5), (0, "audio", 0.5), (1, "text", 1.0)]
+
+
+def test_the_folders_are_those_of_the_collection_as_it_is_now(run, files, tmp_path):
+    def indexed(folder, rebuild):
+        made = Collection.create(tmp_path / "collection", run, rebuild)
+        made.index(list(items_in(folder, made.space))[:3], folder, show=False)
+
+    indexed(files / "images", rebuild=False)
+    reader, roots = Collection.open(tmp_path / "collection"), Roots()
+    assert [root.name for root in roots.of(reader)] == ["images"]
+    indexed(files / "sounds", rebuild=True)
+    reader.entries()
+    assert [root.name for root in roots.of(reader)] == ["sounds"]
+
+
 def test_requests_that_wait_go_through_the_encoder_together(collection):
     metrics = Metrics()
     batches = Batches(collection.space, Limits(), metrics)
@@ -259,6 +326,12 @@ def test_a_token_is_made_only_where_others_can_reach():
     tokens = {token_for("0.0.0.0"), token_for("192.168.1.5"), token_for("::"), token_for("myhost")}
     assert len(tokens) == 4
     assert all(len(token or "") >= 40 for token in tokens)
+
+
+def test_the_command_takes_an_address_as_it_is():
+    result = CliRunner().invoke(cli.app, ["serve", "memory://nothing"])
+    assert isinstance(result.exception, CollectionError)
+    assert str(result.exception).startswith("memory://nothing: no collection here")
 
 
 def test_the_command_serves_with_a_token_until_it_is_stopped(collection):

@@ -137,7 +137,6 @@ async function start() {
     return;
   }
   byId("about").textContent = `${overview.name} · ${overview.items.toLocaleString("en")} items`;
-  byId("about").title = overview.folder;
   byId("tab-report").hidden = !overview.report;
   byId("tab-review").hidden = !overview.review;
   chips.filterMenu(overview, changed);

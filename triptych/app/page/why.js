@@ -37,7 +37,7 @@ function frame(title, ...content) {
 function show(found, parts) {
   const [first] = found;
   const label = first.item.modality === "text" ? "this text" : first.item.name;
-  const blocks = first.parts.map((_, number) => block(found, number, parts[number]));
+  const blocks = first.parts.map((told, number) => block(found, number, parts[told.part])); // a film is two of them
   const several = first.parts.length > 1
     ? make("p", { class: "note" }, "Each part of the query has its own score and its own sum; the hit's place is decided by all of them together, by their weights.")
     : null;
@@ -123,8 +123,16 @@ function source(what, kind) {
   return kind === "image" ? address.thumbnail(what.id, 1024) : null;
 }
 
+// Of a film that is asked with, the picture in its middle is what the space has seen.
+function frameOf(what) {
+  if (!what.file?.type.startsWith("video/")) return null;
+  const film = make("video", { src: source(what), "aria-label": what.name, onloadedmetadata: () => { film.currentTime = film.duration / 2; } });
+  film.muted = true;
+  return film;
+}
+
 function picture(told, what, point) {
-  const image = make("img", { src: source(what, "image"), alt: what.captions?.[0] ?? what.name ?? "the picture" });
+  const image = frameOf(what) ?? make("img", { src: source(what, "image"), alt: what.captions?.[0] ?? what.name ?? "the picture" });
   const canvas = make("canvas", { role: "img", "aria-label": "heat: where the picture speaks for the match" });
   let shown = told.contributions;
   let marked = null;
@@ -150,7 +158,7 @@ function picture(told, what, point) {
       pen.strokeRect(x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height);
     }
   };
-  image.addEventListener("load", draw);
+  for (const ready of ["load", "seeked"]) image.addEventListener(ready, draw);
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];

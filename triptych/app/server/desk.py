@@ -20,7 +20,7 @@ from triptych.app.server.reviews import Review
 from triptych.app.server.shapes import Conditions, QueryPart
 from triptych.app.server.uploads import Upload, named, renamed, sources
 from triptych.contracts import Source
-from triptych.errors import TriptychError, UsageError
+from triptych.errors import MediaError, TriptychError, UsageError
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry
 from triptych.search.query import Part, Ready, Where
@@ -35,6 +35,7 @@ class Piece:
 
     source: Source
     part: Part
+    number: int  # of the part as it was asked: a film becomes two pieces of one number
 
 
 @dataclass
@@ -100,6 +101,25 @@ class Desk:
         except UsageError as error:
             raise Refusal(404, str(error)) from None
 
+    async def own_file(self, entry: Entry) -> Path:
+        """The file of an item, if it still is the one that was indexed: by its date, else by its content."""
+        path = entry.item.source.content
+        if not isinstance(path, Path):
+            raise Refusal(404, f"{entry.id}: is a text of a manifest; it has no file")
+
+        def check() -> bool:
+            try:
+                if path.is_file() and not path.is_symlink() and path.stat().st_mtime == entry.date:
+                    return True
+            except OSError:
+                return False
+            (key,) = self.collection.cache.keys([entry.item.source])
+            return not isinstance(key, MediaError) and key.hex() == entry.content
+
+        if not await self.run(self.drawing, check):
+            raise Refusal(410, f"{path.name}: has gone or changed since it was indexed; run `triptych index` again")
+        return path
+
     async def pieces(self, asked: Sequence[QueryPart], files: Mapping[str, Upload]) -> list[Piece]:
         """The parts of a query, embedded: texts and files here, items by what the collection has kept of them."""
         given = [await self._sources(part, files) for part in asked]
@@ -109,10 +129,10 @@ class Desk:
         except TriptychError as error:
             raise renamed(error, list(files.values())) from error
         pieces: list[Piece] = []
-        for part, some in zip(asked, given, strict=True):
+        for number, (part, some) in enumerate(zip(asked, given, strict=True)):
             for source in some:
                 what = part.item or Ready(next(features), source.modality)
-                pieces.append(Piece(source, Part(what, part.weight / len(some))))
+                pieces.append(Piece(source, Part(what, part.weight / len(some)), number))
         return pieces
 
     async def _sources(self, part: QueryPart, files: Mapping[str, Upload]) -> list[Source]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +28,7 @@ COOKIE = "triptych_token"
 TOKEN_PAGE = Path(str(files("triptych.app"))) / "page" / "token.html"
 LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000
 OPEN = {"/healthz", "/style.css", "/icon.svg"}  # without the token: what watching machines and its own page ask
+CROWDED = "{count} requests with files are being worked on already; try again in {retry} s"
 NAMES = {"localhost", "127.0.0.1", "[::1]"}
 CLOSED = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
@@ -47,6 +50,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None = None) -> None:
         self.app, self.limits, self.token = app, limits, token
+        self._forms = 0  # requests with files that are being worked on
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -70,7 +74,8 @@ class Guard:
             if response:
                 await response(scope, receive, closed)
                 return
-            await self.app(scope, self._bounded(headers, receive), closed)
+            with self._admitted(headers):
+                await self.app(scope, self._bounded(headers, receive), closed)
         except Refusal as error:
             if not begun:
                 await _drain(receive)
@@ -115,10 +120,24 @@ class Guard:
     def _is_right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode("utf-8", "replace"), (self.token or "").encode())
 
+    @contextmanager
+    def _admitted(self, headers: Headers) -> Iterator[None]:
+        """Count a request with files while it lasts; a Refusal where there are too many already."""
+        if not _is_form(headers):
+            yield
+            return
+        if self._forms >= self.limits.uploads:
+            retry = self.limits.retry_seconds
+            raise Refusal(503, CROWDED.format(count=self._forms, retry=retry), retry)
+        self._forms += 1
+        try:
+            yield
+        finally:
+            self._forms -= 1
+
     def _bounded(self, headers: Headers, receive: Receive) -> Receive:
         """The request as it arrives, within size and time."""
-        is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
-        most = self.limits.upload_bytes if is_form else self.limits.json_bytes
+        most = self.limits.upload_bytes if _is_form(headers) else self.limits.json_bytes
         said = headers.get("content-length", "0")
         if not said.isascii() or not said.isdigit():
             raise Refusal(400, f"Content-Length {said[:20]!r} is no number")
@@ -157,6 +176,11 @@ async def _drain(receive: Receive) -> None:
                     return
     except TimeoutError:
         return
+
+
+def _is_form(headers: Headers) -> bool:
+    """Whether a request may carry files."""
+    return headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
 def host_name(host: str) -> str:

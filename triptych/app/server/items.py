@@ -17,7 +17,6 @@ from triptych.app.server.desk import At, Desk
 from triptych.app.server.problems import Refusal, answers
 from triptych.app.server.shapes import ID, ItemAnswer, PeaksAnswer, SearchAnswer
 from triptych.contracts import Modality
-from triptych.errors import MediaError
 from triptych.media import audio, image, preview
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry, entry_of
@@ -73,7 +72,7 @@ async def similar(
 )
 async def media(desk: At, item: Id, request: Request) -> Response:
     """The file itself, whole or the range asked for."""
-    path = await own_file(desk, await desk.entry(item))
+    path = await desk.own_file(await desk.entry(item))
     if request.headers.get("range", "bytes=0-").count(",") > 8:
         raise Refusal(416, "more than nine ranges at once; ask for one")
     return FileResponse(
@@ -101,7 +100,7 @@ async def thumbnail(desk: At, item: Id, size: Annotated[int, Query(ge=16, le=102
     entry = await desk.entry(item)
     if entry.item.source.modality != "image":
         raise Refusal(404, f"{item}: is {entry.item.source.modality}; only pictures and films have a thumbnail")
-    path, source = await own_file(desk, entry), entry.item.source
+    path, source = await desk.own_file(entry), entry.item.source
     made = await desk.run(desk.drawing, lambda: preview.thumbnail(path, size, image.moment(source)))
     return Response(made, media_type="image/jpeg", headers=KEPT)
 
@@ -138,32 +137,12 @@ async def spectrogram(
     return Response(await desk.run(desk.drawing, work), media_type="image/png", headers=KEPT)
 
 
-async def own_file(desk: Desk, entry: Entry) -> Path:
-    """The file of an item, if it still is the one that was indexed: by its date, else by its content."""
-    path = entry.item.source.content
-    if not isinstance(path, Path):
-        raise Refusal(404, f"{entry.id}: is a text of a manifest; it has no file")
-
-    def check() -> bool:
-        try:
-            if path.is_file() and not path.is_symlink() and path.stat().st_mtime == entry.date:
-                return True
-        except OSError:
-            return False
-        (key,) = desk.collection.cache.keys([entry.item.source])
-        return not isinstance(key, MediaError) and key.hex() == entry.content
-
-    if not await desk.run(desk.drawing, check):
-        raise Refusal(410, f"{path.name}: has gone or changed since it was indexed; run `triptych index` again")
-    return path
-
-
 async def _heard(desk: Desk, item: str) -> tuple[Path, float | None, float | None]:
     entry = await desk.entry(item)
     source = entry.item.source
     if source.modality != "audio":
         raise Refusal(404, f"{item}: is {source.modality}; only sounds can be heard")
-    return await own_file(desk, entry), source.start, source.end
+    return await desk.own_file(entry), source.start, source.end
 
 
 def _shown(start: float | None, end: float | None, length: float) -> tuple[float, float]:

@@ -31,7 +31,7 @@ class Review:
         return quote(self.page.as_posix())
 
     def find(self, name: str) -> Path | None:
-        """A file by its whole path, if the page or its folder has it; links that lead out of the folder are not."""
+        """A file by its whole path, if it is the page or something the page shows; nothing else beside it."""
         try:
             asked = Path("/" + name.lstrip("/"))
             file = asked.resolve()
@@ -39,9 +39,7 @@ class Review:
                 return None
         except (OSError, ValueError):
             return None
-        if file.is_relative_to(self.folder):
-            return None if any(part.startswith(".") for part in file.relative_to(self.folder).parts) else file
-        return file if asked in self._linked() or file in self._linked() else None
+        return file if asked == self.page or not self._linked().isdisjoint((asked, file)) else None
 
     def _linked(self) -> frozenset[Path]:
         """Every file the page links to, read again when the page has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -99,8 +100,11 @@ def _written(vector: torch.Tensor, form: str) -> list[float] | str:
 async def explain(desk: At, request: Request) -> ExplainAnswer:
     """How much each part of the query and each part of a hit add to the score, and where those parts lie."""
     async with received(request, ExplainQuery, desk.limits) as (query, files):
-        pieces = await desk.pieces(query.parts, files)
         entry = await desk.entry(query.item)
+        for one in (entry, *[await desk.entry(part.item) for part in query.parts if part.item]):
+            if isinstance(one.item.source.content, Path):
+                await desk.own_file(one)  # what is read again must be what the score is of
+        pieces = await desk.pieces(query.parts, files)
         kept = await desk.read(lambda collection: collection.features(query.item))
         asked = [await desk.read(lambda c, piece=piece: _features(c, piece)) for piece in pieces]
         source = entry.item.source
@@ -110,7 +114,7 @@ async def explain(desk: At, request: Request) -> ExplainAnswer:
             for piece, features in zip(pieces, asked, strict=True):
                 score = float(space.scores(features, piece.source.modality, kept, source.modality))
                 told = reasons.explain(space, piece.source, source, score)
-                found.append(_reason(told, piece.part.weight))
+                found.append(_reason(told, piece))
             return found
 
         parts = await desk.run(desk.thinking, work)
@@ -124,11 +128,12 @@ def _features(collection: Collection, piece: Piece) -> Features:
     return collection.features(str(what))
 
 
-def _reason(told: reasons.Explanation, weight: float) -> PartReason:
+def _reason(told: reasons.Explanation, piece: Piece) -> PartReason:
     table = told.contributions
     return PartReason(
+        part=piece.number,
         score=told.score,
-        weight=weight,
+        weight=piece.part.weight,
         total=float(table.sum()),
         rest=told.rest,
         query=_side(told.query, table.sum(dim=1)),

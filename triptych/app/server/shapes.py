@@ -190,6 +190,7 @@ class Side(BaseModel):
 class PartReason(BaseModel):
     """Why a hit fits one part of the query: score = total + rest, total = the sum of all pairs."""
 
+    part: int = Field(description="which part of the query, from 0; a film's picture and its sound are of one part")
     score: float
     weight: float
     total: float
