@@ -172,6 +172,11 @@ def test_two_cannot_index_at_once(collection, files):
         other.index(items_in(files, other.space), files, show=False)
 
 
+def test_where_nothing_can_be_locked_indexing_goes_on(collection, files, monkeypatch):
+    monkeypatch.setattr("triptych.search.collection.fcntl", None)
+    assert collection.index(items_in(files, collection.space), files, show=False).kept == 11
+
+
 def test_a_file_that_can_no_longer_be_read_is_no_longer_found(collection, files):
     sound = next((files / "sounds").iterdir())
     sound.write_bytes(b"no sound")
