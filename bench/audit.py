@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from tests.real_data import find
+from bench.real_data import find
 from triptych.audit.audit import Audit, audit
 from triptych.data.damage import Kind, damage, swaps_of
 from triptych.data.noise import NEIGHBOURS, read_swaps

@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from tests.real_data import find, flickr8k_captions
+from bench.real_data import find, flickr8k_captions
 from triptych.contracts import Encoder, Modality
 from triptych.data.cache import Cache
 from triptych.data.features import Remembered, remember

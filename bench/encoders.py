@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.measure import Times, compare
-from tests.real_data import find, flickr8k_captions
+from bench.real_data import find, flickr8k_captions
 from triptych.contracts import Encoder, Source
 from triptych.data.features import BATCH, encoded
 from triptych.encoders import efficientnet_lite0, minilm

@@ -12,7 +12,7 @@ import torch
 
 from bench.measure import compare
 from bench.peers import peer
-from tests.real_data import find
+from bench.real_data import find
 from triptych.media import audio
 
 RATE, MELS, WINDOW, HOP, SECONDS = 48_000, 64, 1024, 480, 5.0  # as the peer's extractor is set

@@ -6,7 +6,7 @@ import statistics
 import sys
 from pathlib import Path
 
-from tests.real_data import esc50_clips, find, yamnet_weights
+from bench.real_data import esc50_clips, find, yamnet_weights
 from triptych.contracts import Encoder, Source
 from triptych.data.cache import Cache
 from triptych.encoders.soundnet import SoundNet

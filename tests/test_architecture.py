@@ -71,6 +71,21 @@ def test_files_import_only_what_stands_above_them(path):
     assert broken_rules(module, imported(ast.parse(path.read_text()))) == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=name_of)
+def test_benches_need_no_tests(path):
+    modules = [n.module or "" for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+    assert not [module for module in modules if module.split(".")[0] == "tests"]
+
+
+def test_the_page_of_the_house_has_every_layer_in_the_order_of_the_tree():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    block = re.search(r"## The layers\n.*?```\n(.*?)```", page, re.DOTALL)
+    names = [path.removeprefix("triptych/").removesuffix(".py").removesuffix("/") for path in readme_tree()]
+    tree = [name for path, name in zip(readme_tree(), names, strict=True) if path.startswith("triptych/")]
+    assert block
+    assert block.group(1).split() == [name for name in tree if name and "/" not in name and not name.startswith("__")]
+
+
 def test_the_layer_rule_can_fail():
     assert broken_rules("triptych.media.audio", {"triptych.space.Space"}) == ["triptych.space.Space"]
     assert broken_rules("triptych.objectives.infonce", {"triptych.similarities.cosine"}) == [

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 import torch
 
-from tests import real_data
+from bench.real_data import yamnet_weights
 from tests.encoders.conftest import CAPTIONS
 from triptych.contracts import Source
 from triptych.data.loader import collate
@@ -15,7 +15,7 @@ from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingEr
 
 @pytest.fixture(params=ENCODERS)
 def encoder(request, sources, monkeypatch):
-    if weights := real_data.yamnet_weights():
+    if weights := yamnet_weights():
         monkeypatch.setenv(yamnet.OWN_VARIABLE, weights)
     kind = ENCODERS[request.param]
     if lacks := kind.missing():

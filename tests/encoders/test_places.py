@@ -8,7 +8,7 @@ import soundfile
 import torch
 from PIL import Image
 
-from tests import real_data
+from bench.real_data import yamnet_weights
 from tests.encoders import tiny_models
 from triptych.contracts import Source
 from triptych.data.loader import collate
@@ -23,7 +23,7 @@ OWN = [name for name in ENCODERS if not name.startswith(("hf_", "joint_"))]
 
 def made(name, monkeypatch):
     """An encoder of the registry that has learned a few words, or the test is skipped."""
-    if weights := real_data.yamnet_weights():
+    if weights := yamnet_weights():
         monkeypatch.setenv(yamnet.OWN_VARIABLE, weights)
     if lacks := ENCODERS[name].missing():
         pytest.skip(f"{name}: {lacks}")

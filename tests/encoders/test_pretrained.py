@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests import real_data
+from bench.real_data import esc50_clips, flickr8k_captions, yamnet_weights
+from tests.real_data import all_say, need
 from triptych.contracts import Source
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, soundnet, yamnet
@@ -25,7 +26,7 @@ DOGS = slice(151, 269)  # ImageNet's breeds, Chihuahua to Mexican hairless
 def made(name, **settings) -> Any:
     """A pretrained encoder, or the test is skipped."""
     if name == "yamnet" and not settings.get("weights"):
-        settings["weights"] = real_data.yamnet_weights()
+        settings["weights"] = yamnet_weights()
     lacks = ENCODERS[name].missing()
     if lacks and not settings.get("weights"):
         pytest.skip(f"{name}: {lacks}")
@@ -88,8 +89,8 @@ def test_efficientnet_is_the_published_network():
 @torch.inference_mode()
 def test_efficientnet_names_the_dogs_of_real_photographs():
     encoder = made("efficientnet_lite0")
-    captions = real_data.flickr8k_captions(real_data.need("flickr8k"))
-    dogs = [path for path, said in captions.items() if real_data.all_say(said, "dog")][::25][:40]
+    captions = flickr8k_captions(need("flickr8k"))
+    dogs = [path for path, said in captions.items() if all_say(said, "dog")][::25][:40]
     others = [path for path, said in captions.items() if not any("dog" in s or "puppy" in s for s in said)][::150][:40]
     shares = {}
     for kind, paths in (("dogs", dogs), ("others", others)):
@@ -186,7 +187,7 @@ def test_yamnet_names_real_sounds():
         "dog": "Dog", "rooster": "Chicken, rooster", "cow": "Cattle, bovinae", "rain": "Rain", "siren": "Siren",
         "crying_baby": "Baby cry, infant cry", "sea_waves": "Waves, surf", "church_bells": "Church bell",
     }  # fmt: skip
-    clips = real_data.esc50_clips(real_data.need("esc50"))
+    clips = esc50_clips(need("esc50"))
     right = []
     for category, name in wanted.items():
         paths = [path for path, _, _, found in clips if found == category][:5]
@@ -245,7 +246,7 @@ def test_sounds_of_a_kind_lie_together(name, floor):
     """Five kinds of ESC-50, the nearest mean of four clips each names four others; chance is 0.2."""
     encoder = made(name)
     kinds = ["dog", "rain", "church_bells", "crying_baby", "helicopter"]
-    clips = real_data.esc50_clips(real_data.need("esc50"))
+    clips = esc50_clips(need("esc50"))
     embedded = []
     for kind in kinds:
         paths: list[Path] = [path for path, _, _, found in clips if found == kind][:8]
@@ -272,7 +273,7 @@ def test_long_sounds_are_heard_from_their_start(name, tone):
 
 
 def test_what_yamnet_knows_lies_where_the_variable_says(monkeypatch):
-    weights = real_data.yamnet_weights()
+    weights = yamnet_weights()
     if not weights:
         pytest.skip("no yamnet here: set TRIPTYCH_DATA to the folder that holds it")
     monkeypatch.delenv(yamnet.OWN_VARIABLE, raising=False)
