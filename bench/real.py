@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.real_data import all_say, find
+from bench.real_data import all_say, find
 from triptych.app import show
 from triptych.contracts import Hit, Modality, Source
 from triptych.data import manifest
