@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -36,3 +37,8 @@ def flickr8k_captions(folder: Path) -> dict[Path, list[str]]:
         name, caption = line.split("\t")
         found[folder / "images" / name.partition("#")[0]].append(caption)
     return {path: captions for path, captions in sorted(found.items()) if path.is_file()}
+
+
+def all_say(captions: list[str], word: str) -> bool:
+    """Whether every caption has the word, or its plural."""
+    return all(re.search(rf"\b{word}s?\b", caption, re.IGNORECASE) for caption in captions)

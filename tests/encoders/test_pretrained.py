@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from bench.real_data import esc50_clips, flickr8k_captions, yamnet_weights
-from tests.real_data import all_say, need
+from bench.real_data import all_say, esc50_clips, flickr8k_captions, yamnet_weights
+from tests.real_data import need
 from triptych.contracts import Source
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, soundnet, yamnet
