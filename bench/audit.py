@@ -78,7 +78,7 @@ def line(name: str, found: Audit, swapped: set[str], took: float) -> str:
     """What was found, beside the truth."""
     ((_, judged),) = found.judged.items()
     truth = np.array([found.rows[row].id in swapped for row in judged.arrays["row"]])
-    auroc = f"{roc_auc_score(truth, -judged.arrays['row.kept']):.3f}" if truth.any() else "–"
+    auroc = f"{roc_auc_score(truth, -judged.arrays['row.fit']):.3f}" if truth.any() else "–"
     named = {found.rows[one.row].id for one in found.suspects if one.verdict == "wrong" and one.caption is None}
     right = len(named & swapped)
     precise = f"{100 * right / len(named):.0f}%" if named else "–"

@@ -16,7 +16,8 @@ from triptych.errors import InputError, RecipeError
 from triptych.objectives.infonce import InfoNCE, infonce, streamed_infonce
 from triptych.similarities.cosine import Cosine
 
-KINDS: list[dict[str, Any]] = [{}, {"several": "each"}, {"several": "all"}, {"label_smoothing": 0.1}, {"block": 3}]
+KINDS: list[dict[str, Any]] = [{}, {"several": "each"}, {"several": "all"}, {"label_smoothing": 0.1}, {"lenience": 0.7}]
+KINDS += [{"block": 3}]
 EYE = torch.eye(6, dtype=torch.bool)
 
 
@@ -32,7 +33,7 @@ def masks(n, m, seed):
     return positive, counted
 
 
-def naive(logits, positive, counted, together, weight, smoothing):
+def naive(logits, positive, counted, together, weight, smoothing, lenience=0.0):
     """Pair by pair, from the docstring."""
     logits, positive, counted = logits.tolist(), positive.tolist(), counted.tolist()
     rows = []
@@ -43,7 +44,8 @@ def naive(logits, positive, counted, together, weight, smoothing):
             among = seen if together else [j for j in seen if j == p or not positive[i][j]]
             normal = math.log(sum(math.exp(logits[i][j]) for j in among))
             surprise = {j: normal - logits[i][j] for j in among}
-            losses.append((1 - smoothing) * surprise[p] + smoothing * sum(surprise.values()) / len(among))
+            loss = (1 - smoothing) * surprise[p] + smoothing * sum(surprise.values()) / len(among)
+            losses.append((1 - math.exp(-surprise[p]) ** lenience) / lenience if lenience else loss)
         rows.append(losses)
     if together:
         share = [(weight[i], sum(losses) / len(losses)) for i, losses in enumerate(rows) if losses]
@@ -69,6 +71,30 @@ def test_infonce_follows_its_formula(n, m, together, weighted, smoothing, seed):
     assert found.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
     unread = infonce(logits.masked_fill(~counted, -math.inf), positive, counted, together)
     assert torch.equal(unread, infonce(logits, positive, counted, together))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 6), st.integers(1, 6), st.booleans(), st.sampled_from([0.1, 0.7, 1.0]), st.integers(0, 999))
+def test_lenience_follows_its_formula(n, m, together, lenience, seed):
+    logits, (positive, counted) = made(n, m, seed=seed), masks(n, m, seed)
+    found = infonce(logits, positive, counted, together, lenience=lenience)
+    expected = naive(logits, positive, counted, together, [1.0] * n, 0.0, lenience)
+    assert found.item() == pytest.approx(expected, rel=1e-10, abs=1e-12)
+    nearly_none = infonce(logits, positive, counted, together, lenience=1e-9)
+    assert nearly_none.item() == pytest.approx(infonce(logits, positive, counted, together).item(), rel=1e-6, abs=1e-7)
+
+
+def test_with_lenience_a_pair_that_does_not_fit_at_all_pulls_no_more():
+    pulls = []
+    for lenience in (0.0, 0.7):
+        logits = made(6, 6)
+        logits[0, 0] = -40.0  # surely wrong
+        logits.requires_grad_()
+        infonce(logits, EYE, lenience=lenience).backward()
+        assert logits.grad is not None
+        pulls.append(logits.grad[0, 0].abs().item())
+    assert pulls[0] > 0.1
+    assert pulls[1] < 1e-9
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -224,6 +250,8 @@ def test_what_makes_no_sense_is_named():
         {"a_weight": -1.0},
         {"a_weight": 0.0, "b_weight": 0.0},
         {"label_smoothing": 1.0},
+        {"lenience": 1.5},
+        {"lenience": 0.5, "label_smoothing": 0.1},
         {"several": "some"},
         {"block": -1},
     ]
@@ -234,6 +262,8 @@ def test_what_makes_no_sense_is_named():
         InfoNCE(block=8, several="each")
     with pytest.raises(RecipeError, match="label_smoothing"):
         InfoNCE(block=8, label_smoothing=0.1)
+    with pytest.raises(RecipeError, match="lenience = 0"):
+        InfoNCE(block=8, lenience=0.5)
     with pytest.raises(InputError, match=r"positive \(2, 2\)"):
         infonce(torch.zeros(2, 3), EYE[:2, :2])
     with pytest.raises(InputError, match="nothing to find"):

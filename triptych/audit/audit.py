@@ -36,7 +36,7 @@ from triptych.recipe import Recipe
 from triptych.space import Space
 
 FOLDS = 4
-FORM = 1  # raise it when the same rows would be judged otherwise
+FORM = 2  # raise it when the same rows would be judged otherwise
 SETTINGS, SUMMARY, PAGE = "settings.json", "audit.json", "review.html"
 SUSPECTS, SCORES, CLEAN = "suspects.csv", "scores.csv", "clean.csv"
 SPACES = "folds"

@@ -12,12 +12,14 @@ from torch import Tensor
 from triptych.audit.share import estimate_share
 from triptych.transport import transport_plan
 
-EPSILON = 0.3  # of the plan, in spreads of the scores: the middle of what works for cosines
+EPSILON = 0.1  # of the plan, in spreads of the scores: sharp, so that a caption nearly as good counts as another
 TOLERANCE = 1e-5  # mass in the wrong place: far below what a rank depends on
 MOST, LEAST = 0.98, 0.1  # mass the plan may move: it can always leave a pair or two, and never all
-BLOCK = 1000  # rows that one plan is about
+BLOCK = 2000  # rows that one plan is about
+SINGLES = 1000  # the same for plans about single captions, of which there are several a row
+LIKES = 30  # things like its own, among which the right one must stand out
 FEW = 10  # queries that do not tell how well an item usually fits
-LOWEST = -60.0  # log share of mass below which pairs are alike
+LOWEST = -100.0  # log share of mass below which pairs are alike
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Evidence:
     p: np.ndarray
     kept: np.ndarray
     elsewhere: np.ndarray  # the b to which most of the mass of its a goes that is not its own; -1 where there is none
+    epsilon: float  # of the plan, in scores
 
 
 def standardised(scores: Tensor) -> Tensor:
@@ -59,12 +62,17 @@ def kept_mass(scores: Tensor, a: Tensor, b: Tensor, mass: float) -> tuple[Tensor
     scores = scores.double()
     weight_a = torch.bincount(a, minlength=scores.shape[0]).double() / len(a)
     weight_b = torch.bincount(b, minlength=scores.shape[1]).double() / len(a)
-    epsilon = EPSILON * float(scores.std().clamp_min(1e-6))
+    epsilon = epsilon_for(scores)
     plan = transport_plan(-scores, epsilon, weight_a, weight_b, mass=mass, tolerance=TOLERANCE)
     # From the potentials: the plan itself cannot hold numbers as small as these.
     log_plan = (plan.row[:, None] + plan.column + plan.offset + scores) / epsilon
     least = torch.minimum(weight_a[a], weight_b[b]).log()
     return (log_plan[a, b] - least).clamp(LOWEST, 0), log_plan
+
+
+def epsilon_for(scores: Tensor) -> float:
+    """The epsilon of a plan over these scores."""
+    return EPSILON * float(scores.std().clamp_min(1e-6))
 
 
 def weigh(scores: Tensor, a: Tensor, b: Tensor) -> Evidence:
@@ -79,12 +87,40 @@ def weigh(scores: Tensor, a: Tensor, b: Tensor) -> Evidence:
     rest[torch.arange(len(a)), b] = -torch.inf
     top = rest.max(dim=1)
     elsewhere = torch.where(top.values > log_plan[a, b], top.indices, -1)
-    return Evidence(scores[a, b].numpy(), p.numpy(), kept.numpy(), elsewhere.numpy())
+    return Evidence(scores[a, b].numpy(), p.numpy(), kept.numpy(), elsewhere.numpy(), epsilon_for(scores.double()))
 
 
 def blocks(count: int, size: int = BLOCK) -> list[np.ndarray]:
     """The numbers 0 … count - 1 in as few blocks of at most `size` as can be, about equal."""
     return np.array_split(np.arange(count), max(1, -(-count // size)))
+
+
+@torch.inference_mode()
+def leads(
+    score: Callable[[slice], Tensor],
+    like: Callable[[slice], Tensor],
+    own: list[int],
+    out: list[set[int]],
+    size: int = 256,
+) -> np.ndarray:
+    """How much better each query's own item fits it than the LIKES items most like that one do, on average: (Q,).
+
+    lead_q = s(q, own) - mean over the nearest j of s(q, j), near by like(own, j); items in `out` of a query, its own
+    and others that belong to it, are not among them. A query that was given the item of another of its kind fits it no
+    better than it fits others of that kind: its lead is near 0, however high its score.
+    """
+    found = []
+    for first in range(0, len(own), size):
+        block = slice(first, first + size)
+        scores, near = score(block), like(block).clone()  # (size, M)
+        for i, some in enumerate(out[block]):
+            near[i, list(some)] = -torch.inf
+        best = near.topk(min(LIKES, near.shape[1]), dim=1)
+        there = best.values > -torch.inf
+        others = (scores.gather(1, best.indices) * there).sum(dim=1) / there.sum(dim=1).clamp_min(1)
+        mine = scores.gather(1, torch.tensor(own[block])[:, None])[:, 0]
+        found.append(torch.where(there.any(dim=1), mine - others, 0).numpy())
+    return np.concatenate(found)
 
 
 @torch.inference_mode()

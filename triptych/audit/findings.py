@@ -53,7 +53,8 @@ def gather(folds: Sequence[Arrays]) -> Judged:
     """The folds of one kind of pair as one, with the share of wrong pairs and how likely each is wrong."""
     arrays = {name: np.concatenate([fold[name] for fold in folds]) for name in folds[0]}
     share = estimate_share(arrays["row.p"])
-    doubt = doubts(arrays["row.p"], arrays["row.kept"], share.value)
+    arrays["row.fit"] = arrays["row.kept"] + arrays["row.lead"]
+    doubt = doubts(arrays["row.p"], arrays["row.fit"], share.value)
     if len(arrays["pair.row"]) == len(arrays["row"]):
         return Judged(arrays, share, doubt, None, None)
     wrong = set(arrays["row"][doubt >= DOUBTFUL].tolist())

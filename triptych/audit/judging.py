@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.audit.evidence import Evidence, best_other, blocks, weigh
+from triptych.audit.evidence import SINGLES, Evidence, best_other, blocks, leads, weigh
 from triptych.audit.pairs import Content, Kind, of_kind
 from triptych.contracts import Features, Modality
 from triptych.data.cache import Cache
@@ -64,40 +64,49 @@ def judge(
         return {}
     evidence, captions, twins = list[Evidence](), list[Evidence](), list[np.ndarray]()
     for block in blocks(len(mine)):
-        some = [mine[i] for i in block]
-        whole, each, twin = _weigh_block(space, seen[a], seen[b], kind, some)
+        whole, twin = _weigh_rows(space, seen[a], seen[b], kind, [mine[i] for i in block])
         evidence.append(whole)
-        captions.append(each)
         twins.append(twin)
-    arrays = {"row": np.array(mine), **_joined("row", evidence), **_joined("pair", captions)}
+    single = all(len(held[b].of_row[row]) == 1 for row in mine)
+    if not single:
+        parts = (
+            _weigh_captions(space, seen[a], seen[b], kind, [mine[i] for i in block])
+            for block in blocks(len(mine), SINGLES)
+        )
+        captions += parts
+    arrays = {"row": np.array(mine), **_joined("row", evidence), **_joined("pair", evidence if single else captions)}
     arrays["pair.row"] = np.array([row for row in mine for _ in held[b].of_row[row]])
     arrays["pair.caption"] = np.array([i for row in mine for i in range(len(held[b].of_row[row]))])
     together = np.concatenate(twins)
     arrays |= {"row.twin": together[:, 0].astype(int), "row.twin_a": together[:, 1], "row.twin_b": together[:, 2]}
+    units = np.concatenate([np.full(len(one.p), one.epsilon) for one in evidence])
+    arrays["row.lead"] = _leads(space, seen[a], seen[b], kind, mine, all_rows) / units
     return arrays | _proposals(space, seen[a], seen[b], kind, mine, all_rows)
 
 
-def _weigh_block(
-    space: Space, a: Seen, b: Seen, kind: Kind, rows: Sequence[int]
-) -> tuple[Evidence, Evidence, np.ndarray]:
-    """The evidence on rows and on their captions; and (N, 3) the row whose b the plan would rather give a row, -1 where
-    it keeps its own, and how alike the two rows are in a and in b, as cosines."""
+def _weigh_rows(space: Space, a: Seen, b: Seen, kind: Kind, rows: Sequence[int]) -> tuple[Evidence, np.ndarray]:
+    """The evidence on rows; and (N, 3) the row whose b the plan would rather give a row, -1 where it keeps its own, and
+    how alike the two rows are in a and in b, as cosines."""
     items, own_a = np.unique([a.content.of_row[row][0] for row in rows], return_inverse=True)
     means = Means(b.content, rows)
     scores = space.scores(a.some(items), kind[0], b.some(means.contents), kind[1]).float()  # (U, V)
-    first, second = torch.as_tensor(own_a), torch.as_tensor(means.of_row)
-    whole = weigh(means.over(scores), first, second)
-    counts = torch.tensor([len(b.content.of_row[row]) for row in rows])
-    singles = torch.tensor([means.position[c] for row in rows for c in b.content.of_row[row]])
-    each = whole if int(counts.max()) == 1 else weigh(scores, first.repeat_interleave(counts), singles)
-    middle = F.normalize(means.over(F.normalize(b.some(means.contents).embedding, dim=1).T).T, dim=1)
-    unit = F.normalize(a.some(items).embedding, dim=1)
+    whole = weigh(means.over(scores), torch.as_tensor(own_a), torch.as_tensor(means.of_row))
+    middle, unit = means.middle(b), F.normalize(a.some(items).embedding, dim=1)
     twins = np.tile([-1.0, 0.0, 0.0], (len(rows), 1))
     for i, other in enumerate(whole.elsewhere):
         if other >= 0:
             j = int(np.flatnonzero(means.of_row == other)[0])
             twins[i] = rows[j], unit[own_a[i]] @ unit[own_a[j]], middle[means.of_row[i]] @ middle[other]
-    return whole, each, twins
+    return whole, twins
+
+
+def _weigh_captions(space: Space, a: Seen, b: Seen, kind: Kind, rows: Sequence[int]) -> Evidence:
+    """The evidence on each caption of some rows by itself."""
+    items, own_a = np.unique([a.content.of_row[row][0] for row in rows], return_inverse=True)
+    contents, own_b = np.unique([c for row in rows for c in b.content.of_row[row]], return_inverse=True)
+    scores = space.scores(a.some(items), kind[0], b.some(contents), kind[1]).float()  # (U, V)
+    counts = torch.tensor([len(b.content.of_row[row]) for row in rows])
+    return weigh(scores, torch.as_tensor(own_a).repeat_interleave(counts), torch.as_tensor(own_b))
 
 
 class Means:
@@ -115,6 +124,28 @@ class Means:
         """Scores against contents (N, V) to scores against sets (N, K)."""
         total = scores.new_zeros(len(scores), len(self.sets))
         return total.index_add_(1, self._set, scores[:, self._content]) / self._count
+
+    def middle(self, seen: Seen) -> Tensor:
+        """Where the sets lie: the means of their contents' directions, (K, D), of length 1."""
+        return F.normalize(self.over(F.normalize(seen.some(self.contents).embedding, dim=1).T).T, dim=1)
+
+
+def _leads(space: Space, a: Seen, b: Seen, kind: Kind, rows: Sequence[int], everything: Sequence[int]) -> np.ndarray:
+    """How far each row's b stands out, for its a, among the most similar ones of all rows: (N,), in scores."""
+    means = Means(b.content, everything)
+    gallery, middle = b.some(means.contents), means.middle(b)
+    place = {row: i for i, row in enumerate(everything)}
+    own = [int(means.of_row[place[row]]) for row in rows]
+    queries = [a.content.of_row[row][0] for row in rows]
+    belongs: dict[int, set[int]] = {}  # all that stands beside the same a anywhere
+    for row, of_row in zip(everything, means.of_row.tolist(), strict=True):
+        belongs.setdefault(a.content.of_row[row][0], set()).add(of_row)
+    return leads(
+        lambda block: means.over(space.scores(a.some(queries[block]), kind[0], gallery, kind[1]).float()),
+        lambda block: middle[own[block]] @ middle.T,
+        own,
+        [belongs[query] for query in queries],
+    )
 
 
 def _proposals(space: Space, a: Seen, b: Seen, kind: Kind, rows: Sequence[int], everything: Sequence[int]) -> Arrays:

@@ -20,7 +20,7 @@ SUSPECT = (
     "id", "row", "verdict", "pair", "modality", "caption", "doubt", "kept", "score", "now",
     "better_id", "better_caption", "better_score", "better",
 )  # fmt: skip
-SCORE = ("id", "row", "pair", "caption", "score", "p", "kept", "doubt")
+SCORE = ("id", "row", "pair", "caption", "score", "p", "kept", "lead", "doubt")
 
 
 def write_suspects(path: Path, suspects: Iterable[Suspect], rows: Sequence[Row]) -> None:
@@ -29,12 +29,12 @@ def write_suspects(path: Path, suspects: Iterable[Suspect], rows: Sequence[Row])
 
 
 def write_scores(path: Path, judged: Mapping[Kind, Judged], rows: Sequence[Row]) -> None:
-    """A line a row and kind of pair, and where rows have several captions one for each, the least kept first."""
+    """A line a row and kind of pair, and where rows have several captions one for each, what fits worst first."""
     lines: list[dict[str, Any]] = []
     for (a, b), found in judged.items():
         arrays = found.arrays
-        for i in np.argsort(arrays["row.kept"], kind="stable").tolist():
-            line = {"pair": f"{a}-{b}", "doubt": found.doubt[i]}
+        for i in np.argsort(arrays["row.fit"], kind="stable").tolist():
+            line = {"pair": f"{a}-{b}", "doubt": found.doubt[i], "lead": float(arrays["row.lead"][i])}
             lines.append(_score(rows[int(arrays["row"][i])], line, arrays, "row", i))
         if found.caption_doubt is None:
             continue

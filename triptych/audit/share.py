@@ -62,18 +62,18 @@ def _estimate(p: np.ndarray) -> tuple[float, float]:
     return float(min(1.0, shares[best])), float(CUTS[best])
 
 
-def doubts(p: np.ndarray, kept: np.ndarray, share: float) -> np.ndarray:
-    """How likely each pair is wrong (N,), never less for a pair that the plan keeps less of.
+def doubts(p: np.ndarray, fit: np.ndarray, share: float) -> np.ndarray:
+    """How likely each pair is wrong (N,), never less for a pair that fits less.
 
     P(wrong | p) = share / density(p), with the density of all p-values, which falls, by Grenander's estimator; then
-    brought into the order of `kept`, the log share of its mass that the plan leaves a pair, by isotonic regression.
+    brought into the order of `fit`, the best we know to tell pairs apart by, with isotonic regression.
 
     Source: Efron 2008 (local false discovery rate); Strimmer 2008 (with Grenander's density).
     """
     if not len(p):
         return np.zeros(0)
     wrong = np.minimum(1.0, share / np.maximum(falling_density(p), 1e-12))
-    _, place, counts = np.unique(kept, return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(fit, return_inverse=True, return_counts=True)
     return falling(np.bincount(place, wrong), counts)[place]
 
 

@@ -21,6 +21,7 @@ def infonce(
     together: bool = False,
     weight: Tensor | None = None,  # (N,)
     label_smoothing: float = 0.0,
+    lenience: float = 0.0,
 ) -> Tensor:
     """Cross-entropy of each row finding its right answers among the counted columns; one direction.
 
@@ -28,6 +29,7 @@ def infonce(
     and with `together` all that is counted, other right answers too. Averaged over all positives; with `together`
     first over the positives of each row, then over the rows that have any. weight: each row's share in that mean.
     label_smoothing = ε puts 1 - ε of the truth on p, and ε evenly on J.
+    lenience = q > 0 takes (1 - P^q) / q in place of -log P, with P the probability of p.
 
     Beware: with one positive in each row, `together` changes nothing. What is not counted is not read: it may be -inf.
     """
@@ -44,6 +46,8 @@ def infonce(
         total, number = logits.masked_fill(~rivals, 0.0).sum(dim=1)[rows], rivals.sum(dim=1)[rows]
         mean = total / number if together else (total + own) / (number + 1)
         losses = losses + label_smoothing * (own - mean)
+    if lenience:
+        losses = -torch.expm1(-lenience * losses) / lenience
     share = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)[rows]
     if together:
         share = share / (positive & counted).sum(dim=1)[rows]
@@ -89,13 +93,15 @@ class InfoNCE(Objective):
       "own"   they are left out of the sums: not wrong, and not asked for;
       "each"  each is asked for in turn, the others left out: mean over all right pairs;
       "all"   each is asked for among everything, other right answers too: mean within a row, then over rows.
+    lenience = q in (0, 1] puts (1 - P^q) / q in place of each -log P, P being the softmax above: a pair that does not fit
+      at all (P near 0) costs at most 1/q and pulls no more, so wrong pairs are let go; 0 is the cross-entropy.
     block > 0 streams: the (N, N) scores never exist, the numbers are the same (2048 is quick).
 
     Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022;
-      "each" is NT-Xent (Chen et al. 2020), "all" is SupCon (Khosla et al. 2020).
-    Use when: pairs are mostly right and batches are large (hundreds).
-    Beware: every other item of the batch counts as wrong unless it shares the group; wrong pairs are learned too.
-      block needs an exact similarity, several = "own" and no label smoothing.
+      "each" is NT-Xent (Chen et al. 2020), "all" is SupCon (Khosla et al. 2020); lenience: Zhang and Sabuncu 2018.
+    Use when: pairs are mostly right and batches are large (hundreds); lenience of 0.5 to 0.8 where some are wrong.
+    Beware: every other item of the batch counts as wrong unless it shares the group; without lenience wrong pairs are
+      learned too. block needs an exact similarity, several = "own", no label smoothing and no lenience.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class InfoNCE(Objective):
         a_weight: float = 0.5,
         b_weight: float = 0.5,
         label_smoothing: float = 0.0,
+        lenience: float = 0.0,
         several: Several = "own",
         block: int = 0,
     ) -> None:
@@ -119,19 +126,23 @@ class InfoNCE(Objective):
             raise RecipeError(f"infonce: a_weight = {a_weight}, b_weight = {b_weight}; need 0 or more, not both 0")
         if not 0 <= label_smoothing < 1:
             raise RecipeError(f"infonce: label_smoothing = {label_smoothing}; need 0 <= label_smoothing < 1")
+        if not 0 <= lenience <= 1:
+            raise RecipeError(f"infonce: lenience = {lenience}; need 0 <= lenience <= 1")
+        if lenience and label_smoothing:
+            raise RecipeError("infonce: lenience and label_smoothing are two ways to trust pairs less; choose one")
         if several not in ("own", "each", "all"):
             raise RecipeError(f"infonce: several = {several!r}; need 'own', 'each' or 'all'")
         if block < 0:
             raise RecipeError(f"infonce: block = {block}; need 0 (no streaming) or more")
-        if block and (several != "own" or label_smoothing):
+        if block and (several != "own" or label_smoothing or lenience):
             raise RecipeError(
-                f"infonce: block = {block} streams only with several = 'own' and label_smoothing = 0, "
-                f"not with {several!r} and {label_smoothing}"
+                f"infonce: block = {block} streams only with several = 'own', label_smoothing = 0 and lenience = 0, "
+                f"not with {several!r}, {label_smoothing} and {lenience}"
             )
         self.temperature, self.learn_temperature = temperature, learn_temperature
         self.smallest_temperature = smallest_temperature
         self.a_weight, self.b_weight = a_weight, b_weight
-        self.label_smoothing, self.several, self.block = label_smoothing, several, block
+        self.label_smoothing, self.lenience, self.several, self.block = label_smoothing, lenience, several, block
         self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=learn_temperature)
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
@@ -147,8 +158,8 @@ class InfoNCE(Objective):
             counted = ~pair.match | positive
         together = self.several == "all"
         return (
-            infonce(logits, positive, counted, together, label_smoothing=self.label_smoothing),
-            infonce(logits.T, positive.T, counted.T, together, label_smoothing=self.label_smoothing),
+            infonce(logits, positive, counted, together, None, self.label_smoothing, self.lenience),
+            infonce(logits.T, positive.T, counted.T, together, None, self.label_smoothing, self.lenience),
         )
 
     def _streamed(self, pair: Pair) -> tuple[Tensor, Tensor]:
