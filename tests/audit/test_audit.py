@@ -41,7 +41,7 @@ def judged(found) -> Judged:
 def test_what_was_swapped_ranks_first(audited, swapped):
     one = judged(audited)
     truth = [audited.rows[row].id in swapped for row in one.arrays["row"]]
-    assert roc_auc_score(truth, -one.arrays["row.kept"]) > 0.9
+    assert roc_auc_score(truth, -one.arrays["row.fit"]) > 0.9
     assert sorted(one.arrays["row"].tolist()) == list(range(200))  # every row, once
 
 

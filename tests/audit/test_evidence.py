@@ -8,7 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.audit.evidence import EPSILON, best_other, blocks, kept_mass, p_values, standardised, weigh
+from triptych.audit.evidence import (
+    BLOCK,
+    EPSILON,
+    LIKES,
+    best_other,
+    blocks,
+    kept_mass,
+    leads,
+    p_values,
+    standardised,
+    weigh,
+)
 from triptych.audit.folds import part
 from triptych.transport import transport_plan
 
@@ -75,7 +86,7 @@ def test_the_best_other_is_never_ones_own_nor_the_one_that_fits_everything():
 def test_blocks_are_few_and_even(count):
     found = blocks(count)
     assert np.concatenate(found).tolist() == list(range(count))
-    assert len(found) == -(-count // 1000)
+    assert len(found) == -(-count // BLOCK)
     assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
@@ -94,3 +105,20 @@ def test_folds_are_of_one_size_and_the_seed_decides():
     sizes = np.bincount(list(part(named, 4, 0).values()))
     assert sizes.max() - sizes.min() <= 1
     assert part(named, 4, 0) != part(named, 4, 1)
+
+
+@pytest.mark.parametrize("items", [4, 80])
+def test_a_lead_is_over_the_items_most_like_its_own(items):
+    rng = np.random.default_rng(items)
+    scores, like = (torch.tensor(rng.normal(size=(9, items)), dtype=torch.float32) for _ in range(2))
+    own = rng.integers(items, size=9).tolist()
+    out = [{one, (one + 1) % items} for one in own]
+    found = leads(lambda block: scores[block], lambda block: like[block], own, out, size=4)
+    for q in range(9):
+        others = sorted((j for j in range(items) if j not in out[q]), key=lambda j: -like[q, j])[:LIKES]
+        expected = scores[q, own[q]] - sum(scores[q, j] for j in others) / len(others)
+        assert found[q] == pytest.approx(float(expected), abs=1e-5)
+    assert (
+        leads(lambda block: scores[block], lambda block: like[block], own, [set(range(items))] * 9).tolist()
+        == [0.0] * 9
+    )

@@ -234,8 +234,11 @@ def _write(result: Audit, table: manifest.Manifest, name: str, settings: Mapping
         "settings": dict(settings),
     }
     write_text(folder / SUMMARY, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
-    shares = [f"{a}–{b}: of {found.pairs} pairs about {found} are wrong" for (a, b), found in result.shares.items()]
-    write_page(folder / PAGE, name, table.path.name, "; ".join(shares), result.suspects, rows)
+    shares = [
+        f"{a}–{b} {100 * s.value:.1f}% ({100 * s.low:.1f}–{100 * s.high:.1f})" for (a, b), s in result.shares.items()
+    ]
+    told = f"Of the pairs about so many are wrong (95% interval): {', '.join(shares)}"
+    write_page(folder / PAGE, name, table.path.name, told, result.suspects, rows)
 
 
 def _told(found: Judged) -> dict[str, Any]:

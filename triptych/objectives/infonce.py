@@ -93,8 +93,8 @@ class InfoNCE(Objective):
       "own"   they are left out of the sums: not wrong, and not asked for;
       "each"  each is asked for in turn, the others left out: mean over all right pairs;
       "all"   each is asked for among everything, other right answers too: mean within a row, then over rows.
-    lenience = q in (0, 1] puts (1 - P^q) / q in place of each -log P, P being the softmax above: a pair that does not fit
-      at all (P near 0) costs at most 1/q and pulls no more, so wrong pairs are let go; 0 is the cross-entropy.
+    lenience = q in (0, 1] puts (1 - P^q) / q in place of each -log P, P being the softmax above: a pair that does not
+      fit at all (P near 0) costs at most 1/q and pulls no more, so wrong pairs are let go; 0 is the cross-entropy.
     block > 0 streams: the (N, N) scores never exist, the numbers are the same (2048 is quick).
 
     Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022;
