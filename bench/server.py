@@ -44,16 +44,17 @@ def main() -> None:
                 line = server.stdout.readline() if server.stdout else ""
                 found = re.search(r"(http://[\d.]+:\d+)/", line)
                 assert found, line
-                asyncio.run(_measure(found[1]))
+                asyncio.run(_measure(found[1], server.pid))
             finally:
                 server.terminate()
 
 
-async def _measure(address: str) -> None:
+async def _measure(address: str, process: int) -> None:
     limits = httpx.Limits(max_connections=AT_ONCE, max_keepalive_connections=AT_ONCE)
     async with httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
         await _visit(client, 0, 3)  # everything is loaded once
         alone = await _visit(client, 0, ROUNDS * AT_ONCE)
+        before = _processor(process)
         for number in range(ROUNDS):
             started = time.perf_counter()
             visits = await asyncio.gather(*(_visit(client, visitor, EACH) for visitor in range(AT_ONCE)))
@@ -63,10 +64,19 @@ async def _measure(address: str) -> None:
                 f"round {number + 1}: {len(times)} answers, 0 errors, {len(times) / took:.0f} a second; "
                 f"p50 {_ms(times, 0.5)} ms, p95 {_ms(times, 0.95)} ms, slowest {_ms(times, 1.0)} ms"
             )
+        spent = 1000 * (_processor(process) - before) / (ROUNDS * AT_ONCE * EACH)
+        print(f"the server took {spent:.1f} ms of processor time an answer: that does not depend on what else runs")
         print(f"alone: {1 / statistics.mean(alone):.0f} a second; p50 {_ms(alone, 0.5)} ms, p95 {_ms(alone, 0.95)} ms")
         told = (await client.get("/metrics")).text
         count, total = (float(re.search(rf"triptych_batch_size_{name} ([\d.]+)", told)[1]) for name in ("count", "sum"))  # pyright: ignore[reportOptionalSubscript]
         print(f"{total:.0f} texts went through the encoder in {count:.0f} batches, {total / count:.1f} at a time")
+
+
+def _processor(process: int) -> float:
+    """Seconds of processor time a process has taken, of all its threads (Linux; elsewhere 0)."""
+    stat = Path(f"/proc/{process}/stat")
+    fields = stat.read_text(encoding="ascii").rpartition(")")[2].split() if stat.exists() else ["0"] * 13
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _visit(client: httpx.AsyncClient, visitor: int, queries: int) -> list[float]:

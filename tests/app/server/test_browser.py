@@ -49,7 +49,7 @@ def open_page(browser, address):
         page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith((address, "blob:", "data:")) else None)
         page.goto(f"/{query}")
         if wait:
-            expect(page.locator(".hit, .empty, .map-legend li").first).to_be_visible(timeout=30_000)
+            expect(page.locator(".hit, .empty, .map-legend li").first).to_be_visible(timeout=120_000)
         return page
 
     yield opened
@@ -333,7 +333,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(open_page):
     assert page.evaluate(sideways) <= 0
     page.keyboard.press("Escape")
     page.click("#tab-map")
-    expect(page.locator(".map-legend li").first).to_be_visible(timeout=30_000)
+    expect(page.locator(".map-legend li").first).to_be_visible(timeout=120_000)
     assert page.evaluate(sideways) <= 0
 
 
