@@ -249,26 +249,31 @@ def kills() -> None:
                 child.send_signal(signal.SIGKILL)
                 child.wait()
                 stored.append(len(Collection.open(folder / "war")) if (folder / "war" / "items.lance").exists() else 0)
-            if (folder / "war" / "items.lance").exists() and len(Collection.open(folder / "war")) == len(peace):
-                same.append(contents(folder / "war") == peace)
+            if (folder / "war" / "items.lance").exists() and len(Collection.open(folder / "war")) == len(peace[0]):
+                same.append(_is_same(contents(folder / "war"), peace))
                 shutil.rmtree(folder / "war")  # nothing is left to do: begin again
                 shutil.rmtree(folder / "cache-war")
         _index(pairs.parent, run, folder / "war", folder / "cache-war").wait()
-        same.append(contents(folder / "war") == peace)
+        same.append(_is_same(contents(folder / "war"), peace))
         print(
-            f"killed {KILLS} times, with {stored} of {len(peace)} items stored; {len(same)} times it came to its end, "
+            f"killed {KILLS} times, with {stored} of {len(peace[0])} items stored; {len(same)} times it came to its end, "
             f"{sum(same)} times as one built in peace"
         )
 
 
-def contents(folder: Path) -> dict[str, tuple[object, bytes]]:
-    """Everything a collection holds, without the order in which it came."""
+def contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
+    """Everything a collection holds, without the order in which it came: facts, and vectors (N, S)."""
     collection = Collection.open(folder)
     rows = collection.store.rows([*FACTS, "vector"]).to_pylist() if collection.store else []
+    rows.sort(key=lambda row: row["id"])
     assert len({row["id"] for row in rows}) == len(rows)
-    keep = [name for name in FACTS if name not in {"number", "id"}]
-    # A vector may differ in its last digit with what stood beside it in a batch.
-    return {r["id"]: (str([r[n] for n in keep]), np.round(np.array(r["vector"]), 4).tobytes()) for r in rows}
+    keep = [name for name in FACTS if name != "number"]
+    return [[row[name] for name in keep] for row in rows], np.array([row["vector"] for row in rows])
+
+
+def _is_same(one: tuple[list[list[object]], np.ndarray], other: tuple[list[list[object]], np.ndarray]) -> bool:
+    """A vector may differ in its last digits with what stood beside it in a batch."""
+    return one[0] == other[0] and bool(np.allclose(one[1], other[1], rtol=0, atol=1e-5))
 
 
 def _index(what: Path, run: Path, into: Path, cache: Path) -> subprocess.Popen[bytes]:

@@ -50,10 +50,16 @@ def contents(folder):
     """Everything a collection holds, without the order in which it came."""
     store = Collection.open(folder).store
     assert store is not None
-    rows = store.rows([*FACTS, "vector"]).to_pylist()
+    rows = sorted(store.rows([*FACTS, "vector"]).to_pylist(), key=lambda row: row["id"])
     assert len({row["id"] for row in rows}) == len(rows), "an item twice"
     keep = [name for name in FACTS if name != "number"]
-    return {row["id"]: [[row[name] for name in keep], np.round(row["vector"], 4).tolist()] for row in rows}
+    return [[row[name] for name in keep] for row in rows], np.array([row["vector"] for row in rows])
+
+
+def assert_same(one, other):
+    """The same items with the same vectors, but for the last digits: those depend on what stood beside in a batch."""
+    assert one[0] == other[0]
+    np.testing.assert_allclose(one[1], other[1], rtol=0, atol=1e-5)
 
 
 def test_killed_at_random_moments_and_resumed_it_equals_one_built_in_peace(run, world, tmp_path, monkeypatch):
@@ -83,7 +89,7 @@ def test_killed_at_random_moments_and_resumed_it_equals_one_built_in_peace(run, 
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "another cache"))
     collection = Collection.create(peace, run)
     collection.index(items_in(folder, collection.space), folder, show=False)
-    assert contents(war) == contents(peace)
+    assert_same(contents(war), contents(peace))
 
 
 def test_nothing_is_embedded_twice(run, files, tmp_path, monkeypatch):
@@ -125,7 +131,7 @@ def test_a_damaged_store_is_named_and_rebuilt_from_the_cache(collection, files, 
     monkeypatch.setattr("triptych.space.Space._fresh", lambda *a: pytest.fail("the encoder ran"))
     rebuilt = Collection.create(collection.folder, run, rebuild=True)
     assert rebuilt.index(items_in(files, rebuilt.space), files, show=False).added == 11
-    assert contents(collection.folder) == before
+    assert_same(contents(collection.folder), before)
 
 
 def test_the_command_rebuilds(collection, files, run):
@@ -136,7 +142,7 @@ def test_the_command_rebuilds(collection, files, run):
     assert isinstance(result.exception, CollectionError)
     assert "--rebuild" in str(result.exception)
     assert CliRunner().invoke(app, [*command, "--rebuild"]).exit_code == 0
-    assert contents(collection.folder) == before
+    assert_same(contents(collection.folder), before)
 
 
 def test_a_search_while_indexing_finds_what_is_stored(run, files, tmp_path, monkeypatch):
