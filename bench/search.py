@@ -256,8 +256,8 @@ def kills() -> None:
         _index(pairs.parent, run, folder / "war", folder / "cache-war").wait()
         same.append(_is_same(contents(folder / "war"), peace))
         print(
-            f"killed {KILLS} times, with {stored} of {len(peace[0])} items stored; {len(same)} times it came to its end, "
-            f"{sum(same)} times as one built in peace"
+            f"killed {KILLS} times, with {stored} of {len(peace[0])} items stored; {len(same)} times it came to its "
+            f"end, {sum(same)} times as one built in peace"
         )
 
 
