@@ -128,15 +128,16 @@ PARTIAL = Page(
     "pairs to learn from, and no objective brings those back. Balanced matching keeps 81%, InfoNCE 76%, triplets 63%; "
     "of what has no defence sigmoids lose least, 85%. The aim was to keep 95%. Where single captions go astray, and "
     "photographs keep some right ones, it keeps 98% (InfoNCE 88%), and 95% with 60% of them wrong; where all five go, "
-    "it does not, and could not by leaving pairs out.\n\nThe estimate needs the trimmed form. There, wrong pairs are "
-    "not pulled together, so they keep looking wrong, and the estimate stays near the truth, if below it where most "
-    "pairs are wrong. Captions swapped among similar ones it does not see at all: they hardly look wrong, do less "
-    "harm to everything, and trimming them gains nothing. Under the two other forms all pairs are pulled, wrong ones "
-    "are learned by heart, and in the end hardly any looks wrong: the estimate falls to 2% where 40% are wrong, and "
-    "nothing is left of the advantage over balanced matching. So the published partial loss, with a mass that is "
-    "estimated and not told, did not hold what it promises against wrong pairs.\n\nNor is the trimmed form proof "
-    "against learning by heart: with `--set training.batch=512 --set training.learning_rate=2e-3 --set "
-    "training.epochs=15` its estimate ends at 35% in place of 40%.",
+    "it does not, and could not by leaving pairs out. On ESC-50, where a class has other clips to learn from, it "
+    "keeps 96% of the accuracy with 40% wrong, balanced matching 90% and InfoNCE 89%.\n\nThe estimate needs the "
+    "trimmed form. There, wrong pairs are not pulled together, so they keep looking wrong, and the estimate stays "
+    "near the truth, if below it where most pairs are wrong. Captions swapped among similar ones it does not see at "
+    "all: they hardly look wrong, do less harm to everything, and trimming them gains nothing. Under the two other "
+    "forms all pairs are pulled, wrong ones are learned by heart, and in the end hardly any looks wrong: the estimate "
+    "falls to 2% where 40% are wrong, and nothing is left of the advantage over balanced matching. So the published "
+    "partial loss, with a mass that is estimated and not told, did not hold what it promises against wrong "
+    "pairs.\n\nNor is the trimmed form proof against learning by heart: with `--set training.batch=512 --set "
+    "training.learning_rate=2e-3 --set training.epochs=15` its estimate ends at 35% in place of 40%.",
 )
 MLTM = Page(
     "mltm",
