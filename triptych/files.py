@@ -1,4 +1,4 @@
-"""Writing files so that a half-written one never has its final name."""
+"""Writing files so that a half-written one never has its final name, and by one at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not a Unix: there two that write to one place are not noticed
+    fcntl = None
 
 PART = ".part"
 
@@ -48,3 +53,16 @@ def sweep(folder: Path, files: Iterable[str]) -> None:
     """Remove what a killed process has left of these files."""
     for name in remains(folder, files):
         (folder / name).unlink(missing_ok=True)
+
+
+def lock(handle: int) -> bool:
+    """Take the lock of an open file or folder, until it is closed; False where another process has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems know no locks: work goes on without
+        return True
+    return True

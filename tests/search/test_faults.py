@@ -179,7 +179,7 @@ def test_two_cannot_index_at_once(collection, files):
 
 
 def test_where_nothing_can_be_locked_indexing_goes_on(collection, files, monkeypatch):
-    monkeypatch.setattr("triptych.search.collection.fcntl", None)
+    monkeypatch.setattr("triptych.files.fcntl", None)
     assert collection.index(items_in(files, collection.space), files, show=False).kept == 11
 
 

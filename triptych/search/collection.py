@@ -19,6 +19,7 @@ from triptych import checkpoint
 from triptych.contracts import Features, Hit, Modality, Source
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError, UsageError
+from triptych.files import lock
 from triptych.search.chance import Chance
 from triptych.search.entry import Entry, entry_of, unpacked
 from triptych.search.gallery import FILTERS, Gallery, make_lists
@@ -30,11 +31,6 @@ from triptych.search.ranking import Allowed, Asked, Ranked, Ranking
 from triptych.search.relevance import Kind
 from triptych.search.store import FACTS, SCORING, TABLE, Note, Store, Version
 from triptych.space import Space, alone
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: there two that index into one folder are not noticed
-    fcntl = None
 
 LOCK, OLD = "indexing.lock", "items.parquet"
 LISTS = "lists"
@@ -302,22 +298,9 @@ class Collection:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / LOCK).open("w") as file:
-            if not _lock(file.fileno()):
+            if not lock(file.fileno()):
                 raise CollectionError(f"{self.place}: another process is indexing into it; wait until it is done")
             yield
-
-
-def _lock(handle: int) -> bool:
-    """Take the lock of an open file; False where another process has it."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems know no locks: indexing goes on without
-        return True
-    return True
 
 
 def _refuse_other_things(folder: Path) -> None:

@@ -11,12 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from triptych.errors import TrainingError
-from triptych.files import PART
-
-try:
-    import fcntl
-except ImportError:  # not a Unix: there two trainings in one folder are not noticed
-    fcntl = None
+from triptych.files import PART, lock
 
 BLOCK = 4096
 CANNOT_SAY = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # a file system that reserves nothing ahead
@@ -32,7 +27,7 @@ def claimed(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise TrainingError(f"{folder}: cannot be written to ({error.strerror}); give another folder") from error
     try:
-        if not (_lock(handle) or _lock_later(handle)):
+        if not (lock(handle) or _lock_later(handle)):
             raise TrainingError(
                 f"{folder}: another process is training into this folder; wait until it has ended, or give another"
             )
@@ -51,28 +46,15 @@ def is_claimed(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        return not _lock(handle)
+        return not lock(handle)
     finally:
         os.close(handle)
-
-
-def _lock(handle: int) -> bool:
-    """Take the lock of an open folder; False where another process has it."""
-    if fcntl is None:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems know no locks: training goes on without
-        return True
-    return True
 
 
 def _lock_later(handle: int) -> bool:
     """A second try: somebody who only asked whether the folder is taken has let go of it by then."""
     time.sleep(0.1)
-    return _lock(handle)
+    return lock(handle)
 
 
 def check_room(path: Path, needed: int) -> None:
