@@ -78,7 +78,7 @@ class Space(nn.Module):
         for modality in self.frozen:
             self.encoders[modality].eval()
         for module in self.modules():
-            weights = list(module.parameters())
+            weights = list(module.parameters()) if module is not self else []
             if weights and not any(weight.requires_grad for weight in weights):
                 module.train(False)
         return self
