@@ -151,6 +151,10 @@ def test_another_audit_in_the_folder_is_not_replaced(audited, wrong, small, tmp_
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(UsageError, match="holds other things"):
         audit(wrong, tmp_path, folds=2, recipe=str(small), show=False)
+    (tmp_path / "mine.txt").rename(tmp_path / "settings.json")
+    with pytest.raises(UsageError, match="holds other things"):
+        audit(wrong, tmp_path, folds=2, recipe=str(small), restart=True, show=False)
+    assert (tmp_path / "settings.json").read_text() == "x"
     with pytest.raises(UsageError, match="allowed are 2 to 100"):
         audit(wrong, tmp_path / "a", folds=1, recipe=str(small), show=False)
 

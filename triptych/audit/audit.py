@@ -176,13 +176,14 @@ def _begin(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:
     """Make the folder ready; one that holds another audit, or other things, is left alone."""
     path = folder / SETTINGS
     text = json.dumps(settings, indent=1) + "\n"
-    if path.is_file() and path.read_text(encoding="utf-8") != text:
+    there = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    if '"audit":' in there and there != text:
         if not restart:
             raise UsageError(
                 f"{folder}: holds an audit of another manifest or with other settings; "
                 "give another folder, or --restart"
             )
-    elif not path.is_file() and folder.is_dir() and any(folder.iterdir()):
+    elif there != text and folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder}: holds other things; give an empty or new folder for the audit")
     if restart and (folder / SPACES).is_dir():
         shutil.rmtree(folder / SPACES)
