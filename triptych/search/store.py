@@ -25,8 +25,11 @@ NOTE, NEXT = b"triptych", "next"
 Version = tuple[str, int]  # which table, by the word it was made with, and which state of it
 MANY = 1000  # ids in one condition
 KEEP = timedelta(hours=1)  # how long files of old versions stay: another process may still be reading them
-FACTS = ("number", "id", "modality", "file", "text", "start", "end", "captions", "origins", "content", "date")
-FACTS = (*FACTS, "duration", "columns", "claims")  # everything a person may see
+# everything a person may see
+FACTS = (
+    *("number", "id", "modality", "file", "text", "start", "end", "captions"),
+    *("origins", "content", "date", "duration", "columns", "claims"),
+)
 SCORING = ("vector", "embedding", "parts")  # everything a similarity may read
 
 
