@@ -1,9 +1,12 @@
 """Archives of strangers: what they may not do, and that nothing is written where it should not be."""
 
+import gzip
 import io
 import tarfile
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from tests.data.source_copies import COPIES, WAV, picture, put, shard
 from triptych.data import manifest
@@ -64,6 +67,95 @@ def test_a_link_that_waits_in_the_folder_is_not_followed(tmp_path):
     with pytest.raises(ManifestError, match="would be written outside"):
         make(root)
     assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def header(type_flag, size, name="0.wav", fields=()):
+    """One block of a tar archive, with fields set at their places."""
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, type_flag
+    block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
+    for place, content in fields:
+        block[place : place + len(content)] = content
+    block[148:156] = b"%06o\0 " % (256 + sum(block[:148]) + sum(block[156:]))
+    return bytes(block)
+
+
+def padded(content):
+    return content + b"\0" * (-len(content) % 512)
+
+
+def pax(records, type_flag=tarfile.XHDTYPE):
+    """A pax header with some records."""
+    content = b""
+    for keyword, value in records.items():
+        rest = len(f" {keyword}={value}\n")
+        length = next(n for n in range(rest, rest + 20) if n == rest + len(str(n)))
+        content += f"{length} {keyword}={value}\n".encode()
+    return header(type_flag, len(content), "pax") + padded(content)
+
+
+GOOD = header(b"0", len(WAV)) + padded(WAV) + bytes(1024)
+CLAIMED = 1_900_000_000
+MAP_BEFORE_DATA = {"GNU.sparse.major": 1, "GNU.sparse.minor": 0}
+SPARSE = {
+    "gnu": header(
+        tarfile.GNUTYPE_SPARSE,
+        512,
+        fields=[(386, b"%011o\0%011o\0" % (CLAIMED - 512, 512)), (483, b"%011o\0" % CLAIMED)],
+    ),
+    "pax 0.1": pax({"GNU.sparse.size": CLAIMED, "GNU.sparse.map": f"{CLAIMED - 512},512"}) + header(b"0", 512),
+    "pax 1.0": pax({**MAP_BEFORE_DATA, "GNU.sparse.realsize": CLAIMED})
+    + header(b"0", 1024)
+    + padded(f"1\n{CLAIMED - 512}\n512\n".encode()),
+}
+
+
+@pytest.mark.parametrize("form", SPARSE)
+def test_sparse_members_write_nothing(tmp_path, form):
+    put(tmp_path / "train-0.tar", SPARSE[form] + b"x" * 512 + bytes(1024))
+    with pytest.raises(ManifestError, match=r"0\.wav is a sparse file; nothing more is unpacked"):
+        make(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.tar"]
+
+
+LONG = archive.LONGEST_HEADER
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        (pax({"comment": "a" * LONG}), "a header of more than"),
+        (header(tarfile.GNUTYPE_LONGNAME, LONG) + padded(b"a" * LONG), "a header of more than"),
+        (header(tarfile.GNUTYPE_LONGNAME, 300 << 20), "a header of more than"),
+        (pax(MAP_BEFORE_DATA) + header(b"0", LONG) + padded(b"9999999\n" + b"0\n" * LONG), "a header of more than"),
+        (header(tarfile.XHDTYPE, 0, "pax") * 500, "recursion"),
+        (b"".join(pax({f"k{n}": "a" * 60_000}, tarfile.XGLTYPE) + GOOD[:-1024] for n in range(6)), "global headers"),
+    ],
+    ids=["pax", "long name", "claimed long name", "sparse map", "chain of headers", "global headers"],
+)
+def test_headers_are_not_read_into_memory_without_bound(tmp_path, monkeypatch, headers, message):
+    monkeypatch.setattr("triptych.data.sources.webdataset._is_wanted", lambda name: False)
+    put(tmp_path / "train-0.tar.gz", gzip.compress(headers + GOOD))
+    with pytest.raises(ManifestError, match=message):
+        make(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["0.wav", "not-wanted.pdf"])
+def test_content_far_larger_than_its_archive_is_refused(tmp_path, name):
+    content = bytes(archive.FREE_BYTES + (4 << 20))
+    put(tmp_path / "train-0.tar.gz", gzip.compress(header(b"0", len(content), name) + content + GOOD))
+    with pytest.raises(ManifestError, match=r"unpacks to more than .* 100 times its size; nothing more is unpacked"):
+        make(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.tar.gz"]
+
+
+def test_content_far_larger_than_its_parquet_file_is_refused(tmp_path):
+    cells = [{"bytes": WAV + bytes(archive.FREE_BYTES // 2) + bytes([n]), "path": None} for n in range(3)]
+    table = pyarrow.table({"audio": cells, "text": ["a", "b", "c"]})
+    parquet.write_table(table, tmp_path / "train-0.parquet", compression="zstd")
+    with pytest.raises(ManifestError, match="100 times its size"):
+        make(tmp_path, "hf")
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.parquet"]
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_MEMBERS", 1), ("MOST_BYTES", 40), ("MOST_IN_ALL", 48)])

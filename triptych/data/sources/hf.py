@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from triptych.data.columns import FileKind
 from triptych.data.problems import shown
+from triptych.data.sources.archive import most_content, too_much_content
 from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of, link, split_all
 from triptych.data.sources.local import Copy
 from triptych.data.sources.output import sidecar_of
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 CAPTION = re.compile(r"(text|texts|captions?|sentences?|description|transcription|caption_?\d+)")
 LABELS = ("label", "labels", "category", "class")
-AT_ONCE = 64  # rows in memory; each may hold a film
+AT_ONCE = 16  # rows in memory; each may hold a film
 MAGIC: tuple[tuple[bytes, int, str], ...] = (
     (b"\x89PNG", 0, ".png"),
     (b"\xff\xd8\xff", 0, ".jpg"),
@@ -66,12 +67,13 @@ def read(copy: Copy, *, text: str | None = None) -> Draft:
     counts: Counter[str | None] = Counter()
     for path in tables:
         split, roles = _split(path, copy), None
+        unpacked = _Unpacked(path, copy.room)
         for batch in _batches(path):
             roles = roles or _roles(batch.schema, path, text)
             for row in batch.select([*roles.media, *roles.texts, *([roles.label] if roles.label else [])]).to_pylist():
                 counts[split] += 1
                 name = f"{split or 'row'}-{counts[split]:07d}"
-                items.append(_item(row, roles, name, split, copy, left_out))
+                items.append(_item(row, roles, name, split, unpacked, left_out))
     groups = link({item.id: item.files.values() for item in items})
     sizes = Counter(groups.values())
     items = [replace(item, group=groups[item.id]) if sizes[groups[item.id]] > 1 else item for item in items]
@@ -101,6 +103,9 @@ def _batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
     try:
         if path.suffix == ".parquet":
             with parquet.ParquetFile(path) as file:
+                groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+                if sum(group.total_byte_size for group in groups) > most_content(path):
+                    raise too_much_content(path)
                 yield from file.iter_batches(AT_ONCE)
         else:
             with pyarrow.memory_map(str(path)) as source, ipc.open_stream(source) as stream:
@@ -135,10 +140,12 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return types.is_string(kind) or types.is_large_string(kind)
 
 
-def _item(row: dict[str, Any], roles: Roles, name: str, split: str | None, copy: Copy, left_out: Counter[str]) -> Item:
+def _item(
+    row: dict[str, Any], roles: Roles, name: str, split: str | None, unpacked: _Unpacked, left_out: Counter[str]
+) -> Item:
     files: dict[FileKind, Path] = {}
     for column in roles.media:
-        path = _written(row[column], copy)
+        path = unpacked.write(row[column])
         kind = kind_of(path) if path else None
         if path is None or kind is None:
             left_out[f"cells of {column} without bytes we know"] += 1
@@ -155,18 +162,28 @@ def _item(row: dict[str, Any], roles: Roles, name: str, split: str | None, copy:
     return Item(name, texts=texts, split=split, label=words, files=files)
 
 
-def _written(cell: dict[str, Any] | None, copy: Copy) -> Path | None:
-    """The file of an embedded sound or picture, named by a hash of its bytes: what occurs twice is written once."""
-    content = (cell or {}).get("bytes")
-    if not content:
-        return None
-    ending = next((e for magic, at, e in MAGIC if content[at : at + len(magic)] == magic), None)
-    ending = ending or Path((cell or {}).get("path") or "").suffix.lower()
-    path = copy.room / f"{hashlib.sha256(content).hexdigest()[:32]}{ending}"
-    if not (path.is_file() and path.stat().st_size == len(content)):
-        with replacing(path, durable=False) as temporary:
-            temporary.write_bytes(content)
-    return path
+class _Unpacked:
+    """The files of the sounds and pictures in one table, named by a hash of their bytes: each is written once."""
+
+    def __init__(self, table: Path, room: Path) -> None:
+        self.table, self.room = table, room
+        self._left = most_content(table)
+
+    def write(self, cell: dict[str, Any] | None) -> Path | None:
+        """The file of a cell; None where the cell holds no bytes."""
+        content = (cell or {}).get("bytes")
+        if not content:
+            return None
+        ending = next((e for magic, at, e in MAGIC if content[at : at + len(magic)] == magic), None)
+        ending = ending or Path((cell or {}).get("path") or "").suffix.lower()
+        path = self.room / f"{hashlib.sha256(content).hexdigest()[:32]}{ending}"
+        if not (path.is_file() and path.stat().st_size == len(content)):
+            self._left -= len(content)
+            if self._left < 0:
+                raise too_much_content(self.table)
+            with replacing(path, durable=False) as temporary:
+                temporary.write_bytes(content)
+        return path
 
 
 SOURCE = Dataset(
