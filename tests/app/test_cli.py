@@ -79,6 +79,53 @@ def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
     assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "sound").stderr
 
 
+def test_index_counts_what_it_leaves_out_and_lists_all_of_it(run, world, tmp_path):
+    mine, collection = tmp_path / "mine", tmp_path / "mine" / "collection"
+    mine.mkdir()
+    shutil.copy(world.parent / "images" / "000000.png", mine)
+    for number in range(7):
+        (mine / f"broken {number}.wav").write_text("no sound")
+    for name in ("a.heic", "b.HEIC", "c.psd", "LICENSE"):
+        (mine / name).write_text("x")
+    for _ in range(2):  # the second time the collection is in the folder
+        result = triptych("index", mine, "--space", run, "--into", collection, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert "passed over: 2 .heic, 1 without an ending, 1 .psd (triptych does not read" in result.stderr
+        assert "left out: 7" in result.stderr
+        assert result.stderr.count("mine/collection/not-indexed.tsv") == 2
+        assert len((collection / "not-indexed.tsv").read_text().splitlines()) == 12
+    for path in (*mine.glob("broken*"), *mine.glob("*.[hHp][eEs]*"), mine / "LICENSE"):
+        path.unlink()
+    result = triptych("index", mine, "--space", run, "--into", collection)
+    assert "not-indexed.tsv" not in result.stderr
+    assert not (collection / "not-indexed.tsv").exists()
+
+
+def test_a_folder_of_formats_that_are_not_read_is_told_by_their_endings(run, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.heic").write_text("x")
+    result = triptych("index", tmp_path / "mine", "--space", run, "--into", tmp_path / "c")
+    assert result.returncode == 2
+    assert "passed over: 1 .heic" in result.stderr
+    assert "nothing here that this space can embed" in result.stderr
+    assert not (tmp_path / "c").exists()
+
+
+def test_names_that_are_not_utf8_ask_or_are_refused_in_words(run, world, tmp_path):
+    collection, sound = tmp_path / "c", tmp_path / os.fsdecode(b"q\xff.wav")
+    assert triptych("index", world.parent / "sounds", "--space", run, "--into", collection).returncode == 0
+    shutil.copy(world.parent / "sounds" / "000003.wav", sound)
+    for asked in (["--sound", sound], ["bell", "--minus", sound]):
+        result = triptych("search", *asked, "--in", collection, "-k", "2", "--json")
+        assert result.returncode == 0, result.stderr
+        assert len(json.loads(result.stdout)) == 2
+    for asked in (["--item", sound.name], ["bell", "--folder", sound.name], ["bell", "--where", f"{sound.name}=1"]):
+        result = triptych("search", *asked, "--in", collection)
+        assert result.returncode == 2
+        assert "is not UTF-8" in result.stderr
+        assert "damaged" not in result.stderr
+
+
 def test_a_moment_without_an_end_is_shown(run, world, tmp_path):
     sound = next((world.parent / "sounds").iterdir())
     shutil.copy(sound, tmp_path / "s.wav")

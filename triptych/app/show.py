@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from triptych.evaluation.retrieval import Retrieval
     from triptych.export import Exported
     from triptych.recipe import Recipe
+    from triptych.search.items import Skipped
     from triptych.training.runs import Summary
 
 FIRST = 5  # how many problems of a kind are shown
@@ -150,14 +152,27 @@ def from_here(path: Path) -> str:
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
-def failed(messages: Collection[str]) -> None:
-    """What could not be read: how many, the first few, and why."""
+def failed(messages: Collection[str], listed: Path | None = None) -> None:
+    """What could not be read: how many, the first few, and why; all of them are in the file `listed`, where given."""
     if messages:
         tell(f"could not be read and left out: {len(messages)}")
         for message in list(messages)[:FIRST]:
             notes.print(f"  {message}")
         if len(messages) > FIRST:
-            notes.print(f"  … and {len(messages) - FIRST} more")
+            where = f": see {from_here(listed)}" if listed else ""
+            notes.print(f"  … and {len(messages) - FIRST} more{where}")
+
+
+def passed_over(skipped: Iterable[Skipped]) -> None:
+    """One line for each reason why files were passed over, with their number by ending."""
+    by_reason: dict[str, Counter[str]] = {}
+    for one in skipped:
+        by_reason.setdefault(one.reason, Counter())[one.ending] += 1
+    for reason, endings in by_reason.items():
+        shown = endings.most_common(MANY)
+        counts = [f"{count} {ending}" for ending, count in shown]
+        rest = endings.total() - sum(count for _, count in shown)
+        tell(f"passed over: {', '.join([*counts, f'{rest} others'] if rest else counts)} ({reason})")
 
 
 def left_out(manifest: Manifest) -> None:

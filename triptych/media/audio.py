@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -162,7 +163,9 @@ def _opened(path: Path) -> soundfile.SoundFile | None:
             head = data.read(4)
         if head not in PLAIN:
             return None
-        file = soundfile.SoundFile(str(path))
+        # As bytes, names that are not UTF-8 are opened too; Windows has no such names.
+        name = os.fsencode(path) if os.name == "posix" else str(path)
+        file = soundfile.SoundFile(name)  # pyright: ignore[reportArgumentType] - it takes bytes, too
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
         if head == b"caff" and getattr(error, "code", None) == MALFORMED:  # FFmpeg would take what is left for it all
             raise MediaError(f"{path}: cut short or damaged ({error}); fetch the file again") from error

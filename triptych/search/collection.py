@@ -19,7 +19,7 @@ from triptych import checkpoint
 from triptych.contracts import Features, Hit, Modality, Source
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError, UsageError
-from triptych.files import lock
+from triptych.files import lock, remains
 from triptych.search.chance import Chance
 from triptych.search.entry import Entry, entry_of, unpacked
 from triptych.search.gallery import FILTERS, Gallery, make_lists
@@ -34,7 +34,8 @@ from triptych.space import Space, alone
 
 LOCK, OLD = "indexing.lock", "items.parquet"
 LISTS = "lists"
-OWN = {f"{TABLE}.lance", LOCK, LISTS}
+NOT_INDEXED = "not-indexed.tsv"
+OWN = {f"{TABLE}.lance", LOCK, LISTS, NOT_INDEXED}
 SPARE = 3  # times as many as are wanted are fetched, so that folded copies leave enough
 LOOK_SECONDS = 0.5  # between looks for a newer version of the store
 KEPT = 20_000  # items whose facts are kept in memory once they were shown
@@ -63,6 +64,11 @@ class Collection:
     def folder(self) -> Path:
         """Where it is, where that is a folder."""
         return Path(self.place)
+
+    @property
+    def not_indexed(self) -> Path:
+        """The list of files that the last run of `triptych index` left out; absent where it left out none."""
+        return (self._lists if "://" in self.place else self.folder) / NOT_INDEXED
 
     @staticmethod
     def create(folder: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
@@ -306,7 +312,7 @@ class Collection:
 def _refuse_other_things(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise CollectionError(f"{folder}: is a file; give a folder for the collection")
-    if folder.exists() and {path.name for path in folder.iterdir()} - OWN:
+    if folder.exists() and {path.name for path in folder.iterdir()} - OWN - remains(folder, [NOT_INDEXED]):
         raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,13 @@ from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import CollectionError, MediaError
 from triptych.media import audio, modalities_of, video
-from triptych.progress import tell
 from triptych.space import Space
 
+SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # what systems write; they hide most others
+FORMAT = "triptych does not read this format: convert the file"
+NAME = "the name is not UTF-8: rename the file or its folder"
+SPECIAL = "neither a file nor a link to one"
+LINK = "a link to a folder is not followed: index that folder, too"
 MOMENT = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
 
 
@@ -40,29 +45,67 @@ class Item:
         return hashlib.sha256(self.key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def items_in(folder: Path, space: Space) -> Iterator[Item]:
-    """Every file below a folder that the space can embed, in order of path; hidden ones are passed over."""
+@dataclass(frozen=True)
+class Skipped:
+    """A file or folder that was passed over, and why."""
+
+    path: Path
+    reason: str
+    is_folder: bool = False
+
+    @property
+    def ending(self) -> str:
+        """What it is counted as: the ending of its name, in small letters."""
+        if self.is_folder:
+            return "folder"
+        ending = self.path.suffix.lower()
+        return ending if re.fullmatch(r"\.\w{1,8}", ending) else "without an ending"
+
+
+def items_in(
+    folder: Path, space: Space, skipped: list[Skipped] | None = None, except_for: Path | None = None
+) -> Iterator[Item]:
+    """Every file below a folder that the space can embed, in order of path; nothing below the folder `except_for`.
+
+    What is passed over is appended to `skipped`, except hidden files and those that systems write beside a user's own.
+    """
     if not folder.is_dir():
         raise CollectionError(f"{folder}: no such folder")
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    passed = [] if skipped is None else skipped
+    excluded = except_for.resolve() if except_for else None
+
+    def unreadable(error: OSError) -> None:
+        passed.append(Skipped(Path(error.filename), f"cannot be read ({error.strerror})", is_folder=True))
+
+    for place, folders, files in os.walk(folder.resolve(), onerror=unreadable):
+        here = Path(place)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and here / name != excluded)
+        links = [path for name in folders if (path := here / name).is_symlink()]
+        passed.extend(Skipped(path, LINK, is_folder=True) for path in links)
         for name in sorted(files):
-            path = Path(place) / name
+            path = here / name
+            if name.startswith(".") or name.lower() in SYSTEM_FILES:
+                continue
             known: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
-            if known and not name.startswith(".") and path.is_file():
-                if not _is_utf8(name):
-                    tell(f"{path!r}: the file's name is not UTF-8; rename it")
-                    continue
-                for modality in known if len(known) == 1 else _shown(path, known):
-                    yield from moments(Item(Source(modality, path.resolve())), space)
+            reason = _reason_to_skip(path, known)
+            if reason:
+                passed.append(Skipped(path, reason))
+                continue
+            for modality in known if len(known) == 1 else _shown(path, known):
+                yield from moments(Item(Source(modality, path.resolve())), space)
 
 
-def _is_utf8(name: str) -> bool:
+def _reason_to_skip(path: Path, known: Sequence[Modality]) -> str | None:
+    if not known:
+        could_be = modalities_of(path)
+        return f"this space has no {' or '.join(could_be)}" if could_be else FORMAT
+    if not path.is_file():
+        return SPECIAL
     try:
-        name.encode()
+        str(path.resolve()).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return NAME
+    return None
 
 
 def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:

@@ -117,6 +117,10 @@ def read_moment(text: str) -> datetime | date:
 
 def quoted(text: str) -> str:
     """A text as SQL has it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r}: is not UTF-8, so no item of a collection has it; give it as UTF-8") from None
     return "'" + text.replace("'", "''") + "'"
 
 

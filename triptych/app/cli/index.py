@@ -19,6 +19,7 @@ def index(
     """Embed files so that they can be searched. Run it again after changes: only what is new or changed is embedded.
 
     Several folders may go into one collection, one after the other. Killed at any moment, the same command goes on.
+    Files that were left out are listed with their reasons in not-indexed.tsv in the collection's folder.
 
     \b
     Examples:
@@ -32,13 +33,15 @@ def index(
     from triptych.errors import UsageError
     from triptych.media import modalities_of
     from triptych.search.collection import Collection
-    from triptych.search.items import items_in, items_of
+    from triptych.search.items import Skipped, items_in, items_of
+    from triptych.search.not_indexed import write_list
 
     collection = Collection.create(into, space, rebuild)
+    skipped: list[Skipped] = []
     if what.is_dir():
         if split:
             raise UsageError(f"--split {split} needs a manifest; {what} is a folder")
-        items = list(items_in(what, collection.space))
+        items = list(items_in(what, collection.space, skipped, except_for=collection.folder))
         if any((what / name).exists() for name in manifest.FOLDER_NAMES):
             show.notes.print(f"note: {what} holds a manifest; index that file instead, and its captions come along")
     else:
@@ -47,10 +50,14 @@ def index(
         table = manifest.read(what, allow_outside)
         show.left_out(table)
         items = list(items_of((table.split(split) if split else table).rows, collection.space))
+    show.passed_over(skipped)
     if not items:
         raise UsageError(f"{what}: nothing here that this space can embed ({', '.join(collection.space.modalities)})")
     done = collection.index(items, what)
-    show.failed(done.failures.values())
+    is_listed = write_list(collection.not_indexed, done.failures, skipped)
+    show.failed(done.failures.values(), collection.not_indexed)
+    if is_listed:
+        show.notes.print(f"what was left out, with reasons: {show.from_here(collection.not_indexed)}")
     show.out.print(f"{into}: {len(collection)} items ({done.added} new, {done.kept} as before, {done.dropped} gone)")
     example = '"some words"' if "text" in collection.space.modalities else "--sound one.wav"
     show.notes.print(f"next: triptych search {example} --in {into}, or triptych serve {into}")
