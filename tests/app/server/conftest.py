@@ -106,6 +106,49 @@ def ids(client):
     return found
 
 
+@pytest.fixture(scope="module")  # while it runs, no other event loop can run on this thread
+def browser():
+    """A real Chromium."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.app.server.browsing import CHROMIUM, QUIET
+
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """Opens the page; at the end nothing may have gone wrong in it, and nothing may have been asked of other places."""
+    from playwright.sync_api import expect
+
+    contexts, wrong = [], []
+
+    def opened(query="", width=1280, height=860, scheme="light", wait=True):
+        context = browser.new_context(
+            base_url=address,
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            permissions=["microphone"],
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: wrong.append(message.text) if message.type in {"error", "warning"} else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith((address, "blob:", "data:")) else None)
+        page.goto(f"/{query}")
+        if wait:
+            expect(page.locator(".hit, .empty, .map-legend li").first).to_be_visible(timeout=120_000)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert wrong == []
+
+
 @pytest.fixture
 def still_well(client):
     """After an attack the server answers as before, and has kept nothing."""

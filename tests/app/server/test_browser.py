@@ -1,66 +1,17 @@
-"""The page in a real Chromium: what a person does, by mouse and by keyboard alone, and what axe says of it."""
+"""The page in a real Chromium: what a person does by mouse, and what axe says of it."""
 
 import re
-import shutil
 
 import pytest
 
 pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install playwright")
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
+from tests.app.server.browsing import ASK, hits, needs_chromium
 from tests.media.made import save_film
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt install chromium, then run this again")
-QUIET = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
-    "--autoplay-policy=no-user-gesture-required",
-]  # fmt: skip
-ASK = "?text=two+red+bells"
-expect.set_options(timeout=20_000)  # machines that run tests are busy
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def open_page(browser, address):
-    """Opens the page; at the end nothing may have gone wrong in it, and nothing may have been asked of other places."""
-    contexts, wrong = [], []
-
-    def opened(query="", width=1280, height=860, scheme="light", wait=True):
-        context = browser.new_context(
-            base_url=address,
-            viewport={"width": width, "height": height},
-            color_scheme=scheme,
-            permissions=["microphone"],
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in {"error", "warning"} else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith((address, "blob:", "data:")) else None)
-        page.goto(f"/{query}")
-        if wait:
-            expect(page.locator(".hit, .empty, .map-legend li").first).to_be_visible(timeout=120_000)
-        return page
-
-    yield opened
-    for context in contexts:
-        context.close()
-    assert wrong == []
-
-
-def hits(page):
-    expect(page.locator("#status")).to_contain_text("hits")
-    return page.locator(".hit")
+pytestmark = needs_chromium
 
 
 def test_search_by_text(open_page, client):
@@ -216,36 +167,6 @@ def test_words_become_a_part_and_another_is_added(open_page):
     expect(hits(page).first).to_be_visible()
     expect(page.locator("#parts .chip")).to_have_count(1)
     page.wait_for_url(re.compile("text=frog&text=bells|text=bells&text=frog"))
-
-
-def test_everything_by_keyboard_alone(open_page):
-    page = open_page()
-    page.keyboard.press("Tab")
-    page.keyboard.press("/")
-    expect(page.locator("#text")).to_be_focused()
-    page.keyboard.type("a frog")
-    page.keyboard.press("Enter")
-    hits(page)
-    page.keyboard.press("ArrowDown")
-    expect(page.locator(".hit").first).to_be_focused()
-    page.keyboard.press("ArrowRight")
-    expect(page.locator(".hit").nth(1)).to_be_focused()
-    page.keyboard.press("ArrowDown")
-    expect(page.locator(".hit:focus")).to_have_count(1)
-    page.keyboard.press("Enter")
-    expect(page.locator("#why .score").first).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.locator("#why")).not_to_be_visible()
-    page.locator(".hit").nth(1).focus()
-    page.keyboard.press("m")
-    expect(page.locator("#parts .chip")).to_have_count(1)
-    page.keyboard.press("g")
-    expect(page.locator("#results")).to_have_class(re.compile("list"))
-    page.keyboard.press("?")
-    expect(page.locator("#help")).to_be_visible()
-    page.keyboard.press("Escape")
-    page.keyboard.press("t")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def test_the_map_lists_what_is_drawn_around_and_shows_the_query(open_page):

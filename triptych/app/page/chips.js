@@ -1,5 +1,5 @@
 // The query's parts, the kinds and the filters as chips that can be changed and removed.
-import { NAMES, byId, icon, make } from "./elements.js";
+import { NAMES, byId, icon, make, refill } from "./elements.js";
 import { COLUMN, clamp, state } from "./query.js";
 import { address, item } from "./requests.js";
 
@@ -8,7 +8,7 @@ const labels = new Map(); // what an item is called and is, once known
 export function partChips(changed) {
   // The words in the box are a part as well; they are in the box and need no chip.
   const shown = state.parts.filter((part) => !part.boxed);
-  byId("parts").replaceChildren(...shown.map((part) => partChip(part, changed)));
+  refill(byId("parts"), shown.map((part) => partChip(part, changed)));
 }
 
 function partChip(part, changed) {
@@ -51,7 +51,7 @@ const name = (part) => part.text ?? part.name ?? labels.get(part.id)?.label ?? p
 export const remember = (found) => labels.set(found.id, { label: found.modality === "text" ? found.text : found.name, modality: found.modality });
 
 export function kindChips(overview, changed) {
-  byId("kinds").replaceChildren(...Object.entries(overview.modalities).map(([kind, count]) => make(
+  refill(byId("kinds"), Object.entries(overview.modalities).map(([kind, count]) => make(
     "button", {
       type: "button", class: `kind of-${kind}`, "aria-pressed": String(state.want.includes(kind)),
       onclick: () => {
@@ -65,21 +65,33 @@ export function kindChips(overview, changed) {
 const SAID = { folder: "in", longer: "at least (s)", shorter: "at most (s)", since: "since", until: "until" };
 
 export function filterChips(changed) {
-  byId("filters").replaceChildren(...state.where.map((filter) => make(
+  refill(byId("filters"), state.where.map((filter) => make(
     "li", { class: "chip" },
     make("span", { class: "label" }, `${SAID[filter.name] ?? filter.name.slice(COLUMN.length)}: ${filter.value}`),
     make("button", {
       type: "button", "aria-label": `Remove the filter ${filter.name} ${filter.value}`,
       onclick: () => { state.where = state.where.filter((other) => other !== filter); changed(); },
     }, "×"),
-  )));
+  )), summary());
+}
+
+const summary = () => byId("more").querySelector("summary");
+
+// Close the menu of filters; the focus that was inside it goes back to the button that opened it.
+export function closeMenu() {
+  const menu = byId("more");
+  if (!menu.open) return false;
+  const inside = menu.contains(document.activeElement);
+  menu.open = false;
+  if (inside) summary().focus();
+  return true;
 }
 
 export function filterMenu(overview, changed) {
   const set = (name, value) => {
     if (!value) return;
     state.where = [...state.where.filter((filter) => filter.name !== name), { name, value: String(value) }];
-    byId("more").open = false;
+    closeMenu();
     changed();
   };
   const field = (label, control) => make("label", {}, label, control);
@@ -101,4 +113,5 @@ export function filterMenu(overview, changed) {
   }
   controls.push(make("div", { class: "two" }, field("changed since", input("since", "date")), field("changed until", input("until", "date"))));
   byId("menu").replaceChildren(...controls);
+  addEventListener("pointerdown", (event) => { if (!byId("more").contains(event.target)) closeMenu(); });
 }

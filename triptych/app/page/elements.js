@@ -14,6 +14,22 @@ export function make(tag, settings = {}, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+const FOCUSABLE = "button, input, select, a[href], [tabindex]";
+
+// Change what is inside an element. An element that is removed takes the keyboard focus with it, and keys lead nowhere
+// then: so if the focused element goes, the one that `choose` picks gets the focus, given where among all it was.
+export function keepFocus(element, change, choose) {
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
+  const at = focused ? [...element.querySelectorAll(FOCUSABLE)].indexOf(focused) : -1;
+  change();
+  if (focused && (!focused.isConnected || focused.hidden)) choose([...element.querySelectorAll(FOCUSABLE)], at)?.focus();
+}
+
+// Replace the content of an element; the focus stays in its place, or goes to `otherwise` where nothing is left.
+export function refill(element, children, otherwise = null) {
+  keepFocus(element, () => element.replaceChildren(...children), (places, at) => places[Math.min(at, places.length - 1)] ?? otherwise);
+}
+
 // Strokes on a 24 × 24 field.
 const STROKES = {
   play: "M8 5v14l11-7z", pause: "M8 5v14M16 5v14", plus: "M12 5v14M5 12h14", minus: "M5 12h14", close: "M6 6l12 12M18 6L6 18",

@@ -1,4 +1,5 @@
 // Keyboard first: every action has a key, and the arrow keys walk over the hits.
+import { closeMenu } from "./chips.js";
 import { byId, icon, make } from "./elements.js";
 import { play } from "./results.js";
 
@@ -21,6 +22,7 @@ export function help() {
 export function listen(actions) {
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (event.key === "Escape" && closeMenu()) { event.preventDefault(); return; }
     const writing = event.target.matches("input:not([type=range]), select, textarea");
     if (writing) {
       if (event.key === "ArrowDown" && event.target.id === "text") { event.preventDefault(); focus(hits()[0]); }

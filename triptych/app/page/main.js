@@ -1,7 +1,7 @@
 // The page, top to bottom: what is in the address is read, asked, shown; whatever changes goes back into the address.
 import * as box from "./box.js";
 import * as chips from "./chips.js";
-import { byId, icon } from "./elements.js";
+import { byId, icon, keepFocus } from "./elements.js";
 import * as keys from "./keys.js";
 import * as map from "./map.js";
 import { conditions, isEmpty, read, state, write } from "./query.js";
@@ -69,10 +69,7 @@ async function find() {
   stop();
   if (!parts.length) {
     shown = wanted;
-    byId("results").replaceChildren();
-    byId("further").hidden = true;
-    byId("status").textContent = "";
-    byId("state").replaceChildren(results.empty(overview, actions));
+    withoutHits(results.empty(overview, actions));
     return;
   }
   asking = new AbortController();
@@ -83,12 +80,9 @@ async function find() {
     const answer = await search({ want: state.want, k: state.k, where: conditions(state.where) }, parts, signal);
     if (signal.aborted) return;
     shown = wanted;
-    byId("state").replaceChildren();
-    results.show(answer, actions);
+    showHits(answer);
     const good = answer.hits.filter((hit) => hit.relevance >= answer.line).length;
     byId("status").textContent = `${answer.hits.length} hits, ${good} probably relevant · ${Math.round(1000 * answer.seconds)} ms${answer.notes.map((note) => ` · ${note}`).join("")}`;
-    if (!answer.hits.length) byId("state").replaceChildren(results.nothing(actions));
-    byId("further").hidden = answer.hits.length < state.k || state.k >= overview.limits.hits;
   } catch (error) {
     if (error.name === "AbortError") return;
     complain(error.message);
@@ -97,13 +91,26 @@ async function find() {
   }
 }
 
-function complain(message) {
-  byId("results").replaceChildren();
-  byId("results").classList.remove("waiting");
-  byId("further").hidden = true;
-  byId("status").textContent = "";
-  byId("state").replaceChildren(results.trouble(message, actions));
+function showHits(answer) {
+  const before = document.activeElement?.closest("#results .hit")?.dataset.id;
+  keepFocus(byId("search"), () => {
+    results.show(answer, actions);
+    byId("state").replaceChildren(...(answer.hits.length ? [] : [results.nothing(actions)]));
+    byId("further").hidden = answer.hits.length < state.k || state.k >= overview.limits.hits;
+  }, (places) => places.find((place) => before && place.dataset.id === before) ?? places.find((place) => place.matches(".hit, #state button")));
 }
+
+function withoutHits(message) {
+  keepFocus(byId("search"), () => {
+    byId("results").replaceChildren();
+    byId("results").classList.remove("waiting");
+    byId("further").hidden = true;
+    byId("status").textContent = "";
+    byId("state").replaceChildren(message);
+  }, (places) => places.find((place) => place.matches("#state button")) ?? byId("text"));
+}
+
+const complain = (message) => withoutHits(results.trouble(message, actions));
 
 function paint(theme, chosen = false) {
   document.documentElement.dataset.theme = theme;

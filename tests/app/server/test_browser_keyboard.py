@@ -1,0 +1,93 @@
+"""The page in a real Chromium by keyboard alone: everything can be done, and the focus is never lost."""
+
+import re
+
+import pytest
+
+pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install playwright")
+from playwright.sync_api import expect
+
+from tests.app.server.browsing import ASK, hits, needs_chromium
+
+pytestmark = needs_chromium
+
+
+def test_everything_by_keyboard_alone(open_page):
+    page = open_page()
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    expect(page.locator("#text")).to_be_focused()
+    page.keyboard.type("a frog")
+    page.keyboard.press("Enter")
+    hits(page)
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit").first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".hit").nth(1)).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator(".hit:focus")).to_have_count(1)
+    page.keyboard.press("Enter")
+    expect(page.locator("#why .score").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#why")).not_to_be_visible()
+    page.locator(".hit").nth(1).focus()
+    page.keyboard.press("m")
+    expect(page.locator("#parts .chip")).to_have_count(1)
+    page.keyboard.press("g")
+    expect(page.locator("#results")).to_have_class(re.compile("list"))
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("t")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@pytest.mark.parametrize("key", ["m", "l"])
+def test_the_focus_stays_on_the_hits_after_more_or_less_like_this(open_page, key):
+    page = open_page(f"{ASK}&want=image")
+    hits(page).nth(1).focus()
+    asked = page.locator(".hit").nth(1).get_attribute("data-id")
+    page.keyboard.press(key)
+    expect(page.locator(f'.hit[data-id="{asked}"]')).to_have_count(0)
+    expect(page.locator(".hit").first).to_be_focused()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".hit").nth(1)).to_be_focused()
+    kept = page.locator(".hit").nth(1).get_attribute("data-id")
+    page.evaluate("document.getElementById('further').click()")
+    expect(hits(page)).to_have_count(48)
+    expect(page.locator(f'.hit[data-id="{kept}"]')).to_be_focused()
+
+
+def test_the_focus_stays_on_a_chip_that_is_changed_by_keyboard(open_page):
+    page = open_page(f"{ASK}&text=frog&column.label=bell")
+    for control in (page.locator("#kinds .kind").nth(1), page.locator("#parts .sign")):
+        before = control.get_attribute("aria-pressed")
+        control.focus()
+        page.keyboard.press("Enter")
+        expect(control).not_to_have_attribute("aria-pressed", before)
+        expect(control).to_be_focused()
+    page.get_by_role("button", name="Remove the filter").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#filters .chip")).to_have_count(0)
+    expect(page.locator("#more summary")).to_be_focused()
+
+
+def test_a_search_that_finds_nothing_leaves_the_focus_where_one_can_go_on(open_page):
+    page = open_page("?text=bells&column.label=zebra")
+    page.get_by_role("button", name="Remove the filters").focus()
+    page.keyboard.press("Enter")
+    expect(hits(page).first).to_be_focused()
+
+
+@pytest.mark.parametrize("inside", ["#more summary", "#menu select >> nth=0", "#menu input[type=number] >> nth=0"])
+def test_escape_closes_the_menu_of_filters(open_page, inside):
+    page = open_page(ASK)
+    page.locator("#more summary").click()
+    page.locator(inside).focus()
+    page.keyboard.press("Escape")
+    expect(page.locator("#more")).not_to_have_attribute("open", "")
+    expect(page.locator("#more summary")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#menu")).to_be_visible()
+    page.locator("#about").click()
+    expect(page.locator("#menu")).not_to_be_visible()
