@@ -118,9 +118,28 @@ def test_decisions_about_something_else_are_refused(table, tmp_path):
     (tmp_path / "d.json").write_text("[" * 100_000)
     with pytest.raises(UsageError, match="cannot be read as decisions"):
         read_decisions(tmp_path / "d.json", "x")
-    with pytest.raises(UsageError, match="which the manifest does not have"):
-        after(table, Decision("reject", "gone", "text"))
-    with pytest.raises(UsageError, match="a caption that it or row 'r1' does not have"):
-        after(table, Decision("swap", "r0", "text", 5, "r1", 0))
-    with pytest.raises(UsageError, match="which has none"):
-        after(table, Decision("swap", "r0", "audio", None, "only"))
+
+
+NOWHERE = 10**9
+
+
+@pytest.mark.parametrize(
+    ("decision", "message"),
+    [
+        (Decision("reject", "gone", "text"), "which the manifest does not have"),
+        (Decision("keep", "r0", "text", None, "gone"), "which the manifest does not have"),
+        (Decision("reject", "r0", "text", NOWHERE), "about caption 1000000000 of row 'r0', .* has 2 captions"),
+        (Decision("keep", "r0", "text", NOWHERE), "about caption 1000000000 of row 'r0'"),
+        (Decision("swap", "r0", "text", NOWHERE, "r1", 0), "about caption 1000000000 of row 'r0'"),
+        (Decision("reject", "r0", "text", -1), "about caption -1 of row 'r0'"),
+        (Decision("reject", "r0", "image", 0), "about caption 0 of row 'r0'"),
+        (Decision("swap", "r0", "text", 0, "r1", 2), "about caption 2 of row 'r1'"),
+        (Decision("swap", "r0", "text", None, "r1", NOWHERE), "about caption 1000000000 of row 'r1'"),
+        (Decision("keep", "r0", "text", 0, "r1", NOWHERE), "about caption 1000000000 of row 'r1'"),
+        (Decision("swap", "r0", "audio", None, "only"), "about the audio of row 'only', which has none"),
+        (Decision("reject", "only", "audio"), "about the audio of row 'only', which has none"),
+    ],
+)
+def test_decisions_about_what_is_not_there_are_refused(table, decision, message):
+    with pytest.raises(UsageError, match=message):
+        after(table, decision)

@@ -78,9 +78,9 @@ def decided(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple[list[It
     after, gone, counts = dict(before), dict[str, set[int]](), Counter[str]()
     for one in decisions:
         counts[one.action] += 1
-        for name in (one.row, one.taken_from):
-            if name is not None and name not in before:
-                raise UsageError(f"a decision names row {name!r}, which the manifest does not have")
+        _check_place(before, one.row, one.modality, one.caption)
+        if one.taken_from is not None:
+            _check_place(before, one.taken_from, one.modality, one.taken_caption)
         if one.action == "swap":
             after[one.row] = _swapped(after[one.row], before[one.taken_from or ""], one)
         elif one.action == "reject" and one.caption is not None:
@@ -91,6 +91,21 @@ def decided(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple[list[It
         texts = tuple(text for i, text in enumerate(after[name].texts) if i not in captions)
         after[name] = replace(after[name], texts=texts)
     return list(after.values()), counts
+
+
+def _check_place(items: Mapping[str, Item], row: str, modality: Modality, caption: int | None) -> None:
+    """Refuse a decision about something that the manifest does not have, whatever the action is."""
+    item = items.get(row)
+    if item is None:
+        raise UsageError(f"a decision names row {row!r}, which the manifest does not have")
+    if modality != "text" and modality not in item.files and "video" not in item.files:
+        raise UsageError(f"a decision is about the {modality} of row {row!r}, which has none")
+    if modality == "text" and not item.texts:
+        raise UsageError(f"a decision is about the captions of row {row!r}, which has none")
+    if caption is not None and not (modality == "text" and 0 <= caption < len(item.texts)):
+        raise UsageError(
+            f"a decision is about caption {caption} of row {row!r}, from 0, which has {len(item.texts)} captions"
+        )
 
 
 def write_decided(
@@ -117,8 +132,6 @@ def _swapped(item: Item, other: Item, how: Decision) -> Item:
     if how.caption is None:
         return replace(item, texts=other.texts)
     number = how.taken_caption or 0
-    if not (0 <= how.caption < len(item.texts) and 0 <= number < len(other.texts)):
-        raise UsageError(f"row {item.id!r} should exchange a caption that it or row {other.id!r} does not have")
     return replace(item, texts=(*item.texts[: how.caption], other.texts[number], *item.texts[how.caption + 1 :]))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 from triptych.audit.findings import Judged, Suspect
 from triptych.audit.pairs import Kind
 from triptych.contracts import Modality
+from triptych.csv_files import write_rows
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.files import replacing
@@ -69,9 +69,7 @@ def _shown(row: Row, modality: Modality, caption: int | None) -> str:
 
 def _write(path: Path, columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
     with replacing(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _plain(value) for name, value in line.items()} for line in lines)
+        write_rows(file, columns, ({name: _plain(value) for name, value in line.items()} for line in lines))
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from triptych.csv_files import read_rows, write_rows
 from triptych.errors import UsageError, unknown
 
 if TYPE_CHECKING:
@@ -121,15 +121,13 @@ def apply(rows: Sequence[Mapping[str, str]], swaps: Sequence[Swap], key: str = "
 def write_swaps(path: Path, swaps: Sequence[Swap]) -> None:
     """Save the swaps as CSV: the answer key for everything that looks for wrong pairs."""
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Swap)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(item) for item in swaps)
+        write_rows(file, [field.name for field in fields(Swap)], (asdict(item) for item in swaps))
 
 
 def read_swaps(path: Path) -> list[Swap]:
     """Read back what write_swaps saved."""
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        rows = read_rows(file)
     modalities: dict[str, Modality] = {name: name for name in COLUMNS}
     try:
         return [Swap(row["id"], modalities[row["modality"]], row["taken_from"]) for row in rows]

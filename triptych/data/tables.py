@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triptych.csv_files import restore_cell
 from triptych.data.problems import Problem, shown
 from triptych.errors import ManifestError
 
@@ -82,7 +83,7 @@ def _read_csv(path: Path, text: str) -> Table:
     problems: list[Problem] = []
     for number, cells in numbered:
         if len(cells) == len(columns):
-            rows.append((number, dict(zip(columns, cells, strict=True))))
+            rows.append((number, dict(zip(columns, map(restore_cell, cells), strict=True))))
         else:
             message = f"has {len(cells)} cells, the header has {len(columns)}; put a cell with commas in double quotes"
             problems.append(Problem("error", "ragged row", number, None, message))

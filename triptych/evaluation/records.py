@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triptych.contracts import Modality
+from triptych.csv_files import csv_text
 from triptych.evaluation.evaluate import Evaluation
 from triptych.evaluation.retrieval import Retrieval
 from triptych.files import replacing, write_text
@@ -83,16 +82,8 @@ def write(evaluation: Evaluation, folder: Path, about: dict[str, Any]) -> list[P
     }
     paths = [folder / name for name in (JSON_FILE, CSV_FILE, PARQUET_FILE)]
     write_text(paths[0], json.dumps(whole, indent=2, ensure_ascii=False) + "\n")
-    write_text(paths[1], csv_text(table(directions)))
+    rows = table(directions)
+    write_text(paths[1], csv_text(list(dict.fromkeys(name for row in rows for name in row)), rows))
     with replacing(paths[2]) as temporary:
         pq.write_table(queries(evaluation), temporary)
     return paths
-
-
-def csv_text(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV; the columns are those of all rows, in the order they first occur."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()

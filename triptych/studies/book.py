@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triptych.csv_files import csv_text
 from triptych.errors import UsageError
 from triptych.files import replacing, write_text
 from triptych.progress import Bar
@@ -110,11 +109,8 @@ def write_page(folder: Path, name: str, question: str, how: str, command: str, f
         parts += ["## Why\n\n" + "\n".join(f"- {sentence}" for sentence in found.arguments)]
     write_text(page, "\n\n".join(parts) + "\n" + kept)
     for number, records in enumerate(found.tables.values()):
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(records[0]), lineterminator="\n", restval="")
-        writer.writeheader()
-        writer.writerows(records)
-        write_text(folder / f"{name}{f'-{number + 1}' if number else ''}.csv", text.getvalue())
+        text = csv_text(list(records[0]), records)
+        write_text(folder / f"{name}{f'-{number + 1}' if number else ''}.csv", text)
     return page
 
 

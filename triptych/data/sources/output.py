@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -12,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from triptych.csv_files import write_rows
 from triptych.data import manifest
 from triptych.data.sources.draft import Draft, Item, part_groups
 from triptych.data.tables import SUFFIXES
@@ -211,13 +211,16 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _write_csv(file: Path, path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
     with file.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            text = _text_cell(row.get("text", ()))
-            if len(text) > LONGEST_CELL:
-                raise ManifestError(f"{path}: the captions of row {row['id']!r} are too long for CSV; write a .jsonl")
-            writer.writerow({**row, "text": text} if "text" in columns else row)
+        write_rows(stream, columns, (_csv_row(path, row, columns) for row in rows))
+
+
+def _csv_row(path: Path, row: Mapping[str, Any], columns: Sequence[str]) -> Mapping[str, Any]:
+    if "text" not in columns:
+        return row
+    text = _text_cell(row.get("text", ()))
+    if len(text) >= LONGEST_CELL:  # with room for an apostrophe
+        raise ManifestError(f"{path}: the captions of row {row['id']!r} are too long for CSV; write a .jsonl")
+    return {**row, "text": text}
 
 
 def _text_cell(texts: Sequence[str]) -> str:

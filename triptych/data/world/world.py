@@ -6,7 +6,6 @@ phrases how captions say it.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
+from triptych.csv_files import write_rows
 from triptych.data import noise
 from triptych.data.world import films
 from triptych.data.world.pictures import draw
@@ -197,9 +197,7 @@ def _fill(world: World, folder: Path, progress: Callable[[int, int], None] | Non
                 progress(len(rows), world.scenes)
     rows = _damage(world, rows, folder)
     with (folder / MANIFEST).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_rows(file, list(rows[0]), rows)
     (folder / SETTINGS).write_text(json.dumps(_describe_settings(world), indent=2) + "\n", encoding="utf-8")
 
 
