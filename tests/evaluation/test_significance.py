@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from triptych.errors import InputError
 from triptych.evaluation.significance import (
@@ -146,3 +147,28 @@ def test_wrong_arguments_are_named():
         differences_over_runs([np.zeros(3)] * 2, [np.zeros(3)], np.zeros(3))
     with pytest.raises(InputError, match="0 and 1 runs"):
         over_runs([np.zeros(3)], np.zeros(3))
+
+
+@pytest.mark.parametrize("clusters", [6, 8, 12, 20])
+def test_intervals_of_few_clusters_are_as_wide_as_students(clusters):
+    """Plain percentiles are too narrow for few clusters: by a quarter for 8 of them."""
+    values = stats.norm.ppf((np.arange(clusters) + 0.5) / clusters)
+    student = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    found = intervals(values, np.arange(clusters), draws=20_000)[0]
+    assert (found.low, found.high) == pytest.approx((student.low, student.high), rel=0.05)
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_runs_without_a_difference_between_seeds_give_students_interval(level):
+    values = np.random.default_rng(0).normal(size=7)
+    student = stats.ttest_1samp(values, 0).confidence_interval(level)
+    found = over_runs([values, values], np.arange(7), level)[0]
+    assert (found.low, found.high) == pytest.approx((student.low, student.high), rel=1e-9)
+
+
+def test_runs_without_a_difference_between_items_give_welchs_interval():
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=3), rng.normal(scale=2, size=5)
+    welch = stats.ttest_ind(b, a, equal_var=False).confidence_interval(0.95)
+    found = differences_over_runs([np.full(4, x) for x in a], [np.full(4, x) for x in b], np.arange(4))[0]
+    assert (found.low, found.high) == pytest.approx((welch.low, welch.high), rel=1e-9)

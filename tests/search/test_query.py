@@ -122,6 +122,18 @@ def test_copies_are_folded_into_the_first_and_can_be_listed(collection, files):
     assert len(collection.search(Source("image", picture), ["image"], k=10, fold=False)) == 6
 
 
+def test_folded_copies_leave_as_many_hits_as_are_asked_for(collection, files):
+    """More items are fetched than are listed: copies of the best one do not use up the places of the others."""
+    pictures = sorted((files / "images").iterdir())
+    for name in ("copy.png", "copy-2.png"):
+        shutil.copy(pictures[0], files / "images" / name)
+    collection.index(items_in(files, collection.space), files, show=False)
+    hits = collection.search(Source("image", pictures[0]), ["image"], k=2)
+    assert [len(hit.copies) for hit in hits] == [2, 0]
+    unfolded = collection.search(Source("image", pictures[0]), ["image"], k=4, fold=False)
+    assert hits[1].id == unfolded[3].id
+
+
 @pytest.mark.parametrize("weight", [0, float("nan"), float("inf")])
 def test_weights_that_are_none_are_refused(weight):
     with pytest.raises(UsageError, match="weight"):
