@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.func import jvp, vmap
 
 from triptych.contracts import MODALITIES, Features, Modality, Place, Source
 from triptych.data.loader import collate
-from triptych.media import text
+from triptych.media import audio, text
 from triptych.similarities.mahalanobis import Mahalanobis
 from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
@@ -30,7 +31,11 @@ HOW = {
 
 @dataclass(frozen=True)
 class Side:
-    """One side of an explanation: where its parts lie; words are put together from their pieces."""
+    """One side of an explanation: where its parts lie; words are put together from their pieces.
+
+    Parts that lie nowhere (the start and end marks of a text, its padding, the class token of a picture) are put
+    together as well. They come last, as one part with an empty place: their share belongs to the item as a whole.
+    """
 
     modality: Modality
     text: str | None  # what the places of a text count characters of
@@ -67,8 +72,8 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
     asked, answer = (_features(space, source, found[source]) for source in (query, hit))
     sides = [_side(space, source, found[source].shape[1]) for source in (query, hit)]
     for axis, side in enumerate(sides):
-        groups = _words(side)
-        if groups:
+        groups = _groups(side)
+        if groups != [[number] for number in range(len(side.places))]:
             places = [_around([side.places[i] for i in group]) for group in groups]
             sides[axis] = replace(side, places=places)
             contributions = _joined(contributions, groups, axis, total=True)
@@ -176,26 +181,30 @@ def word_region_shares(similarity: WordRegion, a: Features, b: Features) -> Tens
 
 
 def _side(space: Space, source: Source, count: int) -> Side:
-    places = space.encoder(source.modality).places(source, count)
+    encoder = space.encoder(source.modality)
+    places = encoder.places(source, count)
     words = text.words(source) if source.modality == "text" else None
     span = None
     if source.modality == "audio":
-        timed = [place for place in places if place]
+        ends = [place[1] for place in places if place]
         start = source.start or 0.0
-        heard = max((place[1] for place in timed), default=start)
+        heard = max(ends) if ends else min(start + encoder.seconds, audio.duration(Path(source.content)))
         span = (start, min(heard, source.end) if source.end is not None else heard)
     return Side(source.modality, words, span, places)
 
 
-def _words(side: Side) -> list[list[int]]:
-    """Which pieces of a text make one word: those between two spaces; marks that lie nowhere stay alone."""
-    if side.text is None:
-        return []
-    groups: dict[tuple[str, int], list[int]] = {}
+def _groups(side: Side) -> list[list[int]]:
+    """Which parts are shown as one: the pieces of a word (up to the next space); last, all parts that lie nowhere."""
+    groups: dict[int, list[int]] = {}
+    nowhere: list[int] = []
     for number, place in enumerate(side.places):
-        key = ("word", side.text.count(" ", 0, int(place[0]))) if place else ("mark", number)
-        groups.setdefault(key, []).append(number)
-    return list(groups.values())
+        if not place:
+            nowhere.append(number)
+        elif side.text is None:
+            groups[number] = [number]
+        else:
+            groups.setdefault(side.text.count(" ", 0, int(place[0])), []).append(number)
+    return [*groups.values(), *([nowhere] if nowhere else [])]
 
 
 def _around(places: Sequence[Place]) -> Place:

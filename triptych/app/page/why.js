@@ -44,7 +44,7 @@ function show(found, parts) {
   frame(
     `Why ${label}?`, ...blocks.map((one) => one.element), several,
     make("div", { class: "legend" }, "speaks against", make("span", { class: "ramp" }), "speaks for it", make("span", {}, "· point at a word, a region or a moment to see what it goes with")),
-    make("p", { class: "note" }, first.how),
+    make("p", { class: "note" }, first.how), ...wholeNotes(found),
   );
   blocks.forEach((one) => one.start());
 }
@@ -83,8 +83,7 @@ function block(found, number, asked) {
 }
 
 function side(told, what, point, title) {
-  const make_ = { text: words, image: picture, audio: sound }[told.modality];
-  const strip = make_(told, what, point);
+  const strip = { text: words, image: picture, audio: sound }[told.modality](told, what, point);
   const element = make("div", { class: "strip", role: "group", "aria-label": title }, make("h3", {}, title), strip.element);
   return { ...strip, element, heat: [] };
 }
@@ -96,25 +95,65 @@ function shade(value, most, strongest = 0.62) {
 
 const largest = (values) => Math.max(1e-9, ...values.map(Math.abs));
 
-function words(told, _, point) {
-  const buttons = told.places.map((place, number) => {
-    const text = place.length ? told.text.slice(place[0], place[1]) : "·";
-    return make("button", {
-      type: "button", class: "word", "aria-pressed": "false", onpointerenter: () => point(number), onpointerleave: () => point(null),
-      onfocus: () => point(number), onblur: () => point(null),
-    }, text, make("small", {}, told.contributions[number].toFixed(3)));
-  });
+// A part as a button with its number: what it goes with lights up while it is pointed at or has the focus.
+function chip(told, number, label, point, settings = {}) {
+  const button = make("button", {
+    type: "button", class: "word", "aria-pressed": "false", onpointerenter: () => point(number), onpointerleave: () => point(null),
+    onfocus: () => point(number), onblur: () => point(null), ...settings,
+  }, label, make("small", {}, told.contributions[number].toFixed(3)));
   return {
-    element: make("div", { class: "word-strip", role: "group" }, ...buttons),
+    button,
+    paint: (value, most) => {
+      button.style.background = shade(value, most, 0.4); // words must stay readable on it
+      button.lastChild.textContent = value.toFixed(3);
+    },
+    mark: (place) => button.setAttribute("aria-pressed", String(place === number)),
+  };
+}
+
+// What lies nowhere in particular comes last, if there is any: marks that a network adds to a text, a class token.
+const WHOLE = {
+  text: "The whole text: what stands for no single word, such as the marks that the network adds at the start and the end. They take up what the sentence says as a whole; their share cannot be divided among the words.",
+  image: "The whole picture: what stands for no single region. The network takes up the picture as a whole there; its share cannot be divided among the regions.",
+  audio: "The whole sound: what stands for no single moment. The network takes up the sound as a whole there; its share cannot be divided among the moments.",
+};
+
+function wholeNotes(found) {
+  const sides = found.flatMap((one) => one.parts.flatMap((told) => [told.query, told.hit]));
+  const kinds = new Set(sides.filter((one) => one.places.some((place) => !place.length)).map((one) => one.modality));
+  return [...kinds].map((kind) => make("p", { class: "note" }, WHOLE[kind]));
+}
+
+function whole(told, point) {
+  const number = told.places.findIndex((place) => !place.length);
+  if (number < 0) return null;
+  return { number, ...chip(told, number, `the whole ${ONE[told.modality]}`, point, { class: "word whole", title: WHOLE[told.modality] }) };
+}
+
+// A strip of parts that have a place, and below it the part that has none.
+function withWhole(strip, told, point) {
+  const rest = whole(told, point);
+  if (!rest) return strip;
+  return {
+    element: make("div", {}, strip.element, make("div", { class: "word-strip" }, rest.button)),
+    paint: (values) => { strip.paint(values); const shown = values ?? told.contributions; rest.paint(shown[rest.number], largest(shown)); },
+    mark: (place) => { strip.mark(place); rest.mark(place); },
+  };
+}
+
+const placed = (told, values) => values.filter((_, number) => told.places[number].length);
+
+function words(told, _, point) {
+  const chips = told.places.flatMap((place, number) => (place.length ? [chip(told, number, told.text.slice(place[0], place[1]), point)] : []));
+  const rest = whole(told, point);
+  if (rest) chips.push(rest);
+  return {
+    element: make("div", { class: "word-strip", role: "group" }, ...chips.map((one) => one.button)),
     paint: (values) => {
       const shown = values ?? told.contributions;
-      const most = largest(shown);
-      buttons.forEach((button, number) => {
-        button.style.background = shade(shown[number], most, 0.4); // words must stay readable on it
-        button.lastChild.textContent = shown[number].toFixed(3);
-      });
+      chips.forEach((one, number) => one.paint(shown[number], largest(shown)));
     },
-    mark: (place) => buttons.forEach((button, number) => button.setAttribute("aria-pressed", String(number === place))),
+    mark: (place) => chips.forEach((one) => one.mark(place)),
   };
 }
 
@@ -142,7 +181,7 @@ function picture(told, what, point) {
     canvas.width = width;
     canvas.height = height;
     const pen = canvas.getContext("2d");
-    const most = largest(shown);
+    const most = largest(placed(told, shown));
     const boxes = told.places.map((place, number) => [place, number]).filter(([place]) => place.length === 4);
     const wide = boxes.length ? (boxes[0][0][2] - boxes[0][0][0]) * width : 0;
     pen.filter = `blur(${Math.min(14, wide / 3)}px)`;
@@ -167,11 +206,11 @@ function picture(told, what, point) {
   };
   canvas.addEventListener("pointermove", at);
   canvas.addEventListener("pointerleave", () => point(null));
-  return {
+  return withWhole({
     element: make("div", { class: "heat-picture" }, image, canvas),
     paint: (values) => { shown = values ?? told.contributions; marked = null; draw(); },
     mark: (place) => { marked = place; draw(); },
-  };
+  }, told, point);
 }
 
 function sound(told, what, point) {
@@ -186,7 +225,7 @@ function sound(told, what, point) {
     canvas.width = box.clientWidth;
     canvas.height = box.clientHeight;
     const pen = canvas.getContext("2d");
-    const most = largest(shown);
+    const most = largest(placed(told, shown));
     const lane = 44;
     told.places.forEach((place, number) => {
       if (place.length !== 2) return;
@@ -210,9 +249,9 @@ function sound(told, what, point) {
     point(found < 0 ? null : found);
   });
   canvas.addEventListener("pointerleave", () => point(null));
-  return {
+  return withWhole({
     element: box,
     paint: (values) => { shown = values ?? told.contributions; marked = null; draw(); },
     mark: (place) => { marked = place; draw(); },
-  };
+  }, told, point);
 }

@@ -182,7 +182,7 @@ class Side(BaseModel):
     span: tuple[float, float] | None = Field(description="seconds of the file that a sound's places lie in")
     places: list[list[float]] = Field(
         description="picture: left, top, right, bottom as shares; sound: start, end in seconds; text: first character "
-        "and the one after the last; empty: nowhere in particular"
+        "and the one after the last; empty, and last: of the item as a whole, such as marks a network adds to a text"
     )
     contributions: list[float]
 
