@@ -142,6 +142,8 @@ def test_summary_counts_and_groups(folder: Path) -> None:
         "modalities": {"audio": 3, "image": 3, "video": 1, "text": 4},
         "pairs": {"audio-image": 3, "audio-text": 3, "image-text": 3},
         "captions": 4,
+        "different_captions": 4,
+        "files": 5,
         "groups": 3,
         "splits": {"train": 2, "test": 1},
         "labels": {"dog": 1},

@@ -299,3 +299,31 @@ def test_a_group_in_two_splits(folder: Path) -> None:
         problem.message
         == "group g is in split test here and in train in row 2: answers leak from one split to the other"
     )
+
+
+# --- captions that say too little
+
+
+@pytest.mark.parametrize(
+    ("captions", "kind", "words"),
+    [
+        (["untitled folder"] * 30 + ["a dog"] * 9 + ["rain"], "few captions", "40 rows have only 3 different captions"),
+        (["photo"] * 25 + [f"thing {n}" for n in range(60)], "shared caption", "'photo' alone stands in 25 rows of 85"),
+        ([["photo", f"thing {n}"] for n in range(30)], "shared caption", "'photo' alone stands in 30 rows of 30"),
+        (["photo"] * 25 + [f"thing {n}" for n in range(400)], None, ""),  # 6 % of the rows
+        (["a dog"] * 10 + ["a cat"] * 9, None, ""),  # so few rows may well be about two things
+        ([["this is a dog", f"title {n}"] for n in range(3)] * 5, None, ""),
+    ],
+)
+def test_captions_that_many_rows_share_are_a_warning(folder, captions, kind, words):
+    rows = [{"audio": "a.wav", "text": text, "group": "g"} for text in captions]
+    found = read(save(folder / "m.jsonl", rows))
+    assert [(problem.severity, problem.kind) for problem in found.problems] == ([("warning", kind)] if kind else [])
+    assert all(words in problem.message for problem in found.problems)
+    assert len(found.rows) == found.counts.rows == len(captions)
+
+
+def test_different_captions_and_files_are_counted(folder):
+    rows = [{"audio": "a.wav", "text": text, "group": "g"} for text in ("x", "x", "y")]
+    counts = read(save(folder / "m.jsonl", rows)).counts
+    assert (counts.captions, counts.different_captions, counts.files) == (3, 2, 1)

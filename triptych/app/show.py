@@ -227,7 +227,10 @@ def diagnosis(summary: Mapping[str, Any]) -> None:
     counts = summary["counts"]
     total = counts["rows"] + counts["unusable"]
     rows = f"{total} rows" if not counts["unusable"] else f"{counts['rows']} of {total} rows can be used"
-    out.print(f"{summary['path']}: {rows}, {counts['captions']} captions")
+    different = counts["different_captions"]
+    captions = f"{counts['captions']} captions"
+    captions += f" ({different} different)" if different < counts["captions"] else ""
+    out.print(f"{summary['path']}: {rows}, {captions}, {counts['files']} files")
     for title in ("modalities", "pairs", "splits", "labels"):
         found = [f"{name} {number}" for name, number in counts[title].items() if number]
         shown = found if len(found) <= MANY else [*found[:MANY], f"… {len(found) - MANY} more"]
@@ -240,4 +243,7 @@ def diagnosis(summary: Mapping[str, Any]) -> None:
         if group["more"]:
             out.print(f"  … and {group['more']} more")
     if not summary["problems"]:
-        out.print("nothing is wrong with it", style="green")
+        is_whole = summary["decoded"] or not counts["files"]
+        out.print(f"nothing is wrong with {'it' if is_whole else 'the table'}", style="green")
+    if counts["files"] and not summary["decoded"]:
+        out.print("the files were not decoded: add --decode to find those that cannot be", style="yellow")

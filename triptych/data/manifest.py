@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # contracts loads torch, which reading a table should not wai
     from triptych.contracts import Modality
 
 FOLDER_NAMES = tuple(f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in SUFFIXES)
+MANY_ROWS = 20  # with one caption, for a warning …
+MANY_SHARE = 0.1  # … which are also this share of all rows that have captions
+FEW_CAPTIONS = 0.2  # different sets of captions for each row, for a warning
 CLOTHO_SPLITS = {"development": "train", "validation": "valid", "evaluation": "test"}
 
 
@@ -72,6 +75,8 @@ class Counts:
     modalities: dict[str, int]  # rows that have it; "video" counts the films, which are in "audio" and "image" too
     pairs: dict[str, int]  # rows that have both, such as "audio-text"
     captions: int
+    different_captions: int
+    files: int  # different ones
     groups: int
     splits: dict[str, int]
     labels: dict[str, int]
@@ -119,10 +124,18 @@ class Manifest:
             modalities=dict(modalities),
             pairs=dict(pairs),
             captions=sum(len(row.texts) for row in self.rows),
+            different_captions=len({text for row in self.rows for text in row.texts}),
+            files=len({path for row in self.rows for path in files_of(row).values()}),
             groups=len({row.group for row in self.rows}),
             splits=dict(Counter(row.split for row in self.rows if row.split is not None)),
             labels=dict(Counter(row.label for row in self.rows if row.label is not None)),
         )
+
+
+def files_of(row: Row) -> dict[str, Path]:
+    """The files of a row by their columns."""
+    columns = {"audio": row.audio, "image": row.image, "video": row.video}
+    return {column: path for column, path in columns.items() if path is not None}
 
 
 def read(path: str | Path, allow_outside: bool = False) -> Manifest:
@@ -163,6 +176,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
             )
     rows, repeated = _distinct_ids(rows)
     problems += [*reader.problems, *repeated, *_same_files(rows), *_split_groups(rows), *_lonely(rows)]
+    problems += _shared_captions(rows)
     problems.sort(key=lambda problem: problem.row or 0)
     return Manifest(file, tuple(rows), tuple(problems))
 
@@ -249,9 +263,7 @@ def _same_files(rows: list[Row]) -> list[Problem]:
     first: dict[tuple[Path, float | None, float | None], Row] = {}
     problems: list[Problem] = []
     for row in rows:
-        for column, path in (("audio", row.audio), ("image", row.image), ("video", row.video)):
-            if path is None:
-                continue
+        for column, path in files_of(row).items():
             earlier = first.setdefault((path, row.start, row.end), row)
             if earlier.group != row.group:
                 message = f"the same file as in row {earlier.number}: {shown(path.name)}; give both rows one group"
@@ -281,3 +293,24 @@ def _lonely(rows: list[Row]) -> list[Problem]:
         for row in rows
         if len(row.modalities) == 1
     ]
+
+
+def _shared_captions(rows: list[Row]) -> list[Problem]:
+    """Captions that many rows share say too little: whoever learns from them cannot tell these rows apart."""
+    worded = [row for row in rows if row.texts]
+    if len(worded) < MANY_ROWS:
+        return []
+    rows_of = Counter(text for row in worded for text in set(row.texts))
+    text, most = rows_of.most_common(1)[0]
+    different = len({frozenset(row.texts) for row in worded})
+    example = f"{shown(text, 60)!r} alone stands in {most:,} rows"
+    problems: list[Problem] = []
+    if different < FEW_CAPTIONS * len(worded):
+        message = (
+            f"{len(worded):,} rows have only {different:,} different captions ({example}): words cannot tell them apart"
+        )
+        problems.append(Problem("warning", "few captions", None, None, message))
+    elif most >= max(MANY_ROWS, MANY_SHARE * len(worded)):
+        message = f"{example} of {len(worded):,}: it cannot tell them apart"
+        problems.append(Problem("warning", "shared caption", None, None, message))
+    return problems
