@@ -208,8 +208,10 @@ def _groups(side: Side) -> list[list[int]]:
 
 
 def _around(places: Sequence[Place]) -> Place:
-    real = [place for place in places if place]
-    return (min(p[0] for p in real), max(p[1] for p in real)) if real else ()
+    """The place of a group: that of its only part, from the first to the last piece of a word, or nowhere."""
+    if len(places) == 1 or not places[0]:
+        return places[0]
+    return (min(place[0] for place in places), max(place[1] for place in places))
 
 
 def _joined(values: Tensor, groups: Sequence[Sequence[int]], axis: int, total: bool) -> Tensor:

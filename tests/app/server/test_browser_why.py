@@ -21,6 +21,10 @@ from triptych.search.items import items_in
 from triptych.space import Space
 
 pytestmark = needs_chromium
+LIT = """() => {
+    const heat = document.querySelector(".heat-picture canvas");
+    return heat.width > 100 && heat.getContext("2d").getImageData(0, 0, heat.width, heat.height).data.some(Boolean);
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +63,7 @@ def test_what_belongs_to_no_word_is_named_and_adds_up(open_page, want, whole):
     assert [text.split("\n")[0] for text in hit.locator(".word").all_inner_texts()] == [whole]
     expect(page.locator("#why .note", has_text="The whole text: what stands for no single word")).to_be_visible()
     if want == "image":  # of a sound that is heard at once, the whole is all there is
+        page.wait_for_function(LIT)
         hit.locator(".word").focus()
         page.wait_for_function(
             "shares => [...document.querySelectorAll('#why .word small')].some((w, i) => w.textContent !== shares[i])",
