@@ -133,6 +133,7 @@ class Hit:
     parts: tuple[float, ...] = ()  # the similarity to each part of the query, in the query's order
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the manifest says of it
     duration: float | None = None  # seconds
+    excerpt: str | None = None  # how a text file began when it was indexed
     copies: tuple[str, ...] = ()  # ids of items that are nearly the same and are therefore not listed
 
 

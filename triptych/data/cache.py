@@ -16,7 +16,7 @@ import shutil
 import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -42,6 +42,19 @@ class Record:
     offset: int
     parts: int
     check: int  # CRC of mean and maximum
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """The state of a file (`file_state`) when its content was last read, and the SHA-256 of that content."""
+
+    state: str
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return int(self.state.split()[0])
 
 
 class Cache:
@@ -75,6 +88,16 @@ class Cache:
                         files.commit()  # other processes wait while a change is open
                 files.commit()
         return [_key(source, hashes) for source in sources]
+
+    def recorded(self, path: Path) -> FileRecord | None:
+        """What is on record of a file since its content was last read; None where nothing is. Never writes."""
+        database = self.folder / "files.sqlite"
+        try:
+            with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)) as files:
+                row = files.execute("select state, hash from files where path = ?", (_place(path),)).fetchone()
+        except sqlite3.Error:  # no cache yet, or one that cannot be read: the content can be read again
+            return None
+        return FileRecord(*row) if row else None
 
     def sizes(self) -> list[tuple[str, int, int]]:
         """Every shelf: what it is, how many things it holds, how many bytes."""
@@ -228,26 +251,40 @@ def _database(path: Path, table: str) -> Iterator[sqlite3.Connection]:
         connection.close()
 
 
+def file_state(status: os.stat_result) -> str:
+    """Size, times of change and inode of a file: while they stay, it is the same file with the same content."""
+    return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+def content_key(source: Source, digest: str) -> bytes:
+    """What names the content of a source whose file has this SHA-256, or whose text is `digest`."""
+    whole = json.dumps([source.modality, digest, source.start, source.end])
+    return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
 def _content(files: sqlite3.Connection, path: Path) -> str | MediaError:
     """The hash of a file's content; read anew only when the file system says that it may have changed."""
     try:
-        found = path.stat()
-        state = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}"
-        place = str(path.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        place, state = _place(path), file_state(path.stat())
         known = files.execute("select hash from files where path = ? and state = ?", (place, state)).fetchone()
         if known:
             return known[0]
         with path.open("rb") as file:
+            state = file_state(os.fstat(file.fileno()))  # of the file that is read, not of what has the name by now
             digest = hashlib.file_digest(file, "sha256").hexdigest()
+            is_same = file_state(os.fstat(file.fileno())) == state
     except OSError as error:
         return MediaError(f"{path}: cannot be read ({error.strerror})")
-    files.execute("insert or replace into files values (?, ?, ?)", (place, state, digest))
+    if is_same:  # else it was being written to: which content belongs to which state is not known
+        files.execute("insert or replace into files values (?, ?, ?)", (place, state, digest))
     return digest
+
+
+def _place(path: Path) -> str:
+    """A path as the index of files has it."""
+    return str(path.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _key(source: Source, hashes: dict[Path, str | MediaError]) -> bytes | MediaError:
     content = hashes[source.content] if isinstance(source.content, Path) else f"text {source.content}"
-    if isinstance(content, MediaError):
-        return content
-    whole = json.dumps([source.modality, content, source.start, source.end])
-    return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).digest()[:16]
+    return content if isinstance(content, MediaError) else content_key(source, content)

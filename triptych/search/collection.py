@@ -330,6 +330,7 @@ def _hit(entry: Entry, ranked: Ranked, i: int) -> Hit:
         parts=tuple(map(float, ranked.parts[i])),
         columns=item.columns,
         duration=item.duration,
+        excerpt=entry.excerpt,
     )
 
 

@@ -44,6 +44,7 @@ class Entry:
     content: str
     date: float | None = None  # of the file's last change, seconds since 1970
     number: int = -1
+    excerpt: str | None = None  # the beginning of a text file, as it was when it was embedded
 
     @property
     def id(self) -> str:
@@ -77,7 +78,7 @@ def described(entries: Sequence[Entry]) -> dict[str, pa.Array]:
         "id": pa.array([entry.id for entry in entries], words),
         "modality": pa.array([s.modality for s in sources], words),
         "file": pa.array([str(s.content) if isinstance(s.content, Path) else None for s in sources], words),
-        "text": pa.array([s.content if isinstance(s.content, str) else None for s in sources], words),
+        "text": pa.array([_text(entry) for entry in entries], words),
         "start": pa.array([s.start for s in sources], number),
         "end": pa.array([s.end for s in sources], number),
         "captions": pa.array([list(e.item.captions) for e in entries], pa.list_(words)),
@@ -119,7 +120,8 @@ def entry_of(row: Mapping[str, Any]) -> Entry:
     said = json.loads(row["claims"]) if row["claims"] else [(captions, pairs)]
     claims = [Claim(origin, *map(tuple, one)) for origin, one in zip(row["origins"], said, strict=True)]
     item = Item(source, captions, _columns(pairs), row["duration"])
-    return Entry(item, tuple(claims), row["content"], row["date"], row["number"])
+    excerpt = None if row["file"] is None else row["text"]
+    return Entry(item, tuple(claims), row["content"], row["date"], row["number"], excerpt)
 
 
 def unpacked(rows: Sequence[Mapping[str, Any]], width: int) -> Features:
@@ -146,6 +148,12 @@ def tells_embedding(similarity: Similarity, width: int) -> bool:
             return False
         first = similarity.query(some)
         return again.shape == first.shape and torch.allclose(again, first, atol=1e-5)
+
+
+def _text(entry: Entry) -> str | None:
+    """What the store keeps to be shown of a text: all of it, or the beginning of a file."""
+    content = entry.item.source.content
+    return content if isinstance(content, str) else entry.excerpt
 
 
 def _written(claims: Sequence[Claim]) -> str | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from triptych.contracts import Features, Modality, Source
 from triptych.data.cache import Cache, Shelf
 from triptych.errors import MediaError
+from triptych.media import text
 from triptych.progress import Bar, progress
 from triptych.search.entry import Claim, Entry, described, entry_of, packed
 from triptych.search.items import Item
@@ -25,6 +26,8 @@ from triptych.space import Space, alone, joined
 CHUNK = 256  # items that go through an encoder together
 SAVE_SECONDS = 2.0  # how much work a kill can cost, beside the chunk in hand
 UNREADABLE = "unreadable"
+EXCERPT = 2000  # characters of a text file that are kept to be shown
+CARRIED = (*SCORING, "text")  # of an item whose content has stayed
 
 
 @dataclass(frozen=True)
@@ -132,7 +135,10 @@ class Ingest:
                 after = [rest[i] for i in embedded.read]
                 self._remember(after, embedded.features)
                 found.append(embedded.features)
-            read = [replace(entry, number=self._number + i) for i, entry in enumerate([*before, *after])]
+            read = [
+                replace(entry, number=self._number + i, excerpt=_excerpt(entry.item.source))
+                for i, entry in enumerate([*before, *after])
+            ]
             self._number += len(read)
             if read:
                 self._waiting.append(packed(read, joined(found, self.space.recipe.space.width), similarity))
@@ -165,10 +171,10 @@ class Ingest:
             for first in range(0, len(entries), MANY):
                 some = entries[first : first + MANY]
                 numbers = [self._known[entry.id]["number"] for entry in some]
-                kept = self.store.numbered(SCORING, numbers)
+                kept = self.store.numbered(CARRIED, numbers)
                 rows = [replace(entry, number=number) for entry, number in zip(some, numbers, strict=True)]
-                whole = {name: [kept[number][name] for number in numbers] for name in SCORING}
-                kinds = {name: self.store.schema.field(name).type for name in SCORING}
+                whole = {name: [kept[number][name] for number in numbers] for name in CARRIED}
+                kinds = {name: self.store.schema.field(name).type for name in CARRIED}
                 scoring = {name: pa.array(values, kinds[name]) for name, values in whole.items()}
                 self.store.add(pa.table(described(rows) | scoring), known=True)
 
@@ -183,6 +189,16 @@ class Ingest:
             yield
         finally:
             self.seconds[what] += time.perf_counter() - started
+
+
+def _excerpt(source: Source) -> str | None:
+    """How a text file begins; None of anything else, or where it cannot be read any more."""
+    if source.modality != "text" or isinstance(source.content, str):
+        return None
+    try:
+        return text.read(source.content)[:EXCERPT]
+    except MediaError:
+        return None
 
 
 def _date(content: str | Path) -> float | None:

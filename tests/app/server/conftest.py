@@ -1,7 +1,10 @@
 """One small collection for all tests of the server, and servers that really listen."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -34,6 +37,22 @@ def listening(app):
         finally:
             server.should_exit = True
             thread.join(10)
+
+
+@contextmanager
+def serving(folder: Path, log: Path):
+    """The address of `triptych serve` as a process of its own while the block lasts; its stderr goes to `log`."""
+    command = [sys.executable, "-m", "triptych", "serve", str(folder), "--port", "0"]
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+    ):
+        try:
+            line = process.stdout.readline()
+            yield re.search(r"http://[\d.]+:\d+", line).group()
+        finally:
+            process.terminate()
+            process.wait(30)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,14 +9,12 @@ from typing import Any
 
 from triptych.app.server.shapes import HitAnswer, ItemAnswer, Kind, Overview
 from triptych.contracts import MODALITIES, Hit, Modality
-from triptych.errors import MediaError
-from triptych.media import VIDEO_ENDINGS, text
+from triptych.media import VIDEO_ENDINGS
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry
 from triptych.search.query import quoted
 from triptych.search.store import Version
 
-LONGEST = 2000  # characters of a text file that are shown
 SAMPLE = 2000  # items of each modality that are looked at for columns, folders and examples
 FEW = 60  # values of a column that can be chosen from a list
 EXAMPLES = 4
@@ -32,7 +30,7 @@ def item_answer(entry: Entry) -> ItemAnswer:
         end=source.end,
         duration=item.duration,
         columns={name: list(values) for name, values in item.columns.items()},
-        **_place(source.modality, source.content, _roots(entry.origins)),
+        **_place(source.modality, source.content, entry.excerpt, _roots(entry.origins)),
     )
 
 
@@ -50,7 +48,7 @@ def hit_answers(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitAnswer]:
             relevance=hit.relevance,
             parts=list(hit.parts),
             copies=list(hit.copies),
-            **_place(hit.modality, Path(hit.item) if _is_file(hit, roots) else hit.item, roots),
+            **_place(hit.modality, Path(hit.item) if _is_file(hit, roots) else hit.item, hit.excerpt, roots),
         )
         for hit in hits
     ]
@@ -58,14 +56,17 @@ def hit_answers(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitAnswer]:
 
 def _is_file(hit: Hit, roots: Sequence[Path]) -> bool:
     """Whether a hit is a file; a text may be either, and a file lies below something that was indexed."""
-    return hit.modality != "text" or (hit.item.startswith("/") and any(Path(hit.item).is_relative_to(r) for r in roots))
+    if hit.modality != "text" or hit.excerpt is not None:
+        return True
+    return hit.item.startswith("/") and any(Path(hit.item).is_relative_to(root) for root in roots)
 
 
-def _place(modality: Modality, content: str | Path, roots: Sequence[Path]) -> dict[str, Any]:
+def _place(modality: Modality, content: str | Path, excerpt: str | None, roots: Sequence[Path]) -> dict[str, Any]:
     path = content if isinstance(content, Path) else None
     words = None
     if modality == "text":
-        words = str(content) if path is None else _words(path)
+        # Of a file what was kept at indexing: the path may lead anywhere by now.
+        words = str(content) if path is None else excerpt or path.name
     return {
         "modality": modality,
         "kind": kind_of(modality, path),
@@ -81,13 +82,6 @@ def kind_of(modality: Modality, path: Path | None) -> Kind:
         return "film"
     kinds: dict[Modality, Kind] = {"image": "picture", "audio": "sound", "text": "text"}
     return kinds[modality]
-
-
-def _words(path: Path) -> str:
-    try:
-        return text.read(path)[:LONGEST]
-    except MediaError:
-        return path.name
 
 
 def _folder(path: Path, roots: Sequence[Path]) -> str:

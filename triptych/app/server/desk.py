@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeVar
 
@@ -17,10 +19,11 @@ from triptych.app.server.limits import Limits
 from triptych.app.server.metrics import Metrics
 from triptych.app.server.problems import Refusal
 from triptych.app.server.reviews import Review
+from triptych.app.server.served_files import IndexedFiles, UnknownContentError, changed, decodable, path_of
 from triptych.app.server.shapes import Conditions, QueryPart
 from triptych.app.server.uploads import Upload, named, renamed, sources
 from triptych.contracts import Source
-from triptych.errors import MediaError, TriptychError, UsageError
+from triptych.errors import TriptychError, UsageError
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry
 from triptych.search.query import Part, Ready, Where
@@ -62,17 +65,19 @@ class Desk:
         review: Review | None = None,
     ) -> None:
         self.collection, self.limits, self.metrics = collection, limits or Limits(), Metrics()
-        self.report, self.review, self.roots = report, review, Roots()
+        self.report, self.review, self.roots = report.resolve() if report else None, review, Roots()
+        self.files = IndexedFiles(collection.cache)
         self.batches = Batches(collection.space, self.limits, self.metrics)
         # One thread reads the collection: its answers take milliseconds, and its caches need no locks then.
         self.reading = Room(1, 4 * self.limits.waiting)
         self.drawing = Room(2, self.limits.previews)  # thumbnails, outlines, spectrograms, files' headers
+        self.hashing = Room(1, self.limits.previews)  # contents of files that were touched since they were indexed
         self.thinking = Room(1, self.limits.explanations)  # those, and maps
 
     def close(self) -> None:
         """Stop every thread."""
         self.batches.close()
-        for room in (self.reading, self.drawing, self.thinking):
+        for room in (self.reading, self.drawing, self.hashing, self.thinking):
             room.pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, room: Room, work: Callable[[], Found]) -> Found:
@@ -101,24 +106,37 @@ class Desk:
         except UsageError as error:
             raise Refusal(404, str(error)) from None
 
-    async def own_file(self, entry: Entry) -> Path:
-        """The file of an item, if it still is the one that was indexed: by its date, else by its content."""
-        path = entry.item.source.content
-        if not isinstance(path, Path):
-            raise Refusal(404, f"{entry.id}: is a text of a manifest; it has no file")
+    async def open_file(self, entry: Entry) -> BufferedReader:
+        """The file of an item, open; 410 where it is no longer what was indexed. Whoever asks closes it."""
+        return await self._verified([entry], self.drawing, lambda: self.files.open(entry))
 
-        def check() -> bool:
-            try:
-                if path.is_file() and not path.is_symlink() and path.stat().st_mtime == entry.date:
-                    return True
-            except OSError:
-                return False
-            (key,) = self.collection.cache.keys([entry.item.source])
-            return not isinstance(key, MediaError) and key.hex() == entry.content
+    async def use_file(self, room: Room, entry: Entry, work: Callable[[Path], Found]) -> Found:
+        """Do something with the file of an item on the threads of a room; 410 where it is not what was indexed."""
+        return await self.use_files(room, [entry], lambda paths: work(paths[0]))
 
-        if not await self.run(self.drawing, check):
-            raise Refusal(410, f"{path.name}: has gone or changed since it was indexed; run `triptych index` again")
-        return path
+    async def use_files(self, room: Room, entries: Sequence[Entry], work: Callable[[list[Path]], Found]) -> Found:
+        """The same with several. The paths lead to open files, and to nothing else, until the work is done."""
+
+        def opened() -> Found:
+            # Opened and closed by the thread that works: a request that is given up must not take files from it.
+            with ExitStack() as stack:
+                files = [stack.enter_context(self.files.open(entry)) for entry in entries]
+                pairs = zip(files, entries, strict=True)
+                return work([stack.enter_context(decodable(file, path_of(entry))) for file, entry in pairs])
+
+        return await self._verified(entries, room, opened)
+
+    async def _verified(self, entries: Sequence[Entry], room: Room, work: Callable[[], Found]) -> Found:
+        """Do something that opens the files of items; contents that are not known are hashed first."""
+        try:
+            return await self.run(room, work)
+        except UnknownContentError:
+            for entry in entries:
+                await self.run(self.hashing, lambda entry=entry: self.files.learn(entry))
+        try:
+            return await self.run(room, work)
+        except UnknownContentError as error:  # it changes all the time
+            raise changed(error.entry) from None
 
     async def pieces(self, asked: Sequence[QueryPart], files: Mapping[str, Upload]) -> list[Piece]:
         """The parts of a query, embedded: texts and files here, items by what the collection has kept of them."""

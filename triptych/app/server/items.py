@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import time
 import wave
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
-from fastapi.responses import FileResponse, Response
+from fastapi.responses import Response
 
 from triptych.app.server.described import hit_answers, item_answer
 from triptych.app.server.desk import At, Desk
 from triptych.app.server.problems import Refusal, answers
+from triptych.app.server.served_files import OpenFileResponse, path_of
 from triptych.app.server.shapes import ID, ItemAnswer, PeaksAnswer, SearchAnswer
 from triptych.contracts import Modality
 from triptych.media import audio, image, preview
@@ -72,14 +74,12 @@ async def similar(
 )
 async def media(desk: At, item: Id, request: Request) -> Response:
     """The file itself, whole or the range asked for."""
-    path = await desk.own_file(await desk.entry(item))
+    entry = await desk.entry(item)
     if request.headers.get("range", "bytes=0-").count(",") > 8:
         raise Refusal(416, "more than nine ranges at once; ask for one")
-    return FileResponse(
-        path,
-        media_type=KINDS.get(path.suffix.lower(), "application/octet-stream"),
-        headers={"Cache-Control": "no-cache"},
-    )
+    path, file = path_of(entry), await desk.open_file(entry)
+    kind = KINDS.get(path.suffix.lower(), "application/octet-stream")
+    return OpenFileResponse(file, path, kind, {"Cache-Control": "no-cache"})
 
 
 @router.get(
@@ -87,8 +87,10 @@ async def media(desk: At, item: Id, request: Request) -> Response:
 )
 async def sound(desk: At, item: Id) -> Response:
     """The sound of an item as a WAV, for browsers that cannot play the file."""
-    path, start, end = await _heard(desk, item)
-    made = await desk.run(desk.drawing, lambda: _wav(path, start, min(end or 1e9, (start or 0.0) + PLAYED)))
+    entry = await _heard(desk, item)
+    start, end = entry.item.source.start, entry.item.source.end
+    until = min(end or 1e9, (start or 0.0) + PLAYED)
+    made = await desk.use_file(desk.drawing, entry, lambda path: _wav(path, start, until))
     return Response(made, media_type="audio/wav", headers=KEPT)
 
 
@@ -100,24 +102,28 @@ async def thumbnail(desk: At, item: Id, size: Annotated[int, Query(ge=16, le=102
     entry = await desk.entry(item)
     if entry.item.source.modality != "image":
         raise Refusal(404, f"{item}: is {entry.item.source.modality}; only pictures and films have a thumbnail")
-    path, source = await desk.own_file(entry), entry.item.source
-    made = await desk.run(desk.drawing, lambda: preview.thumbnail(path, size, image.moment(source)))
+
+    def work(path: Path) -> bytes:
+        return preview.thumbnail(path, size, image.moment(replace(entry.item.source, content=path)))
+
+    made = await desk.use_file(desk.drawing, entry, work)
     return Response(made, media_type="image/jpeg", headers=KEPT)
 
 
 @router.get("/{item}/peaks", responses=answers(404, 410))
 async def peaks(desk: At, item: Id, count: Annotated[int, Query(ge=1, le=2000)] = 240) -> PeaksAnswer:
     """The outline of a sound: the whole file where it is short, else the moment and what is around it."""
-    path, start, end = await _heard(desk, item)
+    entry = await _heard(desk, item)
+    start, end = entry.item.source.start, entry.item.source.end
 
-    def work() -> PeaksAnswer:
+    def work(path: Path) -> PeaksAnswer:
         length = audio.duration(path)
         first, last = _shown(start, end, length)
         found = preview.peaks(path, count, first, last)
         lasts = min(end or length, length) - (start or 0.0)
         return PeaksAnswer(start=first, end=last, seconds=max(0.0, lasts), peaks=found.round(4).tolist())
 
-    return await desk.run(desk.drawing, work)
+    return await desk.use_file(desk.drawing, entry, work)
 
 
 @router.get(
@@ -127,22 +133,22 @@ async def spectrogram(
     desk: At, item: Id, width: Annotated[int, Query(ge=16, le=2000)] = 512, start: Seconds = None, end: Seconds = None
 ) -> Response:
     """The spectrogram of a sound, as a PNG: of what /peaks shows, or between two seconds of the file."""
-    path, first, last = await _heard(desk, item)
+    entry = await _heard(desk, item)
+    first, last = entry.item.source.start, entry.item.source.end
 
-    def work() -> bytes:
+    def work(path: Path) -> bytes:
         if start is not None and end is not None:
             return preview.spectrogram(path, width, start, end)
         return preview.spectrogram(path, width, *_shown(first, last, audio.duration(path)))
 
-    return Response(await desk.run(desk.drawing, work), media_type="image/png", headers=KEPT)
+    return Response(await desk.use_file(desk.drawing, entry, work), media_type="image/png", headers=KEPT)
 
 
-async def _heard(desk: Desk, item: str) -> tuple[Path, float | None, float | None]:
+async def _heard(desk: Desk, item: str) -> Entry:
     entry = await desk.entry(item)
-    source = entry.item.source
-    if source.modality != "audio":
-        raise Refusal(404, f"{item}: is {source.modality}; only sounds can be heard")
-    return await desk.own_file(entry), source.start, source.end
+    if entry.item.source.modality != "audio":
+        raise Refusal(404, f"{item}: is {entry.item.source.modality}; only sounds can be heard")
+    return entry
 
 
 def _shown(start: float | None, end: float | None, length: float) -> tuple[float, float]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from io import BufferedReader
+from mimetypes import guess_type
 from pathlib import Path
 
 from fastapi import APIRouter, Request
@@ -13,6 +15,7 @@ from triptych.app.server.desk import At, Desk
 from triptych.app.server.metrics import KIND
 from triptych.app.server.problems import Refusal, answers
 from triptych.app.server.reviews import Review
+from triptych.app.server.served_files import OpenFileResponse, open_without_links
 from triptych.app.server.shapes import Health, Overview
 
 router = APIRouter()
@@ -23,6 +26,7 @@ KINDS = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
+NO_REPORT = "no report here; start the server with --report FILE"
 FRESH = {"Cache-Control": "no-cache"}  # asked again each time, answered by ETag: a new version is seen at once
 # A report or review is one file with everything in it: it may run its own scripts, and reach nothing.
 ALONE = (
@@ -67,9 +71,13 @@ async def collection(desk: At) -> Overview:
 @router.get("/report", include_in_schema=False)
 async def report(desk: At) -> Response:
     """A run's report, where the server was started with one."""
-    if desk.report is None or not desk.report.is_file():
-        raise Refusal(404, "no report here; start the server with --report FILE")
-    return _alone(desk.report)
+    if desk.report is None:
+        raise Refusal(404, NO_REPORT)
+    path = desk.report
+    try:
+        return _alone(path, await desk.run(desk.drawing, lambda: open_without_links(path)))
+    except OSError:
+        raise Refusal(404, NO_REPORT) from None
 
 
 @router.get("/review", include_in_schema=False)
@@ -81,10 +89,15 @@ async def review_page(desk: At) -> Response:
 @router.get("/review/{name:path}", include_in_schema=False)
 async def review(desk: At, name: str) -> Response:
     """The review page, and the files it shows."""
-    found = _review(desk).find(name)
+    shown = _review(desk)
+    found = await desk.run(desk.drawing, lambda: shown.open(name))
     if found is None:
-        raise Refusal(404, f"{name[:200]}: the review page has nothing by this name")
-    return _alone(found)
+        raise Refusal(
+            404,
+            f"{name[:200]}: the review page shows nothing by this name, or the file has changed since the page was "
+            "read; if so, start the server again",
+        )
+    return _alone(*found)
 
 
 @router.get("/favicon.ico", include_in_schema=False)
@@ -111,6 +124,7 @@ def _review(desk: Desk) -> Review:
     return desk.review
 
 
-def _alone(path: Path) -> Response:
-    kind = {"Content-Security-Policy": ALONE} if path.suffix.lower() in {".html", ".htm"} else {}
-    return FileResponse(path, headers={**FRESH, **kind})
+def _alone(path: Path, file: BufferedReader) -> Response:
+    policy = {"Content-Security-Policy": ALONE} if path.suffix.lower() in {".html", ".htm"} else {}
+    kind = guess_type(path.name)[0] or "application/octet-stream"
+    return OpenFileResponse(file, path, kind, {**FRESH, **policy})

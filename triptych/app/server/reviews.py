@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from triptych.app.server.served_files import open_without_links
+from triptych.data.cache import file_state
+
 PAGES = ("review.html", "index.html")
 LINK = re.compile(r'"url":\s*("(?:[^"\\]|\\.)*")')  # as the page's own data has them
+
+
+@dataclass(frozen=True)
+class LinkedFile:
+    """A file that the page links to: where it really lies, and which file it was when the page was read."""
+
+    real: Path
+    identity: tuple[int, str]
 
 
 class Review:
@@ -23,34 +38,58 @@ class Review:
         pages = [place] if place.is_file() else [place / name for name in PAGES]
         self.page = next((page for page in pages if page.is_file()), pages[0])
         self.folder = self.page.parent
-        self._read: tuple[float, frozenset[Path]] = (-1.0, frozenset())
+        self._page_state = ""
+        self._linked: dict[Path, LinkedFile] = {}
+        with suppress(OSError):  # no page yet: it is read when it is asked for
+            self._links()
 
     @property
     def address(self) -> str:
         """Where the page is, below /review."""
         return quote(self.page.as_posix())
 
-    def find(self, name: str) -> Path | None:
-        """A file by its whole path, if it is the page or something the page shows; nothing else beside it."""
+    def open(self, name: str) -> tuple[Path, BufferedReader] | None:
+        """A file by its whole path, open, if it is the page or something the page shows; nothing else beside it.
+
+        A file that the page shows must be the one that was there when the page was read.
+        """
+        path = Path("/" + name.lstrip("/"))
         try:
-            asked = Path("/" + name.lstrip("/"))
-            file = asked.resolve()
-            if ".." in asked.parts or not file.is_file():
+            if path == self.page:
+                return path, open_without_links(path)
+            linked = self._links().get(path)
+            if linked is None:
                 return None
+            file = open_without_links(linked.real)
         except (OSError, ValueError):
             return None
-        return file if asked == self.page or not self._linked().isdisjoint((asked, file)) else None
+        if _identity(os.fstat(file.fileno())) != linked.identity:
+            file.close()
+            return None
+        return path, file
 
-    def _linked(self) -> frozenset[Path]:
-        """Every file the page links to, read again when the page has changed."""
-        changed = self.page.stat().st_mtime
-        if self._read[0] != changed:
-            found = set()
-            for link in LINK.findall(self.page.read_text(encoding="utf-8", errors="replace")):
-                path = unquote(json.loads(link).partition("#")[0])
-                found.add(Path(_tidy(self.folder / path)))
-            self._read = changed, frozenset(found)
-        return self._read[1]
+    def _links(self) -> dict[Path, LinkedFile]:
+        """Every file the page links to, by its path, read again when the page has changed."""
+        with open_without_links(self.page) as page:
+            state = file_state(os.fstat(page.fileno()))
+            if self._page_state == state:
+                return self._linked
+            text = page.read().decode("utf-8", "replace")
+        linked: dict[Path, LinkedFile] = {}
+        for link in LINK.findall(text):
+            path = Path(_tidy(self.folder / unquote(json.loads(link).partition("#")[0])))
+            try:
+                real = path.resolve(strict=True)
+                found = LinkedFile(real, _identity(real.stat()))
+            except (OSError, ValueError):
+                continue
+            linked |= {path: found, real: found}
+        self._linked, self._page_state = linked, state
+        return linked
+
+
+def _identity(status: os.stat_result) -> tuple[int, str]:
+    return status.st_dev, file_state(status)
 
 
 def _tidy(path: Path) -> str:

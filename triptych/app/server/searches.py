@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,23 +103,24 @@ async def explain(desk: At, request: Request) -> ExplainAnswer:
     """How much each part of the query and each part of a hit add to the score, and where those parts lie."""
     async with received(request, ExplainQuery, desk.limits) as (query, files):
         entry = await desk.entry(query.item)
-        for one in (entry, *[await desk.entry(part.item) for part in query.parts if part.item]):
-            if isinstance(one.item.source.content, Path):
-                await desk.own_file(one)  # what is read again must be what the score is of
+        items = [entry, *[await desk.entry(part.item) for part in query.parts if part.item]]
+        # What is read again must be what the score is of.
+        kept_files = {one.item.source: one for one in items if isinstance(one.item.source.content, Path)}
         pieces = await desk.pieces(query.parts, files)
         kept = await desk.read(lambda collection: collection.features(query.item))
         asked = [await desk.read(lambda c, piece=piece: _features(c, piece)) for piece in pieces]
-        source = entry.item.source
 
-        def work() -> list[PartReason]:
+        def work(paths: Sequence[Path]) -> list[PartReason]:
+            opened = {s: replace(s, content=path) for s, path in zip(kept_files, paths, strict=True)}
             space, found = desk.collection.space, []
+            hit = opened.get(entry.item.source, entry.item.source)
             for piece, features in zip(pieces, asked, strict=True):
-                score = float(space.scores(features, piece.source.modality, kept, source.modality))
-                told = reasons.explain(space, piece.source, source, score)
+                score = float(space.scores(features, piece.source.modality, kept, hit.modality))
+                told = reasons.explain(space, opened.get(piece.source, piece.source), hit, score)
                 found.append(_reason(told, piece))
             return found
 
-        parts = await desk.run(desk.thinking, work)
+        parts = await desk.use_files(desk.thinking, list(kept_files.values()), work)
     return ExplainAnswer(item=item_answer(entry), parts=parts, how=reasons.how(desk.collection.space))
 
 
