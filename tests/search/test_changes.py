@@ -209,3 +209,25 @@ def test_until_a_day_is_to_its_end(collection, files, until, count):
 def test_days_that_are_none(written):
     with pytest.raises(UsageError, match=r"is no day|no file is of that time"):
         _ = Where(since=read_moment(written)).sql
+
+
+def test_how_a_text_file_began_is_kept_whatever_becomes_of_it(collection, files, run):
+    """What is shown of a text is what was embedded: its path may lead elsewhere by now."""
+    note = files / "note.txt"
+    began = note.read_text().strip()
+
+    def kept() -> set[str | None]:
+        reader = Collection.open(collection.place)
+        (entry,) = [e for e in reader.entries() if e.item.source.content == note.resolve()]
+        (hit,) = [hit for hit in reader.search(WORDS, ["text"]) if hit.id == entry.id]
+        return {entry.excerpt, hit.excerpt}
+
+    assert kept() == {began}
+    os.utime(note)
+    index(collection.place, run, files)  # the same content with another date
+    assert kept() == {began}
+    note.unlink()
+    assert kept() == {began}
+    note.write_text("other words")
+    index(collection.place, run, files)
+    assert kept() == {"other words"}

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 
 from tests.app.server.asking import SEARCH, WORDS
-from triptych.app.server import application, bound
+from triptych.app.server import application, bound, server_for
 from triptych.data import manifest
 from triptych.search.collection import Collection
 from triptych.search.items import items_of
@@ -26,8 +25,7 @@ from triptych.search.items import items_of
 def listening(app):
     """The address of a server that runs on a thread of its own while the block lasts."""
     with bound("127.0.0.1", 0) as at:
-        config = uvicorn.Config(app, log_level="warning", proxy_headers=False, timeout_graceful_shutdown=1)
-        server = uvicorn.Server(config)
+        server = server_for(app, timeout_graceful_shutdown=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
         thread.start()
         while not server.started:
@@ -48,8 +46,10 @@ def serving(folder: Path, log: Path):
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
     ):
         try:
-            line = process.stdout.readline()
-            yield re.search(r"http://[\d.]+:\d+", line).group()
+            line = process.stdout.readline() if process.stdout else ""
+            where = re.search(r"http://[\d.]+:\d+", line)
+            assert where, log.read_text()
+            yield where.group()
         finally:
             process.terminate()
             process.wait(30)

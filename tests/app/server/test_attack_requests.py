@@ -163,6 +163,11 @@ def test_a_header_cannot_change_what_is_asked(client):
         "",
         "localhost@evil.example",
         "[::2]",
+        "127.0.0.1:8901, evil.example",
+        "[::1]evil.example",
+        "[::1",
+        "127.0.0.1:x",
+        "localhost:80:80",
     ],
 )
 def test_a_name_that_was_bent_to_this_machine_is_refused(client, host):
@@ -171,9 +176,21 @@ def test_a_name_that_was_bent_to_this_machine_is_refused(client, host):
 
 
 @pytest.mark.parametrize(
-    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "file://", "http://localhost.evil.example"]
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "http://127.0.0.1:1",
+        "file://",
+        "http://localhost.evil.example",
+        "http://evil.example/://{host}",
+        "http://evil.example@{host}",
+        "ftp://{host}",
+        "{host}",
+    ],
 )
 def test_another_site_cannot_ask_in_a_visitors_name(client, ids, origin):
+    origin = origin.format(host=client.base_url.netloc.decode())
     refused(client.post(SEARCH, json=WORDS, headers={"Origin": origin}), 403)
 
 

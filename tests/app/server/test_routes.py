@@ -21,6 +21,7 @@ import torch
 from PIL import Image
 from typer.testing import CliRunner
 
+from tests.app.server.asking import refused
 from tests.app.server.conftest import listening
 from tests.media.made import save_film
 from triptych.app import cli
@@ -107,6 +108,22 @@ def test_embeddings_have_the_shape_of_openai(client, collection):
     packed = client.post("/v1/embeddings", json={"input": WORDS, "encoding_format": "base64"}).json()
     assert np.frombuffer(base64.b64decode(packed["data"][0]["embedding"]), "<f4") == pytest.approx(expected, abs=1e-5)
     assert client.post("/v1/embeddings", json={"input": WORDS, "dimensions": 7}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["a"] * 33, "input: 33 texts; give 1 to 32 in one request, and the rest in others"),
+        ([], "input: 0 texts; give 1 to 32 in one request, and the rest in others"),
+        ([[1, 2]], "input.0: Input should be a valid string"),
+        (7, "input: give a text, or a list of texts; tokens are not taken, found 7"),
+        (["a", ""], "input.1: String should have at least 1 character, found ''"),
+        ("", "input.0: String should have at least 1 character, found ''"),
+    ],
+    ids=["many", "none", "tokens", "number", "empty", "nothing"],
+)
+def test_what_is_wrong_with_texts_to_embed_is_told(client, given, message):
+    assert refused(client.post("/v1/embeddings", json={"input": given}), 422) == message
 
 
 def test_media_come_whole_or_by_range(client, ids, files):

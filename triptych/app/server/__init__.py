@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -20,6 +21,9 @@ from triptych.app.server.reviews import Review
 from triptych.app.server.shapes import Asking, ExplainQuery, SearchQuery
 from triptych.errors import UsageError
 from triptych.search.collection import Collection
+
+if TYPE_CHECKING:
+    import uvicorn
 
 ABOUT = """Search a collection of sounds, pictures and texts by any of them.
 
@@ -47,7 +51,7 @@ def application(
     app = FastAPI(
         title="triptych", version=__version__, description=ABOUT, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    app.state.desk, app.state.maps = desk, maps.Maps()
+    app.state.desk, app.state.maps, app.state.limits = desk, maps.Maps(), desk.limits
     problems.install(app)
     for router in (searches.router, items.router, maps.router, pages.router):
         app.include_router(router)
@@ -87,19 +91,27 @@ def bound(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(app: FastAPI, at: socket.socket) -> None:
-    """Answer until interrupted."""
+def server_for(app: FastAPI, **settings: Any) -> uvicorn.Server:
+    """A uvicorn server for the application, with our connections."""
     import uvicorn
+
+    from triptych.app.server.connections import Connection
 
     # proxy_headers off: nobody may tell us another address than the one they come from.
     config = uvicorn.Config(
         app,
+        http=Connection,
         log_level="warning",
         access_log=False,
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=15,
-        limit_concurrency=512,
         h11_max_incomplete_event_size=32_768,
+        **settings,
     )
-    uvicorn.Server(config).run(sockets=[at])
+    return uvicorn.Server(config)
+
+
+def serve(app: FastAPI, at: socket.socket) -> None:
+    """Answer until interrupted."""
+    server_for(app).run(sockets=[at])

@@ -67,6 +67,7 @@ class Desk:
         self.collection, self.limits, self.metrics = collection, limits or Limits(), Metrics()
         self.report, self.review, self.roots = report.resolve() if report else None, review, Roots()
         self.files = IndexedFiles(collection.cache)
+        self.items = len(collection)  # when it was last asked
         self.batches = Batches(collection.space, self.limits, self.metrics)
         # One thread reads the collection: its answers take milliseconds, and its caches need no locks then.
         self.reading = Room(1, 4 * self.limits.waiting)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
@@ -29,6 +30,7 @@ TOKEN_PAGE = Path(str(files("triptych.app"))) / "page" / "token.html"
 LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000
 OPEN = {"/healthz", "/style.css", "/icon.svg"}  # without the token: what watching machines and its own page ask
 CROWDED = "{count} requests with files are being worked on already; try again in {retry} s"
+HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
 NAMES = {"localhost", "127.0.0.1", "[::1]"}
 CLOSED = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; media-src 'self' blob:; "
@@ -85,11 +87,13 @@ class Guard:
 
     def _welcome(self, scope: Scope, headers: Headers) -> Response | None:
         """Nothing where the request may go on, an answer where a token is handed in; else a Refusal."""
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may have counted by the other one
+            raise Refusal(400, "both Content-Length and Transfer-Encoding; send one of them")
         self._check_origin(scope, headers)
         if self.token is None:
-            name = host_name(headers.get("host", ""))
-            if name not in NAMES:
-                raise Refusal(421, f"Host {name!r} is not this machine; open http://127.0.0.1 or http://localhost")
+            host = headers.get("host", "")
+            if host_name(host) not in NAMES:
+                raise Refusal(421, f"Host {host[:80]!r} is not this machine; open http://127.0.0.1 or http://localhost")
             return None
         if scope["path"] in OPEN:
             return None
@@ -114,7 +118,8 @@ class Guard:
         is_visit = scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         if site not in {"none", "same-origin"} and not is_visit:
             raise Refusal(403, f"asked by another site ({site}); open the page itself")
-        if origin is not None and origin.split("://")[-1] != headers.get("host"):
+        own = {f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")}  # https: by a proxy
+        if origin is not None and origin.lower() not in own:
             raise Refusal(403, f"Origin {origin[:80]!r} is another site than {headers.get('host', '')[:80]!r}")
 
     def _is_right(self, given: str) -> bool:
@@ -184,10 +189,9 @@ def _is_form(headers: Headers) -> bool:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
-    if host.startswith("["):
-        return host.partition("]")[0].lower() + "]"
-    return host.partition(":")[0].lower()
+    """The name in a Host header, without the port; nothing where it is no name with at most a port after it."""
+    parts = HOST.fullmatch(host)
+    return parts["name"].lower() if parts else ""
 
 
 def _bearer(headers: Headers) -> str:

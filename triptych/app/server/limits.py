@@ -12,6 +12,7 @@ class Limits:
     upload_bytes: int = 50_000_000  # of one request, files included
     upload_pixels: int = 40_000_000  # of one picture or frame
     upload_seconds: float = 600.0  # of one sound or film
+    head_seconds: float = 10.0  # until the head of a request is here, from its first byte or the connection
     arrival_seconds: float = 60.0  # until the last byte of a request is here
     work_seconds: float = 60.0  # until a request is answered, or given up
     json_bytes: int = 1_000_000  # of a request without files
@@ -23,4 +24,6 @@ class Limits:
     uploads: int = 4  # requests with files at once; decoding is what costs most
     explanations: int = 4  # being worked out or waiting
     previews: int = 32  # pictures, outlines and spectrograms being made or waiting
+    connections: int = 512  # at once; beyond, the one that has waited longest for its client is closed
+    address_connections: int = 256  # of them from one address
     retry_seconds: int = 2  # what a visitor who was turned away is told to wait

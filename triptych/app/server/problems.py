@@ -10,11 +10,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from triptych.errors import CollectionError, TriptychError
 
 UNREADABLE = 422
+GONE = 499  # nobody is there for the answer; the number that proxies log
 
 
 class Refusal(Exception):  # noqa: N818 - it is what the visitor meets, not a mistake of ours
@@ -77,6 +79,10 @@ def install(app: FastAPI) -> None:
     def explain(_: Request, error: TriptychError) -> Response:
         status = 500 if isinstance(error, CollectionError) else UNREADABLE
         return answer(status, str(error), type(error).__name__)
+
+    @app.exception_handler(ClientDisconnect)
+    def leave(_: Request, __: ClientDisconnect) -> Response:
+        return Response(status_code=GONE)  # for the metrics: nobody reads it
 
     @app.exception_handler(RequestValidationError)
     def correct(_: Request, error: RequestValidationError) -> Response:

@@ -83,8 +83,7 @@ async def embeddings(desk: At, query: EmbeddingsQuery) -> EmbeddingsAnswer:
     width = desk.collection.space.recipe.space.width
     if query.dimensions not in {None, width}:
         raise Refusal(422, f"dimensions: {query.dimensions}; this space has {width}")
-    texts = [query.input] if isinstance(query.input, str) else query.input
-    found = await desk.batches.embed([Source("text", words) for words in texts])
+    found = await desk.batches.embed([Source("text", words) for words in query.input])
     data = [
         Embedding(index=i, embedding=_written(features.embedding[0], query.encoding_format))
         for i, features in enumerate(found)

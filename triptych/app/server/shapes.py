@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from triptych.app.server.limits import Limits
 from triptych.contracts import Modality
@@ -14,6 +14,8 @@ LIMITS = Limits()  # those in the description; the server's own are checked agai
 ID = r"^[0-9a-f]{16}$"
 Kind = Literal["picture", "sound", "film", "text"]
 Name = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
+TEXTS = LIMITS.waiting // 2  # of one call for embeddings
+TEXT = {"type": "string", "minLength": 1, "maxLength": LIMITS.characters}
 Words = Annotated[str, Field(min_length=1, max_length=LIMITS.characters)]
 
 
@@ -82,11 +84,25 @@ class ExplainQuery(BaseModel):
     item: str = Field(pattern=ID)
 
 
+def _texts(given: Any) -> Any:
+    """One text as a list of one. Checked here, for a message in words: of a union each branch would have its own."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list):
+        raise ValueError("give a text, or a list of texts; tokens are not taken")  # noqa: TRY004 - pydantic's way
+    if not 1 <= len(texts) <= TEXTS:
+        raise ValueError(f"{len(texts)} texts; give 1 to {TEXTS} in one request, and the rest in others")
+    return texts
+
+
 class EmbeddingsQuery(BaseModel):
     """Texts to embed, as OpenAI's clients ask."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["a dog barks"], "model": "triptych"}]})
-    input: Words | Annotated[list[Words], Field(min_length=1, max_length=LIMITS.waiting // 2)]
+    input: Annotated[
+        list[Words],
+        BeforeValidator(_texts),
+        WithJsonSchema({"anyOf": [TEXT, {"type": "array", "items": TEXT, "minItems": 1, "maxItems": TEXTS}]}),
+    ] = Field(description=f"one text, or a list of at most {TEXTS}")
     model: str = Field("triptych", max_length=200, description="there is one: the collection's space; any name will do")
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = Field(None, ge=1, le=65_536, description="if given, must be the width of the space")
@@ -256,6 +272,6 @@ class Overview(BaseModel):
 class Health(BaseModel):
     """The server is well."""
 
-    status: Literal["ok"] = "ok"
-    items: int
+    status: Literal["ok", "busy"] = Field(description="busy: the collection does not answer at once")
+    items: int = Field(description="in the collection; where it is busy, when it last answered")
     waiting: int = Field(description="requests at the encoder")

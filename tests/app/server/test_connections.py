@@ -1,0 +1,155 @@
+"""Connections that send half a request, or come in crowds: they are given up, and others are answered meanwhile."""
+
+import asyncio
+import re
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from tests.app.server.asking import SEARCH, WORDS, raw
+from tests.app.server.conftest import listening, serving
+from triptych.app.server import application
+from triptych.app.server.limits import Limits
+
+HALF_HEAD = b"GET /v1/collection HTTP/1.1\r\nHost: local"
+HALF_BODY = (
+    b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 300\r\n\r\n{"
+)
+UNREAD_BODY = b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300\r\n\r\n{"
+MANY = 540  # more than the server has connections
+
+
+def connected(stack: ExitStack, address: str, data: bytes) -> socket.socket:
+    """A connection on which these bytes were sent, closed with the stack."""
+    name, port = address.removeprefix("http://").split(":")
+    line = stack.enter_context(socket.create_connection((name, int(port)), timeout=20))
+    line.sendall(data)
+    return line
+
+
+@pytest.fixture(scope="module")
+def process(collection, tmp_path_factory):
+    """A server that is a process of its own: its address, and the file its errors go to."""
+    log = tmp_path_factory.mktemp("log") / "errors.txt"
+    with serving(collection.folder, log) as address:
+        yield address, log
+
+
+@pytest.mark.parametrize("half", [HALF_HEAD, HALF_BODY, UNREAD_BODY, b""], ids=["head", "body", "unread", "nothing"])
+def test_half_sent_requests_lock_nobody_out(process, half):
+    address, _ = process
+    with ExitStack() as stack:
+        for _ in range(MANY):
+            connected(stack, address, half)
+        for _ in range(5):
+            assert httpx.get(f"{address}/healthz", timeout=30).status_code == 200
+            assert httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30).status_code == 200
+
+
+def test_clients_that_leave_are_not_worth_a_traceback(process):
+    address, log = process
+    form = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    heads = [HALF_HEAD, HALF_BODY, UNREAD_BODY, form + b"Content-Length: 300\r\n\r\n--x\r\n"]
+    heads += [HALF_BODY.replace(b"search", b"embeddings"), HALF_BODY.replace(b"search", b"explain")]
+    heads += [b"GET /main.js HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+    for head in heads:
+        with ExitStack() as stack:
+            connected(stack, address, head)
+        with ExitStack() as stack:  # and without a goodbye
+            line = connected(stack, address, head)
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    assert httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30).status_code == 200
+    assert "Traceback" not in log.read_text()
+
+
+def drip(line: socket.socket, pause: float) -> bytes:
+    """Send a byte now and then until the other side closes; what it said before."""
+    line.settimeout(pause)
+    answer = b""
+    for _ in range(200):
+        try:
+            piece = line.recv(4096)
+        except TimeoutError:
+            try:
+                line.sendall(b"a")
+            except OSError:
+                return answer
+        except ConnectionResetError:
+            return answer
+        else:
+            if not piece:
+                return answer
+            answer += piece
+    pytest.fail("the connection is still open")
+
+
+def test_a_request_has_to_arrive_in_time_however_slowly_it_comes(collection, monkeypatch):
+    monkeypatch.setattr("triptych.app.server.connections.GRACE", 0.1)
+    limits = Limits(head_seconds=0.5, arrival_seconds=0.5)
+    with listening(application(collection, limits)) as where, ExitStack() as stack:
+        assert b" 408 " in drip(connected(stack, where, HALF_HEAD), 0.05)
+        assert b" 408 " in drip(connected(stack, where, b""), 0.05)
+        whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        answers = drip(connected(stack, where, whole + HALF_HEAD), 0.05)
+        assert b" 200 " in answers
+        assert b" 408 " in answers
+        assert b" 408 " in drip(connected(stack, where, HALF_BODY), 0.05)
+        assert b" 200 " in drip(connected(stack, where, UNREAD_BODY), 0.05)  # answered, and closed all the same
+
+
+class WaitingApp:
+    """A small application that answers /wait only when it is told to."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.state = SimpleNamespace(limits=limits)
+        self.go, self.waiting = threading.Event(), 0
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] != "http":
+            return
+        if scope["path"] == "/wait":
+            self.waiting += 1
+            while not self.go.is_set():
+                await asyncio.sleep(0.01)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+def test_connections_that_are_being_answered_stay_and_newcomers_are_told():
+    app = WaitingApp(Limits(connections=8, address_connections=4))
+    with listening(app) as where, ExitStack() as stack:
+        busy = [connected(stack, where, b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(4)]
+        while app.waiting < 4:
+            time.sleep(0.01)
+        full = httpx.get(f"{where}/other", timeout=30)
+        assert (full.status_code, full.headers["Retry-After"]) == (503, "2")
+        assert re.match(r"\d+ connections are open already", full.json()["error"]["message"])
+        assert httpx.get(f"{where}/healthz", timeout=30).status_code == 200
+        app.go.set()
+        for line in busy:
+            assert b" 200 " in line.recv(4096)
+
+
+def test_the_health_is_told_while_the_collection_does_not_answer(collection, monkeypatch):
+    monkeypatch.setattr("triptych.app.server.pages.HEALTH_SECONDS", 0.2)
+    held, app = threading.Event(), application(collection)
+    with listening(app) as where:
+        app.state.desk.reading.pool.submit(held.wait, 30)
+        try:
+            health = httpx.get(f"{where}/healthz", timeout=20).json()
+            assert (health["status"], health["items"]) == ("busy", len(collection))
+        finally:
+            held.set()
+        assert httpx.get(f"{where}/healthz", timeout=20).json()["status"] == "ok"
+
+
+def test_a_request_with_two_ways_to_tell_its_length_is_refused(address):
+    body = b'{"parts": [{"text": "a"}]}'
+    head = f"POST {SEARCH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
+    both = b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    assert " 400 " in raw(address, head + both)[0]
