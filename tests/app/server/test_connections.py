@@ -103,7 +103,7 @@ def test_a_request_has_to_arrive_in_time_however_slowly_it_comes(collection, mon
 
 
 class WaitingApp:
-    """A small application that answers /wait only when it is told to."""
+    """A small application that answers /wait only when it is told to, and /large at length."""
 
     def __init__(self, limits: Limits) -> None:
         self.state = SimpleNamespace(limits=limits)
@@ -116,8 +116,11 @@ class WaitingApp:
             self.waiting += 1
             while not self.go.is_set():
                 await asyncio.sleep(0.01)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+        body = b"ok" if scope["path"] != "/large" else bytes(20_000_000)
+        length = str(len(body)).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
 
 
 def test_connections_that_are_being_answered_stay_and_newcomers_are_told():
@@ -133,6 +136,17 @@ def test_connections_that_are_being_answered_stay_and_newcomers_are_told():
         app.go.set()
         for line in busy:
             assert b" 200 " in line.recv(4096)
+
+
+def test_clients_that_do_not_read_their_answers_make_room(monkeypatch):
+    monkeypatch.setattr("triptych.app.server.connections.STALLED", 0.2)
+    with listening(WaitingApp(Limits(address_connections=4))) as where, ExitStack() as stack:
+        for _ in range(4):
+            line = connected(stack, where, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 200 " in line.recv(100)
+        time.sleep(0.5)
+        for _ in range(3):
+            assert httpx.get(f"{where}/other", timeout=30).text == "ok"
 
 
 def test_the_health_is_told_while_the_collection_does_not_answer(collection, monkeypatch):
