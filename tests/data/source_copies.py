@@ -184,7 +184,7 @@ def folder(root: Path) -> None:
     put(root / "train/images/dog.png", picture())
     put(root / "train/captions/dog.txt", "a dog\nit barks\n\n")
     put(root / "test/heavy_rain/1.wav", WAV)
-    put(root / "test/heavy_rain/2.wav", WAV)
+    put(root / "test/heavy_rain/2.wav", WAV + b"\0")
     put(root / "test/heavy_rain/.hidden.wav", WAV)
 
 

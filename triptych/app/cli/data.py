@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -196,4 +197,4 @@ def report(made: Made, draft: Draft) -> None:
     flag = " --allow-outside" if made.outside else ""
     if made.outside:
         tell("the files lie outside the manifest's folder: every command that reads it needs --allow-outside")
-    notes.print(f"next: triptych check {from_here(made.path)}{flag}")
+    notes.print(f"next: triptych check {shlex.quote(from_here(made.path))}{flag}")

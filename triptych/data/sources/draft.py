@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +28,9 @@ SPLITS = {
 }
 
 
+HELD_OUT = 0.1  # share of the rows in valid, and in test, where the data set names no splits
+
+
 @dataclass(frozen=True)
 class Item:
     """One row of the manifest to be."""
@@ -49,11 +52,16 @@ class Item:
 
 @dataclass(frozen=True)
 class Draft:
-    """Everything a source found. `left_out` says of what kind how many were not taken; `notes` are for the user."""
+    """Everything a source found. `left_out` says of what kind how many were not taken; `notes` are for the user.
+
+    Where `units` is given and no item names a split, the rows are divided into splits once it is clear which of them
+    can be used: rows of one unit (id -> unit; its group unless given, else the row itself) stay in one split.
+    """
 
     items: list[Item]
     left_out: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
+    units: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,7 @@ class Dataset:
     licence: str
     read: Callable[..., Draft]  # (copy, *, options …)
     home: Path | None = None  # where it lies when it is installed as a package
+    is_personal: bool = False  # a user's own files: nothing is written among them unless asked
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -110,12 +119,31 @@ def split_of(source: str, key: str, valid: float = 0.1, test: float = 0.2) -> st
     return "test" if place < test else "valid" if place < test + valid else "train"
 
 
-def split_all(items: list[Item], source: str, note: list[str]) -> list[Item]:
-    """Give every item a split by its group or id, if the data set names none at all."""
-    if any(item.split for item in items):
-        return items
-    note.append("no split is named, so a hash of each row decides: about 80 % train, 10 % valid, 10 % test")
-    return [replace(item, split=split_of(source, item.group or item.id, test=0.1)) for item in items]
+def divide(items: list[Item], source: str, units: Mapping[str, str]) -> list[Item]:
+    """Give every row a split: 80 % train, 10 % valid and 10 % test of the rows, as near as whole units allow.
+
+    A hash of the units decides their order. Test is filled from its beginning and valid from its end, with what fits: a
+    few more rows change little. Where only larger units are left, the smallest is taken if that comes nearer, or if the
+    split would be empty.
+    """
+    unit_of = {item.id: units.get(item.id) or item.group or item.id for item in items}
+    sizes = Counter(unit_of.values())
+    order = sorted(sizes, key=lambda unit: share(source, unit))
+    wanted = {split: max(1, round(HELD_OUT * len(items))) for split in ("valid", "test")} if len(sizes) > 2 else {}
+    room, chosen = dict(wanted), dict[str, str]()
+    waiting = deque(order)
+    while waiting and any(room.values()):
+        split = max(room, key=lambda name: room[name])
+        unit = waiting.popleft() if split == "test" else waiting.pop()
+        if sizes[unit] <= room[split]:
+            chosen[unit] = split
+            room[split] -= sizes[unit]
+    for split, left in room.items():
+        rest = [unit for unit in order if unit not in chosen]
+        smallest = min(rest, key=lambda unit: sizes[unit])
+        if len(rest) > 1 and left and (sizes[smallest] < 2 * left or left == wanted[split]):
+            chosen[smallest] = split
+    return [replace(item, split=chosen.get(unit_of[item.id], "train")) for item in items]
 
 
 def link(links: Mapping[str, Iterable[object]]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from triptych.data.columns import FileKind
 from triptych.data.problems import shown
 from triptych.data.sources.archive import most_content, too_much_content
-from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of, link, split_all
+from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of, link
 from triptych.data.sources.local import Copy
 from triptych.data.sources.output import sidecar_of
 from triptych.errors import ManifestError, UsageError
@@ -78,7 +78,7 @@ def read(copy: Copy, *, text: str | None = None) -> Draft:
     sizes = Counter(groups.values())
     items = [replace(item, group=groups[item.id]) if sizes[groups[item.id]] > 1 else item for item in items]
     notes = [f"files written into {copy.room}"]
-    return Draft(split_all(items, "hf", notes), left_out, notes)
+    return Draft(items, left_out, notes, units={})
 
 
 def _tables(copy: Copy) -> list[Path]:

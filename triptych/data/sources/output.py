@@ -77,8 +77,9 @@ def check_output(path: Path) -> Path:
 
 def write(draft: Draft, path: Path, origin: Origin, hashed: Callable[[int], None] | None = None) -> Made:
     """Write manifest and sidecar; the same copy and options give the same bytes. hashed is told of files hashed."""
-    items, left_out = _usable(draft)
-    items = part_groups(items)
+    draft = usable(draft)
+    left_out = draft.left_out
+    items = part_groups(draft.items)
     if not items:
         reasons = "; ".join([*(f"{kind}: {count}" for kind, count in (+left_out).items()), *draft.notes])
         raise ManifestError(f"{origin.source}: no row is left to write ({reasons or 'nothing was found'})")
@@ -122,8 +123,8 @@ def identify(items: Iterable[Item], split: str, hashed: Callable[[int], None] | 
     return {"rows": len(chosen), "captions": captions, "rows_hash": rows.hexdigest(), "files_hash": files.hexdigest()}
 
 
-def _usable(draft: Draft) -> tuple[list[Item], Counter[str]]:
-    """The items without files that are not there, as far as anything in them still belongs together."""
+def usable(draft: Draft) -> Draft:
+    """The draft without files that are not there, as far as anything in its items still belongs together."""
     left_out = Counter(draft.left_out)
     items: list[Item] = []
     for item in draft.items:
@@ -138,7 +139,7 @@ def _usable(draft: Draft) -> tuple[list[Item], Counter[str]]:
             items.append(whole)
         elif not gone:
             left_out["rows that pair with nothing"] += 1
-    return items, left_out
+    return replace(draft, items=items, left_out=left_out)
 
 
 def _has_content(path: Path) -> bool:

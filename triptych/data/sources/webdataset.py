@@ -9,7 +9,7 @@ from typing import Any
 
 from triptych.data.columns import FileKind
 from triptych.data.sources.archive import unpack
-from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of, split_all
+from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of
 from triptych.data.sources.local import Copy
 from triptych.errors import ManifestError
 
@@ -42,7 +42,7 @@ def read(copy: Copy) -> Draft:
             samples.setdefault(key, {})[f".{ending.lower()}"] = path
         items += [_item(f"{name}/{key}", members, _split(name), left_out) for key, members in samples.items()]
     notes = [f"unpacked into {copy.room}"]
-    return Draft(split_all(items, "webdataset", notes), left_out, notes)
+    return Draft(items, left_out, notes, units={})
 
 
 def _is_wanted(name: PurePosixPath) -> bool:

@@ -1,0 +1,291 @@
+"""A user's own folder: captions from names that say something, splits as announced, nothing written among the files."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.data.source_copies import WAV, picture, put
+from tests.data.test_sources_command import triptych
+from triptych.data import manifest
+from triptych.data.sources import SOURCES
+from triptych.data.sources.convert import convert, default_output
+from triptych.data.sources.draft import Item, divide
+from triptych.data.sources.naming import caption_from_names, words_in_name
+from triptych.errors import ManifestError, UsageError
+
+
+def make(root, output=None):
+    made, draft = convert("folder", SOURCES["folder"], root, output, show=False)
+    return {row.id: row for row in manifest.read(made.path).rows}, made, draft
+
+
+def sound(number):
+    """A sound that no other file is."""
+    return WAV + number.to_bytes(4, "big")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("dog_barking_03", "dog barking"),
+        ("GoldenGateBridge", "golden gate bridge"),
+        ("NASALaunch", "nasa launch"),
+        ("2019-08-12 Lisbon", "lisbon"),
+        ("my%20dog (2)", "my dog"),
+        ("rain (copy)", "rain"),
+        ("MVI_0012_dog", "dog"),
+        ("door-wood.knock12", "door wood knock"),
+        ("photo of a dog", "photo of a dog"),
+        ("Anna's wedding", "anna's wedding"),
+        ("Straße", "straße"),
+        ("犬の鳴き声", "犬の鳴き声"),
+        ("camera", "camera"),
+        *(
+            (name, "")
+            for name in ("IMG_2034", "DSC01234", "IMG-20190812-WA0003", "PXL_20210101_123456789.MP", "P1010034")
+        ),
+        *(
+            (name, "")
+            for name in ("1-100032-A-0", "1000268201_693b08cb0e", "3f2a9c0b7d", "20190812_142233", "07", "", "a")
+        ),
+        *(
+            (name, "")
+            for name in ("untitled", "New Recording 12", "Voice 001", "Track 03", "image (3)", "Kopie von IMG_12")
+        ),
+        ("Screenshot 2020-01-02 at 10.12 AM", ""),
+        ("\udcff\udcfe", ""),
+    ],
+)
+def test_words_in_names_of_files(name, words):
+    assert words_in_name(name) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Lisbon 2019", "lisbon"),
+        ("heavy_rain", "heavy rain"),
+        ("holiday_pictures", "holiday pictures"),
+        *((name, "") for name in ("untitled folder", "untitled folder 2", "New Folder (3)", "Neuer Ordner", "DCIM")),
+        *(
+            (name, "")
+            for name in ("100CANON", "101MSDCF", "audio", "misc", "Camera Roll", "from phone", "old laptop", "08")
+        ),
+    ],
+)
+def test_words_in_names_of_folders(name, words):
+    assert words_in_name(name, is_folder=True) == words
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "caption"),
+    [
+        ("barking", "dog", "barking, dog"),
+        ("", "dog", "dog"),
+        ("barking", "", "barking"),
+        ("heavy rain on a roof", "rain", "heavy rain on a roof"),
+        ("rain", "heavy rain", "heavy rain"),
+        ("", "", ""),
+    ],
+)
+def test_a_caption_has_the_words_of_both_names_once(name, folder, caption):
+    assert caption_from_names(name, folder) == caption
+
+
+def test_captions_come_from_what_says_something(tmp_path):
+    root = tmp_path / "archive"
+    names = [
+        "untitled folder/dog_barking_01.wav",
+        "Lisbon 2019/untitled folder/IMG_1.wav",
+        "Lisbon 2019/DCIM/100CANON/beach.wav",
+        "untitled folder/IMG_2.wav",
+        "misc/Track 03.wav",
+    ]
+    for number, name in enumerate(names):
+        put(root / name, sound(number))
+    rows, made, draft = make(root)
+    assert {row.texts for row in rows.values()} == {("dog barking",), ("lisbon",), ("beach, lisbon",)}
+    assert {row.label for row in rows.values()} == {None, "lisbon"}
+    assert made.summary["left_out"] == {"files without a caption: neither name nor folder says anything": 2}
+    told = "\n".join(draft.notes)
+    assert "3 rows have captions from names of files and folders, 3 different ones, such as" in told
+    assert "untitled folder/dog_barking_01: dog barking" in told
+    assert "to use files without a caption" in told
+
+
+def test_rows_that_pair_already_and_films_keep_their_own_group(tmp_path):
+    root = tmp_path / "archive"
+    put(root / "concerts/MVI_1.mp4")
+    put(root / "concerts/MVI_2.mp4", b"other")
+    put(root / "concerts/encore.mp4", b"third")
+    put(root / "concerts/a.wav", sound(1))
+    put(root / "concerts/a.png", picture())
+    rows, _, _ = make(root)
+    assert {name: row.texts for name, row in rows.items()} == {
+        "concerts/MVI_1": (),
+        "concerts/MVI_2": (),
+        "concerts/encore": ("encore, concerts",),
+        "concerts/a": (),
+    }
+    assert len({row.group for row in rows.values()}) == 4
+
+
+def test_copies_of_a_file_are_one_row_with_all_captions(tmp_path):
+    root = tmp_path / "archive"
+    for name in ("dogs/rex.wav", "backup/old laptop/dogs/rex.wav", "favourites/a happy dog.wav"):
+        put(root / name, sound(0))
+    put(root / "dogs/bella.wav", sound(1))
+    rows, made, _ = make(root)
+    assert {name: row.texts for name, row in rows.items()} == {
+        "dogs/rex": ("rex, dogs", "a happy dog"),
+        "dogs/bella": ("bella, dogs",),
+    }
+    assert made.summary["left_out"] == {"copies of files, whose captions went to the row of the original": 2}
+
+
+def test_rows_with_a_file_in_common_stay_in_one_split(tmp_path):
+    root = tmp_path / "archive"
+    for number in range(40):
+        put(root / f"{number}.png", picture(number // 10))  # four covers of ten songs each
+        put(root / f"{number}.wav", sound(number))
+    rows, _, _ = make(root)
+    covers = {(int(name) // 10, row.split) for name, row in rows.items()}
+    assert len(covers) == 4
+    assert {split for _, split in covers} == {"train", "valid", "test"}
+
+
+def test_two_folders_that_name_a_kind_hold_different_things(tmp_path):
+    root = tmp_path / "archive"
+    for number, folder in enumerate(("photos", "pictures")):
+        put(root / folder / "beach.png", picture(number))
+    rows, _, _ = make(root)
+    assert len(rows) == 2
+
+
+def test_a_folder_of_trains_is_no_split(tmp_path):
+    root = tmp_path / "archive"
+    for number in range(30):
+        put(root / ("train", "plane", "ship")[number % 3] / f"{number}.wav", sound(number))
+    rows, made, _ = make(root)
+    assert {row.texts for row in rows.values()} == {("train",), ("plane",), ("ship",)}
+    assert made.summary["splits"] == {"train": 24, "valid": 3, "test": 3}
+
+
+@pytest.mark.parametrize(
+    ("folders", "splits"),
+    [
+        (("train", "test", "other"), {"train", "test", None}),
+        (("dev",), {"valid"}),
+        (("a/val", "a/train"), {"valid", "train"}),
+    ],
+)
+def test_folders_that_are_splits(tmp_path, folders, splits):
+    for number, folder in enumerate(folders):
+        put(tmp_path / "archive" / folder / "dogs/1.wav", sound(number))
+    rows, _, draft = make(tmp_path / "archive")
+    assert {row.split for row in rows.values()} == splits
+    assert {text for row in rows.values() for text in row.texts} <= {"dogs"}
+    assert any("1 rows lie in no folder of a split" in note for note in draft.notes) == (None in splits)
+
+
+def test_copies_in_two_splits_are_told(tmp_path):
+    for split in ("train", "test"):
+        put(tmp_path / "archive" / split / "dogs/1.wav", sound(0))
+    rows, _, draft = make(tmp_path / "archive")
+    assert len(rows) == 2
+    assert any("1 files have copies in another split" in note for note in draft.notes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "splits"),
+    [
+        ([1] * 1452, {"train": 1162, "valid": 145, "test": 145}),
+        ([1317] + [1] * 135, {"train": 1317, "valid": 68, "test": 67}),
+        ([100] * 10, {"train": 800, "valid": 100, "test": 100}),
+        ([7] * 30, {"train": 168, "valid": 21, "test": 21}),
+        ([100] * 3, {"train": 100, "valid": 100, "test": 100}),
+        ([1] * 10, {"train": 8, "valid": 1, "test": 1}),
+        ([1] * 2, {"train": 2}),
+    ],
+)
+def test_splits_are_as_near_to_80_10_10_as_whole_units_allow(sizes, splits):
+    items = [Item(f"{unit}/{n}", group=f"unit {unit}") for unit, size in enumerate(sizes) for n in range(size)]
+    found = divide(items, "any", {})
+    assert Counter(item.split for item in found) == splits
+    assert len({(item.group, item.split) for item in found}) == len(sizes)
+    assert found == divide(items, "any", {})
+
+
+def test_a_few_more_rows_move_few_others():
+    items = [Item(f"row {n}") for n in range(1000)]
+    before = {item.id: item.split for item in divide(items, "any", {})}
+    after = divide([*items, *(Item(f"new {n}") for n in range(10))], "any", {})
+    assert sum(before.get(item.id, item.split) != item.split for item in after) < 10
+
+
+def test_what_is_announced_is_what_is_written(tmp_path):
+    root = tmp_path / "archive"
+    for number in range(200):
+        put(
+            root / f"{('dogs', 'cats', 'untitled folder')[number % 3]}/{number}.wav",
+            b"" if number % 7 == 0 else sound(number),
+        )
+    rows, made, draft = make(root)
+    (note,) = [note for note in draft.notes if "no split is named" in note]
+    counts = Counter(row.split for row in rows.values())
+    assert made.summary["splits"] == counts
+    assert note.endswith(
+        ", ".join(f"{name} {counts[name]} ({counts[name] / len(rows):.0%})" for name in ("train", "valid", "test"))
+    )
+    assert counts["valid"] == counts["test"] == round(len(rows) / 10)
+
+
+def test_nothing_is_written_among_the_files(tmp_path, monkeypatch):
+    root = tmp_path / "my files" / "archive"
+    put(root / "dogs/1.wav", sound(1))
+    put(tmp_path / "elsewhere/x")
+    before = sorted(root.rglob("*"))
+    source = SOURCES["folder"]
+    for here, place in ((tmp_path, tmp_path), (tmp_path / "elsewhere", root.parent), (root, root.parent)):
+        monkeypatch.chdir(here)
+        path = default_output("folder", source, root)
+        assert path.absolute() == place / "archive-manifest.csv"
+        _, made, _ = make(root)
+        assert not made.outside
+        assert sorted(root.rglob("*")) == before
+    root.parent.chmod(0o555)
+    with pytest.raises(UsageError, match=r"nothing is written among your files .* say where with -o"):
+        default_output("folder", source, root)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert default_output("folder", source, root) == Path("archive-manifest.csv")
+    root.parent.chmod(0o755)
+    (tmp_path / "my files/archive-manifest.source.json").unlink()
+    with pytest.raises(UsageError, match="was not made by"):
+        make(root)
+
+
+def test_the_command_tells_where_and_what(tmp_path):
+    root = tmp_path / "my archive"
+    for number in range(30):
+        put(root / f"untitled folder/barking dog {number}.wav", sound(number))
+    put(root / "untitled folder/IMG_1.wav", sound(99))
+    put(root / "a.heic")
+    result = triptych("data", "folder", root, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "made: my archive-manifest.csv" in result.stdout
+    assert "splits  train 24, " in result.stdout
+    assert "train 24 (80%), valid 3 (10%), test 3 (10%)" in result.stderr
+    assert "left out: files without a caption: neither name nor folder says anything: 1" in result.stderr
+    assert ": barking dog\n" in result.stderr
+    assert "passed over: .heic 1" in result.stderr
+    assert "next: triptych check 'my archive-manifest.csv'" in result.stderr
+    checked = triptych("check", "my archive-manifest.csv", cwd=tmp_path)
+    assert checked.returncode == 0
+    assert "warning: few captions: 1" in checked.stdout
+
+
+def test_a_folder_of_nothing_that_says_anything_is_an_error(tmp_path):
+    put(tmp_path / "archive/IMG_1.wav", sound(1))
+    with pytest.raises(ManifestError, match=r"no row is left to write .*files without a caption"):
+        make(tmp_path / "archive")
