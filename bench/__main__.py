@@ -1,4 +1,7 @@
-"""Runs every bench, or those named: python -m bench [NAME …]; python -m bench results [RECIPE …] runs recipes."""
+"""Runs every bench, or those named: python -m bench [NAME …].
+
+python -m bench results [RECIPE …] runs recipes; python -m bench mutants [MODULE …] is mutation testing of the tests.
+"""
 
 import sys
 from importlib import import_module
@@ -27,10 +30,12 @@ def main() -> None:
     if sys.argv[1:2] == ["results"]:  # takes hours and writes pages, so it is never one of all
         import_module("bench.results.__main__").main(sys.argv[2:])
         return
+    if sys.argv[1:2] == ["mutants"]:  # mutation testing: takes an hour, and has options
+        sys.exit(import_module("bench.mutants").main(sys.argv[2:]))
     for name in sys.argv[1:] or BENCHES:
         bench, _, case = name.partition(".")
         if bench not in BENCHES:
-            sys.exit(f"bench {bench!r} is unknown; known: {', '.join(BENCHES)}, results")
+            sys.exit(f"bench {bench!r} is unknown; known: {', '.join(BENCHES)}, results, mutants")
         print(f"== {name}", flush=True)
         module = import_module(f"bench.{bench}")
         module.main([case]) if case else module.main()

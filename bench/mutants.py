@@ -1,0 +1,283 @@
+"""Mutation testing: change a module in one small way, run its own tests, list the changes that no test notices.
+
+    python -m bench mutants [MODULE …] [--sample N] [--seed S] [--jobs J]
+
+A seeded sample of each module's mutants runs in a copy of the tree. Results are kept in .mutants/results.jsonl, so the
+same command resumes; a mutant runs again when its module or its tests change. Survivors that no test can or should
+catch are listed with the reason in bench/survivors.toml.
+
+Why not a library: mutmut 3 leaves out decorated functions and constants of modules, and forks a process in which torch
+has started threads; cosmic-ray changes the working tree itself, drops no statements, and takes one test command for all
+modules; mutatest needs a release of coverage that no longer installs beside the rest. None of them samples with a seed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+
+import numpy as np
+
+from bench.mutation_operators import Mutant, mutants_of
+
+ROOT = Path(__file__).parent.parent
+RESULTS = Path(".mutants") / "results.jsonl"
+SURVIVORS = Path("bench") / "survivors.toml"
+NOT_COPIED = (".venv", ".git", ".mutants", "__pycache__", ".hypothesis", ".*_cache", "demo", "runs", "collection")
+SAMPLE, JOBS = 15, 2
+LEAST_SECONDS, TIMES_LONGER = 20.0, 4.0  # a mutant's timeout: so many times what the unchanged module takes, and more
+MEMORY = 8 << 30  # bytes of address space: a mutant that allocates without end fails instead of filling the machine
+GOAL = 0.9  # share of mutants that the tests should catch
+CAUGHT, SURVIVED, TIMED_OUT = "caught", "survived", "timed out"
+NO_TESTS = {4, 5}  # pytest's exit codes for wrong arguments and for no test at all
+
+# A module and the tests that should catch its mutants.
+SIMILARITIES, OBJECTIVES = "tests/similarities/test_similarities.py", "tests/objectives/test_objectives.py"
+INDEXING = ["tests/search/test_collection.py", "tests/search/test_changes.py", "tests/search/test_faults.py"]
+TESTS: dict[str, list[str]] = {
+    "triptych/objectives/infonce.py": ["tests/objectives/test_infonce.py", OBJECTIVES],
+    "triptych/objectives/sigmoid.py": ["tests/objectives/test_sigmoid.py", OBJECTIVES],
+    "triptych/objectives/contrastive.py": ["tests/objectives/test_contrastive.py", OBJECTIVES],
+    "triptych/objectives/triplet.py": ["tests/objectives/test_triplet.py", OBJECTIVES],
+    "triptych/objectives/align_uniform.py": ["tests/objectives/test_align_uniform.py", OBJECTIVES],
+    "triptych/objectives/matching.py": ["tests/objectives/test_matching.py", OBJECTIVES],
+    "triptych/objectives/distill.py": ["tests/objectives/test_distill.py", OBJECTIVES],
+    "triptych/transport/matrix.py": ["tests/test_transport.py"],
+    "triptych/transport/laplacian.py": ["tests/test_transport.py"],
+    "triptych/transport/dual.py": ["tests/test_transport.py"],
+    "triptych/transport/plan.py": ["tests/test_transport.py"],
+    "triptych/transport/losses.py": ["tests/test_transport.py"],
+    "triptych/similarities/cosine.py": [SIMILARITIES],
+    "triptych/similarities/dot.py": ["tests/similarities/test_dot.py", SIMILARITIES],
+    "triptych/similarities/mahalanobis.py": ["tests/similarities/test_mahalanobis.py", SIMILARITIES],
+    "triptych/similarities/matchmap.py": ["tests/similarities/test_matchmap.py", SIMILARITIES],
+    "triptych/similarities/word_region.py": ["tests/similarities/test_word_region.py", SIMILARITIES],
+    "triptych/search/ranking.py": ["tests/search/test_ranking.py", "tests/search/test_query.py"],
+    "triptych/search/relevance.py": ["tests/search/test_relevance.py"],
+    "triptych/search/ingest.py": INDEXING,
+    "triptych/evaluation/retrieval.py": ["tests/evaluation/test_retrieval.py"],
+    "triptych/evaluation/significance.py": ["tests/evaluation/test_significance.py"],
+    "triptych/training/run.py": ["tests/training/test_run.py", "tests/training/test_resume.py"],
+}
+
+# In the process that runs the tests: a limit on memory, then pytest.
+RUN = """
+import resource, sys, pytest
+limit = int(sys.argv[1])
+if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", "--hypothesis-seed=0"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    outcome: str
+    diff: list[str]
+    reason: str = ""  # why a survivor is accepted
+
+
+def sample(mutants: Sequence[Mutant], count: int, seed: int, path: str) -> list[Mutant]:
+    """At most so many mutants of a module, in order; the same seed chooses the same ones."""
+    rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
+    chosen = rng.choice(len(mutants), min(count, len(mutants)), replace=False)
+    return [mutants[i] for i in sorted(chosen.tolist())]
+
+
+def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) -> str:
+    """Run tests in a copy of the tree. All of their processes end with them."""
+    # Without bytecode files: those of one mutant would be taken for the next one's when time and size are the same.
+    # Without plugins but Hypothesis's: loading them all takes seconds for each mutant.
+    settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = os.environ | {"PYTHONPATH": str(tree)} | settings
+    command = [sys.executable, "-c", RUN, str(MEMORY), *PYTEST, *tests]
+    process = subprocess.Popen(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
+    finally:
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if code in NO_TESTS:
+        sys.exit(f"{' '.join(tests)}: pytest found no tests (exit code {code}); correct the table in bench/mutants.py")
+    return SURVIVED if code == 0 else CAUGHT
+
+
+def copy_tree(root: Path, folder: Path) -> Path:
+    """Copy the tree, without what is generated."""
+    return Path(shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED)))
+
+
+def key_of(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:
+    """What identifies a mutant's result: the changed module, and the tests."""
+    digest = hashlib.sha256(mutant.path.encode())
+    digest.update(mutant.apply((root / mutant.path).read_text()).encode())
+    for test in tests:
+        digest.update((root / test).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def read_results(path: Path) -> dict[str, str]:
+    """Outcomes of earlier runs; a line that was not written to its end is ignored."""
+    outcomes: dict[str, str] = {}
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        outcomes[record["key"]] = record["outcome"]
+    return outcomes
+
+
+def accepted_reason(root: Path, mutant: Mutant, diff: Sequence[str]) -> str:
+    """Why a survivor is accepted; empty where it is not."""
+    path = root / SURVIVORS
+    listed = tomllib.loads(path.read_text()).get("survivor", []) if path.exists() else []
+    for survivor in listed:
+        if survivor["path"] == mutant.path and f"- {survivor['before']}" in diff and f"+ {survivor['after']}" in diff:
+            return survivor["reason"]
+    return ""
+
+
+class Runner:
+    """Runs mutants in copies of the tree, several at a time, and keeps each outcome as soon as it is known."""
+
+    def __init__(self, root: Path, jobs: int) -> None:
+        self.root, self.jobs = root, jobs
+        self.outcomes = read_results(root / RESULTS)
+
+    def run(self, chosen: dict[str, list[Mutant]], tests: dict[str, list[str]]) -> Iterable[Result]:
+        """The results of all chosen mutants; those of earlier runs come first."""
+        pending: list[Mutant] = []
+        for mutant in (m for mutants in chosen.values() for m in mutants):
+            known = self.outcomes.get(key_of(self.root, mutant, tests[mutant.path]))
+            if known:
+                yield self._result(mutant, known)
+            else:
+                pending.append(mutant)
+        if not pending:
+            return
+        with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(self.jobs) as pool:
+            trees: SimpleQueue[Path] = SimpleQueue()
+            for i in range(self.jobs):
+                trees.put(copy_tree(self.root, Path(folder) / str(i)))
+            paths = sorted({mutant.path for mutant in pending})
+            limits = dict(zip(paths, pool.map(lambda path: self._limit(trees, path, tests[path]), paths), strict=True))
+            futures = {pool.submit(self._test, trees, m, tests[m.path], limits[m.path]): m for m in pending}
+            for future in as_completed(futures):
+                mutant, outcome = futures[future], future.result()
+                self._keep(key_of(self.root, mutant, tests[mutant.path]), mutant, outcome)
+                yield self._result(mutant, outcome)
+
+    def _limit(self, trees: SimpleQueue[Path], path: str, tests: Sequence[str]) -> float:
+        """The timeout of a module's mutants; its tests must pass on the unchanged module."""
+        tree = trees.get()
+        try:
+            started = time.perf_counter()
+            if run_tests(tree, tests) != SURVIVED:
+                sys.exit(f"{path}: its tests fail without any change; run: pytest {' '.join(tests)}")
+            return LEAST_SECONDS + TIMES_LONGER * (time.perf_counter() - started)
+        finally:
+            trees.put(tree)
+
+    def _test(self, trees: SimpleQueue[Path], mutant: Mutant, tests: Sequence[str], timeout: float) -> str:
+        tree = trees.get()
+        source = (self.root / mutant.path).read_text()
+        try:
+            (tree / mutant.path).write_text(mutant.apply(source))
+            return run_tests(tree, tests, timeout)
+        finally:
+            (tree / mutant.path).write_text(source)
+            trees.put(tree)
+
+    def _keep(self, key: str, mutant: Mutant, outcome: str) -> None:
+        path = self.root / RESULTS
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps({"key": key, "path": mutant.path, "line": mutant.line, "outcome": outcome}) + "\n")
+
+    def _result(self, mutant: Mutant, outcome: str) -> Result:
+        diff = mutant.diff((self.root / mutant.path).read_text())
+        reason = accepted_reason(self.root, mutant, diff) if outcome == SURVIVED else ""
+        return Result(mutant, outcome, diff, reason)
+
+
+def report(results: Sequence[Result], totals: dict[str, int]) -> str:
+    """A table of all modules, and every survivor with its line, its change and the reason where there is one."""
+    lines = ["| module | mutants | run | caught | timed out | survived | accepted |", "|---|---|---|---|---|---|---|"]
+    for path, total in totals.items():
+        own = [result for result in results if result.mutant.path == path]
+        count = Counter(result.outcome for result in own)
+        accepted = sum(bool(result.reason) for result in own)
+        lines.append(
+            f"| {path} | {total} | {len(own)} | {count[CAUGHT]} | {count[TIMED_OUT]} | {count[SURVIVED]} | {accepted} |"
+        )
+    for result in sorted(results, key=lambda r: (r.mutant.path, r.mutant.start)):
+        if result.outcome == SURVIVED:
+            lines += ["", f"{result.mutant.path}:{result.mutant.line}  {result.mutant.operator}"]
+            lines += [f"    {line}" for line in result.diff] + (
+                [f"    accepted: {result.reason}"] * bool(result.reason)
+            )
+    lines += ["", f"caught: {100 * share_caught(results):.1f}% of {len(results)}; goal: {100 * GOAL:.0f}%"]
+    return "\n".join(lines)
+
+
+def share_caught(results: Sequence[Result]) -> float:
+    """The share of mutants that were caught or timed out, of those that are not accepted."""
+    counted = [result for result in results if not result.reason]
+    return sum(result.outcome != SURVIVED for result in counted) / max(1, len(counted))
+
+
+def main(arguments: Sequence[str] = (), root: Path = ROOT, table: dict[str, list[str]] = TESTS) -> int:
+    """Run the sample of the modules named, or of all; returns 1 where fewer are caught than the goal."""
+    parser = argparse.ArgumentParser(prog="python -m bench mutants", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="a path, or the beginning of one; default: all")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants of each module (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="chooses the sample (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="processes at a time (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    chosen: dict[str, list[Mutant]] = {}
+    totals: dict[str, int] = {}
+    for path in table:
+        if not options.modules or path.startswith(tuple(options.modules)):
+            mutants = mutants_of(path, (root / path).read_text())
+            totals[path], chosen[path] = len(mutants), sample(mutants, options.sample, options.seed, path)
+    if not chosen:
+        parser.error(f"no module of the table begins with {' or '.join(options.modules)}; it has {', '.join(table)}")
+    results: list[Result] = []
+    count = sum(map(len, chosen.values()))
+    for result in Runner(root, options.jobs).run(chosen, table):
+        results.append(result)
+        print(f"{len(results)}/{count} {result.outcome:<9} {result.mutant.path}:{result.mutant.line}", flush=True)
+    print(report(results, totals))
+    return int(share_caught(results) < GOAL)
