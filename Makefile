@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo test lint docs bench clean chromium
+.PHONY: help demo check test lint docs bench mutants clean chromium
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
@@ -22,6 +22,9 @@ demo: $(READY)  ## make a small world, train a space on it, measure it and searc
 
 test: $(READY) chromium lint  ## everything that must hold: style, types, tests
 	$(BIN)/python -m pytest -n 2
+
+check: $(READY) lint  ## before each commit: style, types and the quick tests (about a minute)
+	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 # The page is tested in a real browser. Debian's is installed where we may; elsewhere those tests are skipped, and say so.
 chromium:
@@ -45,6 +48,9 @@ bench: $(READY)  ## speed, side by side in one run
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps open_clip_torch==3.3.0
 	$(BIN)/python -m bench
+
+mutants: $(READY)  ## mutation testing: small changes of the code that no test notices (about an hour; resumes)
+	$(BIN)/python -m bench mutants
 
 clean:  ## remove the environment, the demo and the caches; runs and collections stay
 	rm -rf .venv demo build dist .pytest_cache .ruff_cache .hypothesis

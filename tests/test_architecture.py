@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -195,7 +196,14 @@ def test_every_command_is_in_the_readme():
     assert [name for name in COMMANDS if f"triptych {name}" not in text] == []
 
 
+def test_the_version_is_written_in_one_place():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["dynamic"] == ["version"]
+    assert project["tool"]["hatch"]["version"]["path"] == "triptych/__init__.py"
+
+
 def test_the_project_speaks_of_itself_alone():
-    for path in [*EVERY_FILE, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "Makefile"]:
+    settings = [ROOT / "Makefile", ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.*")]
+    for path in [*EVERY_FILE, *ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *settings]:
         if path != Path(__file__):
             assert not re.search(r"/work/|/root/|/opt/|\bTODO\b|\bFIXME\b", path.read_text()), path

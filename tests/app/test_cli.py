@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from triptych import __version__
 from triptych.app.cli import COMMANDS
 
 
@@ -32,17 +33,18 @@ def test_help_and_import_do_not_load_torch():
         assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0, code
 
 
-def test_help_loads_only_what_it_prints_with():
+@pytest.mark.parametrize(("option", "printed"), [("--help", "Usage"), ("--version", f"triptych {__version__}")])
+def test_help_and_version_load_only_what_they_print_with(option, printed):
     """What keeps it within half a second (`python -m bench startup`), on a machine however busy."""
-    code = """
+    code = f"""
 import contextlib, runpy, sys
-sys.argv = ["triptych", "--help"]
+sys.argv = ["triptych", "{option}"]
 with contextlib.suppress(SystemExit):
     runpy.run_module("triptych", run_name="__main__")
-print(*{name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names))
+print(*{{name.partition(".")[0] for name in sys.modules}} - set(sys.stdlib_module_names))
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Usage" in result.stdout
+    assert printed in result.stdout
     loaded = {name for name in result.stdout.splitlines()[-1].split() if not name.startswith("_")}
     printing = {"annotated_doc", "click", "markdown_it", "mdurl", "pygments", "rich", "shellingham", "typer"}
     assert loaded <= {"triptych", "site", "sitecustomize", *printing}
@@ -61,7 +63,7 @@ def test_the_installed_script_and_the_version():
     script = shutil.which("triptych", path=os.path.dirname(sys.executable))  # noqa: PTH120
     assert script
     result = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
-    assert result.stdout.startswith("triptych 0.")
+    assert result.stdout == f"triptych {__version__}\n"
 
 
 def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
