@@ -7,18 +7,20 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import soundfile
 import soxr
-import torch
-from torch import Tensor
 
 from triptych.errors import InputError, MediaError
-from triptych.media import limits
+from triptych.media import isolation, limits
+
+if TYPE_CHECKING:  # takes seconds, and decoding does without
+    from torch import Tensor
 
 LOUDEST = 1e6  # float files that were never scaled reach 32,768; beyond this it is no sound
-BLOCK = 1 << 20  # samples decoded before the clock is looked at
+BLOCK = 1 << 20  # samples of all channels decoded before the clock is looked at
 MARGIN = 0.05  # seconds beside a moment, so that resampling it gives what resampling the whole file gives there
 READABLE = "wav, flac, ogg, opus, mp3, aiff, m4a, aac, wma, or a film with sound"
 
@@ -28,8 +30,11 @@ SIZE = re.compile(r": (\d+) \(should be (\d+)\)")  # libsndfile's note of a head
 OPEN_END = 0x7FFF_0000  # sizes from here on are how programs write "not known yet"
 MALFORMED = 3  # libsndfile's code for it
 OGG_PAGE = 65_307  # bytes of the largest
+MPEG = frozenset({b"\x50\x00", b"\x55\x00"})  # layers I and II, layer III: what a WAV's `fmt ` chunk calls them
+MOST_CHUNKS = 100  # of a WAV before its `fmt ` chunk
 
 
+@isolation.decoder(isolation.seconds)
 def duration(path: Path) -> float:
     """Seconds of sound in a file, by its header."""
     limits.check_file(path, "sound")
@@ -45,6 +50,7 @@ def duration(path: Path) -> float:
     return seconds
 
 
+@isolation.decoder(isolation.samples)
 def read(path: Path, rate: int, start: float | None = None, end: float | None = None) -> np.ndarray:
     """Mono float32 samples at `rate`, between start and end (seconds) where given: the whole, sliced to the sample."""
     limits.check_file(path, "sound")
@@ -76,6 +82,8 @@ def windows(duration: float, length: float, hop: float) -> list[tuple[float, flo
 
 def log_mel(samples: np.ndarray, rate: int, mels: int, window: int, hop: int) -> Tensor:
     """Log-mel power in dB, 10·log10(max(mel · |STFT|², 1e-10)): Hann window, centred, Slaney's mel scale and areas."""
+    import torch
+
     wave = torch.from_numpy(np.ascontiguousarray(samples))
     hann = _hann(window)
     spectrum = torch.stft(wave, window, hop, window=hann, center=True, pad_mode="constant", return_complex=True)
@@ -87,6 +95,8 @@ def log_mel(samples: np.ndarray, rate: int, mels: int, window: int, hop: int) ->
 @lru_cache(maxsize=8)
 def mel_filters(rate: int, window: int, mels: int) -> Tensor:
     """Triangles on the mel scale, each of area 2 / its width in Hz: (mels, window // 2 + 1)."""
+    import torch
+
     edges = _hertz(np.linspace(0.0, _mel(rate / 2), mels + 2))
     bins = np.linspace(0.0, rate / 2, window // 2 + 1)
     rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
@@ -97,6 +107,8 @@ def mel_filters(rate: int, window: int, mels: int) -> Tensor:
 
 @lru_cache(maxsize=8)
 def _hann(window: int) -> Tensor:
+    import torch
+
     return torch.hann_window(window)
 
 
@@ -134,7 +146,7 @@ def _blocks(path: Path, file: soundfile.SoundFile, first: int, last: int) -> np.
         if first:
             file.seek(first)
         while place < last:
-            block = file.read(min(BLOCK, last - place), dtype="float32", always_2d=True)
+            block = file.read(min(max(1, BLOCK // file.channels), last - place), dtype="float32", always_2d=True)
             if not len(block):
                 break
             with np.errstate(invalid="ignore", over="ignore"):  # judged once the whole is there
@@ -161,8 +173,8 @@ def _opened(path: Path) -> soundfile.SoundFile | None:
     try:
         with path.open("rb") as data:
             head = data.read(4)
-        if head not in PLAIN:
-            return None
+            if head not in PLAIN or _holds_mpeg(head, data):
+                return None
         # As bytes, names that are not UTF-8 are opened too; Windows has no such names.
         name = os.fsencode(path) if os.name == "posix" else str(path)
         file = soundfile.SoundFile(name)  # pyright: ignore[reportArgumentType] - it takes bytes, too
@@ -178,6 +190,22 @@ def _opened(path: Path) -> soundfile.SoundFile | None:
         file.close()
         raise
     return file
+
+
+def _holds_mpeg(head: bytes, data: BinaryIO) -> bool:
+    """Whether a WAV, read up to `head`, holds mp3 or the like: libsndfile's decoder for it writes to stderr."""
+    if head not in {b"RIFF", b"RF64"}:
+        return False
+    data.seek(12)
+    for _ in range(MOST_CHUNKS):
+        chunk = data.read(10)
+        if len(chunk) < 10:
+            return False
+        if chunk[:4] == b"fmt ":
+            return chunk[8:] in MPEG
+        length = int.from_bytes(chunk[4:8], "little")
+        data.seek(length + length % 2 - 2, 1)
+    return False
 
 
 def _check_size(path: Path, file: soundfile.SoundFile) -> None:

@@ -9,11 +9,11 @@ from typing import Literal
 
 import av
 import av.logging
+from av import Packet
 from av.container import InputContainer
-from av.error import FFmpegError
 from av.stream import Disposition, Stream
 
-from triptych.errors import MediaError
+from triptych.errors import MediaError, TriptychError
 from triptych.media.limits import Deadline
 
 # Playlists (hls, dash, concat) would open other files and addresses; so would any protocol but file.
@@ -23,7 +23,6 @@ FORMATS = (
 # Their headers tell no length: FFmpeg guesses it from the bit rate of the first packets.
 GUESSED = frozenset({"aac", "ac3", "eac3", "amr", "loas", "latm"})
 READABLE = "mp4, mov, mkv, webm or avi"
-FAILURES = (FFmpegError, OSError, EOFError, ValueError, OverflowError, MemoryError)
 
 av.logging.set_level(None)
 
@@ -35,12 +34,14 @@ def opened(path: Path, kind: str, readable: str = READABLE) -> Iterator[InputCon
     try:
         # The prefix keeps names such as `concat:a.mp4` from being taken for addresses.
         file = av.open(f"file:{path}", container_options=options, metadata_errors="replace", timeout=30.0)
-    except FAILURES as error:
+    except Exception as error:  # PyAV raises what it likes, such as an IndexError of its own
         raise MediaError(f"{path}: cannot be read as {kind} ({_reason(error)}); give {readable}") from error
     with file:
         try:
             yield file
-        except FAILURES as error:
+        except TriptychError:
+            raise
+        except Exception as error:  # the same
             raise MediaError(f"{path}: broken data ({_reason(error)}); replace the file or leave it out") from error
 
 
@@ -53,6 +54,13 @@ def track(file: InputContainer, kind: Literal["audio", "video"]) -> Stream | Non
         return None
     found.codec_context.thread_count = 1  # files are decoded side by side already
     return found
+
+
+def packets(file: InputContainer, deadline: Deadline, *streams: Stream) -> Iterator[Packet]:
+    """Packet after packet, of some streams or of all, until the deadline."""
+    for packet in file.demux(*streams):
+        deadline.check()
+        yield packet
 
 
 def origin(file: InputContainer) -> float:
@@ -73,9 +81,8 @@ def duration(path: Path, file: InputContainer) -> float:
     told = claimed(path, file)
     if told is not None:
         return told
-    reached, deadline = 0.0, Deadline(path)
-    for packet in file.demux():
-        deadline.check()
+    reached = 0.0
+    for packet in packets(file, Deadline(path)):
         if packet.pts is not None and packet.time_base is not None:
             reached = max(reached, float((packet.pts + (packet.duration or 0)) * packet.time_base))
     return max(0.0, reached - origin(file))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from triptych.errors import MediaError
-from triptych.media import limits
+from triptych.media import isolation, limits
 
 if TYPE_CHECKING:
     from triptych.contracts import Source
@@ -18,15 +21,27 @@ if TYPE_CHECKING:
 # Pillow warns of what we refuse or repair ourselves; set once here, as filters are not safe to change on threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
+# libtiff writes to stderr what Pillow then raises for; it is one of the libraries that come with Pillow.
+with suppress(OSError, AttributeError):
+    _libraries = ctypes.CDLL(cast(Any, Image.core).__file__)
+    _libraries.TIFFSetErrorHandler(None)
+    _libraries.TIFFSetWarningHandler(None)
+
 READABLE = "png, jpg, webp, gif, bmp, tiff, or a film"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or read other files
 
 
+@isolation.decoder(isolation.pixels)
 def read(path: Path, size: int, at: float | None = None) -> np.ndarray:
     """RGB pixels (size, size, 3) uint8, squeezed to a square; of a film the frame at a second, else in its middle."""
     return np.asarray(load(path, size, at).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
+def _picture(answer: Any) -> Image.Image:
+    return Image.fromarray(isolation.pixels(answer))
+
+
+@isolation.decoder(_picture)
 def load(path: Path, size: int = 0, at: float | None = None) -> Image.Image:
     """An RGB picture: turned as EXIF says, transparency on white; of a film the frame at a second, else in its middle.
 
@@ -34,20 +49,59 @@ def load(path: Path, size: int = 0, at: float | None = None) -> Image.Image:
     """
     limits.check_file(path, "picture")
     try:
-        with Image.open(path, formats=FORMATS) as picture:
+        with _opened(path) as picture:
             limits.check_pixels(path, picture.width, picture.height)
             if size:
                 picture.draft("RGB", (size, size))
-            return _as_rgb(path, ImageOps.exif_transpose(picture))
-    except MediaError:
+            ImageOps.exif_transpose(picture, in_place=True)
+            return _as_rgb(path, picture)
+    except UnidentifiedImageError:
+        return _frame(path, at)
+
+
+def size(path: Path) -> tuple[int, int] | None:
+    """Width and height of a picture, by its header; None where the file is no picture."""
+    try:
+        with _opened(path) as picture:
+            return picture.size
+    except UnidentifiedImageError:
+        return None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """A picture as Pillow opens it; UnidentifiedImageError where it is none, MediaError where it is a broken one."""
+    try:
+        with path.open("rb") as file, Image.open(cast(IO[bytes], _Reader(path, file)), formats=FORMATS) as picture:
+            limits.check_picture_bytes(path, path.stat().st_size)
+            yield picture
+    except (MediaError, UnidentifiedImageError):
         raise
     except Image.DecompressionBombError as error:
         most = f"at most {limits.MOST_PIXELS / 1e6:g} million pixels"
         raise MediaError(f"{path}: {error}; {most}: scale it down") from error
-    except UnidentifiedImageError:
-        return _frame(path, at)
     except Exception as error:  # a decoder may fail in any way at all on damaged data
         raise MediaError(f"{path}: broken picture data ({error}); replace the file or leave it out") from error
+
+
+class _Reader:
+    """A file as Pillow needs it, and no more: with a name or a descriptor, it or libtiff would map the file.
+
+    A mapped file that becomes shorter while it is read ends the process (SIGBUS).
+    """
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._file, self._deadline = file, limits.Deadline(path)
+
+    def read(self, size: int = -1) -> bytes:
+        self._deadline.check()
+        return self._file.read(size)
+
+    def seek(self, place: int, whence: int = 0) -> int:
+        return self._file.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
 def moment(source: Source) -> float | None:
@@ -71,7 +125,7 @@ def _as_rgb(path: Path, picture: Image.Image) -> Image.Image:
     if picture.mode.startswith("I") or picture.mode == "F":  # Pillow would clip these to white instead of scaling them
         return Image.fromarray(_eight_bits(path, np.asarray(picture))).convert("RGB")
     if picture.mode in {"RGBA", "LA", "PA", "La", "RGBa"} or "transparency" in picture.info:
-        clear = picture.convert("RGBA")
+        clear = picture if picture.mode == "RGBA" else picture.convert("RGBA")
         white = Image.new("RGBA", clear.size, "white")
         return Image.alpha_composite(white, clear).convert("RGB")
     return picture.convert("RGB")

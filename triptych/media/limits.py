@@ -8,26 +8,36 @@ from pathlib import Path
 from triptych.errors import MediaError
 
 MOST_BYTES = 16_000_000_000
+MOST_PICTURE_BYTES = 1_000_000_000
 MOST_PIXELS = 64_000_000
+MOST_SIDE = 65_535  # pixels
+MOST_STRETCH = 500  # longer side / shorter side: encoders that keep it scale the shorter side up to theirs
 MOST_SECONDS = 24 * 3600.0  # of one file
 MOST_SAMPLES = 500_000_000  # decoded at once: 2 GB, almost three hours at 48 kHz
 MOST_CHANNELS = 64
 LEAST_RATE, MOST_RATE = 1_000, 768_000
-MOST_DECODING = 120.0  # seconds of our time for one call
+MOST_DECODING = 120.0  # seconds of processor time for one call
+MOST_WAITING = 600.0  # seconds for one call by the clock: a busy machine is not the file's fault, a dead disk is
 MOST_LOSS, LOST_SHARE = 1.0, 0.05  # seconds, and share of the whole
 
 
 class Deadline:
-    """The moment at which decoding one file has taken too long; checked between blocks, packets or frames."""
+    """The moment at which decoding one file has taken too long; checked between blocks, packets or frames.
+
+    A decoder is not interrupted within a block: only a worker process (`media/isolation.py`) can be stopped there.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.until = path, time.monotonic() + MOST_DECODING
+        self.path = path
+        self.processor_end = time.thread_time() + MOST_DECODING  # files are decoded on the thread that asks
+        self.clock_end = time.monotonic() + MOST_WAITING
 
     def check(self) -> None:
         """Raise once the time is over."""
-        if time.monotonic() > self.until:
+        if time.thread_time() > self.processor_end or time.monotonic() > self.clock_end:
             raise MediaError(
-                f"{self.path}: not decoded within {MOST_DECODING:g} s; replace the file, or read shorter moments of it"
+                f"{self.path}: not decoded within {MOST_DECODING:g} s of processor time and {MOST_WAITING:g} s by the "
+                "clock; replace the file, or read shorter moments of it"
             )
 
 
@@ -45,11 +55,23 @@ def check_file(path: Path, kind: str) -> None:
         raise MediaError(f"{path}: {size / 1e9:.1f} GB; at most {MOST_BYTES / 1e9:g} GB in one file: cut it")
 
 
+def check_picture_bytes(path: Path, size: int) -> None:
+    """Refuse a picture file larger than memory is for: some are read whole."""
+    if size > MOST_PICTURE_BYTES:
+        most = f"at most {MOST_PICTURE_BYTES / 1e9:g} GB in one picture"
+        raise MediaError(f"{path}: {size / 1e9:.1f} GB; {most}: scale it down")
+
+
 def check_pixels(path: Path, width: int, height: int) -> None:
     """Refuse a picture larger than memory is for, before it is unpacked."""
     if width * height > MOST_PIXELS:
         raise MediaError(
             f"{path}: {width} × {height} pixels; at most {MOST_PIXELS / 1e6:g} million pixels: scale it down"
+        )
+    if max(width, height) > min(MOST_SIDE, MOST_STRETCH * min(width, height)):
+        raise MediaError(
+            f"{path}: {width} × {height} pixels; the longer side may have {MOST_SIDE:,} pixels, "
+            f"and {MOST_STRETCH} times those of the shorter one: cut it into pieces"
         )
 
 

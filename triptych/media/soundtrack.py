@@ -30,11 +30,10 @@ def read(path: Path, start: float, end: float, readable: str) -> tuple[np.ndarra
         origin, deadline = container.origin(file), limits.Deadline(path)
         timeline = Timeline(path, start, end)
         if start > 0:
-            timeline.grid = _learn_grid(file, stream)
-            _rewind(file, stream, start)
+            timeline.grid = _learn_grid(file, stream, deadline)
+            _rewind(file, stream, start, deadline)
         reached = audible = 0.0  # where the packets of any stream, and of the sound, end
-        for packet in file.demux():
-            deadline.check()
+        for packet in container.packets(file, deadline):
             is_ours, last = packet.stream_index == stream.index, math.inf
             if packet.pts is not None and packet.time_base is not None:
                 first = float(packet.pts * packet.time_base) - origin
@@ -69,12 +68,12 @@ def _stream(path: Path, file: InputContainer, readable: str) -> AudioStream:
     return stream
 
 
-def _rewind(file: InputContainer, stream: AudioStream, start: float) -> None:
+def _rewind(file: InputContainer, stream: AudioStream, start: float, deadline: limits.Deadline) -> None:
     """Go to a little before start, or to the beginning where the file's index leads past it."""
     origin = container.origin(file)
     target = max(0.0, start - PREROLL)
     file.seek(math.floor((target + origin) * av.time_base))
-    stamp = next((packet.pts for packet in file.demux(stream) if packet.pts is not None), None)
+    stamp = next((p.pts for p in container.packets(file, deadline, stream) if p.pts is not None), None)
     landed = math.inf if stamp is None or stream.time_base is None else float(stamp * stream.time_base) - origin
     file.seek(math.floor(((target if landed < start - JUMP else 0.0) + origin) * av.time_base))
 
@@ -179,10 +178,10 @@ class Timeline:
         return phase + round((place - phase) / step) * step
 
 
-def _learn_grid(file: InputContainer, stream: AudioStream) -> tuple[int, int] | None:
+def _learn_grid(file: InputContainer, stream: AudioStream, deadline: limits.Deadline) -> tuple[int, int] | None:
     """Where frames begin, as (first, step) in samples, of a file whose clock is coarser than its samples."""
     frames: list[AudioFrame] = []
-    for packet in file.demux(stream):
+    for packet in container.packets(file, deadline, stream):
         frames += _decoded(packet) or ()
         if len(frames) >= LEARNT:
             break

@@ -7,18 +7,38 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.errors import MediaError
+from triptych.media import isolation
 
 if TYPE_CHECKING:  # contracts loads torch
     from triptych.contracts import Source
 
 MOST_BYTES = 1_000_000
+MOST_MARKS = 30  # combining marks in a row; Unicode's own bound for text that is processed as a stream (UAX #15)
+SPLIT_MARKS = frozenset("\u0f73\u0f75\u0f81")  # of no combining class, but normalised into marks that have one
 
 
 def normalise(text: str) -> str:
-    """The same text in one form: Unicode NFC, control characters and runs of white space as one space."""
-    composed = unicodedata.normalize("NFC", text)
+    """The same text in one form: Unicode NFC, control characters and runs of white space as one space.
+
+    Of more than 30 combining marks in a row the first 30 are kept: putting n of them in order takes n² steps.
+    """
+    # Twice: NFC splits one mark (U+0344) into two.
+    composed = _bound_marks(unicodedata.normalize("NFC", _bound_marks(text)))
     printable = "".join(" " if unicodedata.category(c) in {"Cc", "Cs"} else c for c in composed)
     return " ".join(printable.split())
+
+
+def _bound_marks(text: str) -> str:
+    """The text without what exceeds MOST_MARKS combining marks in a row."""
+    if text.isascii():
+        return text
+    kept: list[str] = []
+    run = 0
+    for character in text:
+        run = run + 1 if unicodedata.combining(character) or character in SPLIT_MARKS else 0
+        if run <= MOST_MARKS:
+            kept.append(character)
+    return "".join(kept)
 
 
 def words(source: Source) -> str:
@@ -30,6 +50,7 @@ def words(source: Source) -> str:
     return found
 
 
+@isolation.decoder(isolation.words)
 def read(path: Path) -> str:
     """The words of a text file."""
     try:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import av
 from av.container import InputContainer
@@ -13,9 +14,11 @@ from av.error import FFmpegError
 from av.video import VideoFrame, VideoStream
 from PIL import Image
 
-from triptych.contracts import Source
 from triptych.errors import MediaError
-from triptych.media import audio, container, limits
+from triptych.media import audio, container, isolation, limits
+
+if TYPE_CHECKING:  # contracts loads torch
+    from triptych.contracts import Source
 
 NEAR = 3.0  # seconds: up to here decoding on is cheaper than going to a keyframe
 WIDEST = 4.0  # no camera's pixels are wider or higher than this; beyond it is damage
@@ -54,7 +57,7 @@ def info(path: Path) -> Info:
             return Info(seconds, 0, 0, 0.0, False, sound is not None)
         width, height, rate = pictures.width, pictures.height, float(pictures.average_rate or 0)
         film.seek(math.floor(container.origin(film) * av.time_base))
-        first = next(_decoded(path, film, pictures), None)
+        first = next(_decoded(film, pictures, limits.Deadline(path)), None)
         if first is not None:
             width, height = _upright(path, first, pictures).size
         return Info(seconds, width, height, rate, True, sound is not None)
@@ -71,6 +74,7 @@ def frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
         return [shown[time] for time in times]
 
 
+@isolation.decoder(isolation.seconds)
 def middle(path: Path, start: float | None = None, end: float | None = None) -> float:
     """The second in the middle of a moment of a film, or of the whole film."""
     limits.check_file(path, "film")
@@ -84,6 +88,8 @@ def middle(path: Path, start: float | None = None, end: float | None = None) -> 
 
 def moments(path: Path, length: float, hop: float) -> list[tuple[Source, Source]]:
     """A film as pairs of picture and sound: each window's sound, and the frame in its middle."""
+    from triptych.contracts import Source
+
     film = info(path)
     if not (film.has_pictures and film.has_sound):
         raise MediaError(f"{path}: has no {'sound' if film.has_pictures else 'pictures'}; moments need both")
@@ -100,7 +106,7 @@ class _Reel:
             raise MediaError(f"{path}: has no pictures in it that we can read; give a film or a picture")
         limits.check_pixels(path, stream.width, stream.height)
         self.path, self.film, self.stream = path, film, stream
-        self._origin = container.origin(film)
+        self._origin, self._deadline = container.origin(film), limits.Deadline(path)
         self._frames: Iterator[VideoFrame] = iter(())
         self._before: VideoFrame | None = None  # the last one that had begun at the time asked for
         self._after: VideoFrame | None = None  # the one after it, decoded ahead
@@ -123,7 +129,7 @@ class _Reel:
 
     def _jump(self, time: float) -> None:
         self.film.seek(math.floor((max(0.0, time) + self._origin) * av.time_base))
-        self._frames = _decoded(self.path, self.film, self.stream)
+        self._frames = _decoded(self.film, self.stream, self._deadline)
         self._before, self._after = None, self._next()
 
     def _next(self) -> VideoFrame | None:
@@ -140,11 +146,9 @@ class _Reel:
         return float(stamp * frame.time_base) - self._origin
 
 
-def _decoded(path: Path, film: InputContainer, stream: VideoStream) -> Iterator[VideoFrame]:
+def _decoded(film: InputContainer, stream: VideoStream, deadline: limits.Deadline) -> Iterator[VideoFrame]:
     """Frame after frame from where the film stands; damaged packets are passed over."""
-    deadline = limits.Deadline(path)
-    for packet in film.demux(stream):
-        deadline.check()
+    for packet in container.packets(film, deadline, stream):
         try:
             found = [frame for frame in packet.decode() if isinstance(frame, VideoFrame)]
         except FFmpegError:

@@ -1,0 +1,61 @@
+"""What a file of a stranger holds, by its content: a picture, a text, a film or a sound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triptych.media import audio, image, isolation, limits, text, video
+from triptych.media.container import opened, track
+
+if TYPE_CHECKING:  # contracts loads torch
+    from triptych.contracts import Modality
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file can be embedded as, and how much of it there is."""
+
+    modalities: tuple[Modality, ...]
+    width: int = 0  # pixels, of a picture or of a film's frames
+    height: int = 0
+    seconds: float = 0.0  # of a film or a sound
+    words: str = ""  # of a text
+
+
+def _checked(answer: Any) -> Contents:
+    try:
+        modalities: Any = tuple(isolation.words(modality) for modality in answer["modalities"])
+        if not modalities or not set(modalities) <= {"image", "audio", "text"}:
+            raise ValueError("no contents")
+        width, height, seconds = (isolation.seconds(answer[name]) for name in ("width", "height", "seconds"))
+        return Contents(modalities, int(width), int(height), seconds, isolation.words(answer["words"]))
+    except (TypeError, KeyError) as error:
+        raise ValueError("no contents") from error
+
+
+@isolation.decoder(_checked)
+def inspect(path: Path, by_ending: Sequence[Modality]) -> Contents:
+    """What a file holds; `by_ending` is what its name promises. Headers are read alone where those tell enough."""
+    limits.check_file(path, "uploaded")
+    size = image.size(path)
+    if size is not None:
+        return Contents(("image",), *size)
+    if "text" in by_ending:  # any bytes may be one
+        return Contents(("text",), words=text.read(path))
+    film = _film(path, is_named_film=len(by_ending) > 1)
+    if film is not None:
+        return Contents(("image", "audio") if film.has_sound else ("image",), film.width, film.height, film.duration)
+    return Contents(("audio",), seconds=audio.duration(path))
+
+
+def _film(path: Path, is_named_film: bool) -> video.Info | None:
+    """What a film holds; None where it has no moving pictures, such as a sound in a film's container."""
+    if not is_named_film and not video.is_film(path):
+        return None
+    with opened(path, "a film") as container:
+        if track(container, "video") is None:
+            return None
+    return video.info(path)

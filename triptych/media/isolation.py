@@ -1,0 +1,256 @@
+"""Decoders in worker processes, within limits of time and memory: one that crashes or never ends takes nobody with it.
+
+A `@decoder` is a function of a file. Called as it is, it runs here, and whatever it raises becomes a MediaError that
+names the file. Called within `workers.isolate()`, it runs in a worker process (`media/worker.py`) with the same
+arguments, and so with the same result. A worker that has read hostile bytes may be under a stranger's control: its
+answers are plain arrays and JSON, checked here, and nothing of them is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import wraps
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar, cast
+
+import numpy as np
+
+from triptych.errors import MediaError, TriptychError
+from triptych.media import limits
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+Answer = Any  # a NumPy array, or what JSON holds
+
+HEADER = struct.Struct("<cBQQQ")  # what follows, its number of dimensions, their lengths
+ERROR, PLAIN, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # a message, JSON, float32, uint8
+MOST_PLAIN = 8_000_000  # bytes of JSON: a text of 1 MB, escaped
+MOST_MESSAGE = 10_000  # bytes
+MOST_ARRAY = 4 * limits.MOST_PIXELS  # bytes
+MOST_CALLS = 200  # of one process; then a fresh one takes over
+INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL", "HOME", "TMPDIR")
+
+DECODERS: dict[str, Callable[..., Any]] = {}  # by module and name, as workers look them up
+_workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
+
+
+def decoder(
+    check: Callable[[Answer], Result],
+) -> Callable[[Callable[Concatenate[Path, Arguments], Result]], Callable[Concatenate[Path, Arguments], Result]]:
+    """Make a function of a file a decoder; `check` turns a worker's answer into its result, or raises ValueError."""
+
+    def decorate(
+        decode: Callable[Concatenate[Path, Arguments], Result],
+    ) -> Callable[Concatenate[Path, Arguments], Result]:
+        name = f"{decode.__module__.rpartition('.')[2]}.{decode.__name__}"
+
+        @wraps(decode)
+        def call(path: Path, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            workers = _workers.get()
+            if workers is not None:
+                answer = workers.call(name, path, args, kwargs)
+                try:
+                    return check(answer)
+                except ValueError as error:
+                    raise MediaError(f"{path}: its decoder gave {error}; give another file") from error
+            try:
+                return decode(path, *args, **kwargs)
+            except TriptychError:
+                raise
+            except MemoryError as error:
+                raise MediaError(f"{path}: needs more memory than there is; give a smaller file") from error
+            except Exception as error:  # a decoder may fail in any way at all on damaged data
+                reason = f"{type(error).__name__}: {error}"[:200]
+                raise MediaError(f"{path}: broken data ({reason}); replace the file or leave it out") from error
+
+        DECODERS[name] = call
+        return call
+
+    return decorate
+
+
+def samples(answer: Answer) -> np.ndarray:
+    """An answer as sound: float32, one channel, finite."""
+    if not (isinstance(answer, np.ndarray) and answer.dtype == np.float32 and answer.ndim == 1):
+        raise ValueError("no samples")
+    if not np.isfinite(answer).all():
+        raise ValueError("samples that hold NaN or infinity")
+    return answer
+
+
+def pixels(answer: Answer) -> np.ndarray:
+    """An answer as RGB: (height, width, 3) uint8."""
+    if not (isinstance(answer, np.ndarray) and answer.dtype == np.uint8 and answer.ndim == 3 and answer.size):
+        raise ValueError("no pixels")
+    if answer.shape[2] != 3:
+        raise ValueError("no RGB pixels")
+    return answer
+
+
+def seconds(answer: Answer) -> float:
+    """An answer as a time in seconds."""
+    if isinstance(answer, bool) or not isinstance(answer, int | float) or not 0 <= answer < math.inf:
+        raise ValueError("no number of seconds")
+    return float(answer)
+
+
+def words(answer: Answer) -> str:
+    """An answer as text."""
+    if not isinstance(answer, str):
+        raise ValueError("no text")  # noqa: TRY004 - a wrong answer, not a wrong call
+    return answer
+
+
+class Workers:
+    """Worker processes: started where none is idle, so never more than the threads that ask; used again afterwards."""
+
+    def __init__(self, deadline: float, memory: int) -> None:
+        """Each call takes at most `deadline` seconds, each process at most `memory` bytes of address space."""
+        self.deadline, self.memory = deadline, memory
+        self._idle: list[_Worker] = []
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    @contextmanager
+    def isolate(self) -> Iterator[None]:
+        """Send every decoder that this thread calls in the block to a worker process."""
+        token = _workers.set(self)
+        try:
+            yield
+        finally:
+            _workers.reset(token)
+
+    def call(self, name: str, path: Path, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+        """What a decoder gives for a file; a MediaError, too, where its process ends or the time is over."""
+        question = {"decoder": name, "path": str(path), "args": args, "kwargs": kwargs, "seconds": self.deadline}
+        with self._lock:
+            worker = self._idle.pop() if self._idle else None
+        worker = worker or _Worker(self.memory)
+        try:
+            answer = worker.ask(json.dumps(question).encode() + b"\n", self.deadline)
+        except TimeoutError:
+            late = f"not decoded within {self.deadline:g} s; give a shorter or smaller file"
+            raise MediaError(f"{path}: {late}") from None
+        except (EOFError, ValueError, OSError) as error:
+            raise MediaError(
+                f"{path}: the decoder's process ended while it read this file ({worker.end() or error}); "
+                "the file is damaged, or asks for too much: give another"
+            ) from error
+        finally:
+            self._put_back(worker)
+        if isinstance(answer, MediaError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """End every idle process; those at work end when they are done."""
+        with self._lock:
+            self._is_closed, idle, self._idle = True, self._idle, []
+        for worker in idle:
+            worker.kill()
+
+    def _put_back(self, worker: _Worker) -> None:
+        with self._lock:
+            if worker.is_usable and not self._is_closed:
+                self._idle.append(worker)
+                return
+        worker.kill()
+
+
+class _Worker:
+    """One process: questions as lines of JSON, answers as a header and raw bytes."""
+
+    def __init__(self, memory: int) -> None:
+        folder = str(Path(__file__).parents[2])
+        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}  # and no secrets
+        environment |= {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)]), "OPENBLAS_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(  # noqa: S603 - this program, a module of ours and a number
+            [sys.executable, "-P", "-m", "triptych.media.worker", str(memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # some decoders write to it, and what they write is a stranger's
+            env=environment,
+        )
+        # A missing pipe is the type checker's worry alone: both were asked for.
+        self._questions, self._answers = cast(BinaryIO, self._process.stdin), cast(BufferedReader, self._process.stdout)
+        self._calls = 0
+        self.is_usable = True
+
+    def ask(self, question: bytes, deadline: float) -> Answer:
+        """The answer, or a MediaError in its place; TimeoutError, EOFError or ValueError: the process is done for."""
+        self._calls += 1
+        self.is_usable = False
+        expired = threading.Event()
+
+        def expire() -> None:
+            expired.set()
+            self._process.kill()
+
+        timer = threading.Timer(deadline, expire)
+        timer.start()
+        try:
+            self._questions.write(question)
+            self._questions.flush()
+            answer = self._read()
+        except (EOFError, OSError):
+            if expired.is_set():
+                raise TimeoutError from None
+            raise
+        finally:
+            timer.cancel()
+            timer.join()
+        self.is_usable = self._calls < MOST_CALLS and not expired.is_set()
+        return answer
+
+    def _read(self) -> Answer:
+        kind, dimensions, *lengths = HEADER.unpack(self._take(HEADER.size).tobytes())
+        shape = tuple(lengths[:dimensions])
+        if kind in {SAMPLES, PIXELS}:
+            dtype = np.dtype(np.float32 if kind == SAMPLES else np.uint8)
+            size = math.prod(shape) * dtype.itemsize
+            if not 1 <= len(shape) <= 3 or size > MOST_ARRAY:
+                raise ValueError(f"{size / 1e6:.0f} MB at once")
+            return self._take(size).view(dtype).reshape(shape)
+        most = {PLAIN: MOST_PLAIN, ERROR: MOST_MESSAGE}.get(kind, -1)
+        if len(shape) != 1 or shape[0] > most:
+            raise ValueError("an answer of no known form")
+        content = self._take(shape[0]).tobytes().decode("utf-8")
+        return MediaError(content) if kind == ERROR else json.loads(content)
+
+    def _take(self, size: int) -> np.ndarray:
+        """So many bytes."""
+        data, place = np.empty(size, np.uint8), 0
+        while place < size:
+            count = self._answers.readinto(data[place:].data)
+            if not count:
+                raise EOFError
+            place += count
+        return data
+
+    def end(self) -> str:
+        """How the process ended, in words; nothing where it runs on."""
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return ""
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self.is_usable = False
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._questions, self._answers):
+            with suppress(OSError):  # of what could not be written any more
+                pipe.close()
