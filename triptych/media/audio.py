@@ -14,7 +14,7 @@ import soundfile
 import soxr
 
 from triptych.errors import InputError, MediaError
-from triptych.media import isolation, limits
+from triptych.media import limits, sandbox
 
 if TYPE_CHECKING:  # takes seconds, and decoding does without
     from torch import Tensor
@@ -34,7 +34,7 @@ MPEG = frozenset({b"\x50\x00", b"\x55\x00"})  # layers I and II, layer III: what
 MOST_CHUNKS = 100  # of a WAV before its `fmt ` chunk
 
 
-@isolation.decoder(isolation.seconds)
+@sandbox.decoder(sandbox.seconds)
 def duration(path: Path) -> float:
     """Seconds of sound in a file, by its header."""
     limits.check_file(path, "sound")
@@ -50,7 +50,7 @@ def duration(path: Path) -> float:
     return seconds
 
 
-@isolation.decoder(isolation.samples)
+@sandbox.decoder(sandbox.samples)
 def read(path: Path, rate: int, start: float | None = None, end: float | None = None) -> np.ndarray:
     """Mono float32 samples at `rate`, between start and end (seconds) where given: the whole, sliced to the sample."""
     limits.check_file(path, "sound")

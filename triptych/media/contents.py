@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triptych.media import audio, image, isolation, limits, text, video
+from triptych.media import audio, image, limits, sandbox, text, video
 from triptych.media.container import opened, track
 
 if TYPE_CHECKING:  # contracts loads torch
@@ -25,18 +25,18 @@ class Contents:
     words: str = ""  # of a text
 
 
-def _checked(answer: Any) -> Contents:
+def _contents(answer: Any) -> Contents:
     try:
-        modalities: Any = tuple(isolation.words(modality) for modality in answer["modalities"])
+        modalities: Any = tuple(sandbox.words(modality) for modality in answer["modalities"])
         if not modalities or not set(modalities) <= {"image", "audio", "text"}:
             raise ValueError("no contents")
-        width, height, seconds = (isolation.seconds(answer[name]) for name in ("width", "height", "seconds"))
-        return Contents(modalities, int(width), int(height), seconds, isolation.words(answer["words"]))
+        width, height, seconds = (sandbox.seconds(answer[name]) for name in ("width", "height", "seconds"))
+        return Contents(modalities, int(width), int(height), seconds, sandbox.words(answer["words"]))
     except (TypeError, KeyError) as error:
         raise ValueError("no contents") from error
 
 
-@isolation.decoder(_checked)
+@sandbox.decoder(_contents)
 def inspect(path: Path, by_ending: Sequence[Modality]) -> Contents:
     """What a file holds; `by_ending` is what its name promises. Headers are read alone where those tell enough."""
     limits.check_file(path, "uploaded")

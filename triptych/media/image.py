@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from triptych.errors import MediaError
-from triptych.media import isolation, limits
+from triptych.media import limits, sandbox
 
 if TYPE_CHECKING:
     from triptych.contracts import Source
@@ -31,17 +31,17 @@ READABLE = "png, jpg, webp, gif, bmp, tiff, or a film"
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or read other files
 
 
-@isolation.decoder(isolation.pixels)
+@sandbox.decoder(sandbox.pixels)
 def read(path: Path, size: int, at: float | None = None) -> np.ndarray:
     """RGB pixels (size, size, 3) uint8, squeezed to a square; of a film the frame at a second, else in its middle."""
     return np.asarray(load(path, size, at).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
 def _picture(answer: Any) -> Image.Image:
-    return Image.fromarray(isolation.pixels(answer))
+    return Image.fromarray(sandbox.pixels(answer))
 
 
-@isolation.decoder(_picture)
+@sandbox.decoder(_picture)
 def load(path: Path, size: int = 0, at: float | None = None) -> Image.Image:
     """An RGB picture: turned as EXIF says, transparency on white; of a film the frame at a second, else in its middle.
 

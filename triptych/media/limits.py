@@ -24,7 +24,7 @@ MOST_LOSS, LOST_SHARE = 1.0, 0.05  # seconds, and share of the whole
 class Deadline:
     """The moment at which decoding one file has taken too long; checked between blocks, packets or frames.
 
-    A decoder is not interrupted within a block: only a worker process (`media/isolation.py`) can be stopped there.
+    A decoder is not interrupted within a block: only a worker process (`media/sandbox.py`) can be stopped there.
     """
 
     def __init__(self, path: Path) -> None:

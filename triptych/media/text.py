@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triptych.errors import MediaError
-from triptych.media import isolation
+from triptych.media import sandbox
 
 if TYPE_CHECKING:  # contracts loads torch
     from triptych.contracts import Source
@@ -50,7 +50,7 @@ def words(source: Source) -> str:
     return found
 
 
-@isolation.decoder(isolation.words)
+@sandbox.decoder(sandbox.words)
 def read(path: Path) -> str:
     """The words of a text file."""
     try:

@@ -15,7 +15,7 @@ from av.video import VideoFrame, VideoStream
 from PIL import Image
 
 from triptych.errors import MediaError
-from triptych.media import audio, container, isolation, limits
+from triptych.media import audio, container, limits, sandbox
 
 if TYPE_CHECKING:  # contracts loads torch
     from triptych.contracts import Source
@@ -74,7 +74,7 @@ def frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
         return [shown[time] for time in times]
 
 
-@isolation.decoder(isolation.seconds)
+@sandbox.decoder(sandbox.seconds)
 def middle(path: Path, start: float | None = None, end: float | None = None) -> float:
     """The second in the middle of a moment of a film, or of the whole film."""
     limits.check_file(path, "film")

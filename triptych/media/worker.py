@@ -1,4 +1,4 @@
-"""The process in which files of strangers are decoded; `media/isolation.py` starts it with its most bytes of memory."""
+"""The process in which files of strangers are decoded; `media/sandbox.py` starts it with its most bytes of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 
 from triptych.errors import TriptychError
 from triptych.media import audio, contents, image, text, video
-from triptych.media.isolation import DECODERS, ERROR, HEADER, MOST_MESSAGE, PIXELS, PLAIN, SAMPLES
+from triptych.media.sandbox import DECODERS, ERROR, HEADER, MOST_MESSAGE, PIXELS, PLAIN, SAMPLES
 
 MODULES = (audio, contents, image, text, video)  # imported for the decoders in them
 MOST_FILES = 64  # open at once

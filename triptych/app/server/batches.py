@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -16,9 +18,12 @@ from triptych.app.server.metrics import Metrics
 from triptych.app.server.problems import Refusal
 from triptych.contracts import Features, Source
 from triptych.data.loader import collate
+from triptych.media.sandbox import Workers
 from triptych.space import Space
 
+Result = TypeVar("Result")
 CROWDED = "{busy} requests are waiting at the encoder already; try again in {retry} s"
+LATE = "not read within {seconds:g} s; try again, or give a shorter file"
 
 
 @dataclass(frozen=True)
@@ -33,13 +38,15 @@ class Request:
 class Batches:
     """Prepares sources on threads of its own and embeds them on one more, several requests at a time.
 
-    Files are decoded by two threads, so that a slow film never stands before a quick text. A batch is not waited for:
-    the first request starts at once, and those that come meanwhile go together next.
+    Files are uploads, decoded in worker processes; two threads wait for those and one prepares texts, so that a slow
+    film never stands before a quick text, and the event loop waits for neither. A batch is not waited for: the first
+    request starts at once, and those that come meanwhile go together next.
     """
 
     def __init__(self, space: Space, limits: Limits, metrics: Metrics) -> None:
         self.space, self.limits, self.metrics = space.eval(), limits, metrics
-        self._decoders = ThreadPoolExecutor(2, "decode")
+        self.workers = Workers(limits.decode_seconds, limits.decode_bytes)
+        self._decoders, self._texts = ThreadPoolExecutor(2, "decode"), ThreadPoolExecutor(1, "text")
         self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._busy = 0  # counted on the event loop alone
         self._thread = threading.Thread(target=self._work, name="encode", daemon=True)
@@ -65,20 +72,38 @@ class Batches:
         finally:
             self._busy -= len(sources)
 
+    async def inspect(self, work: Callable[[], Result]) -> Result:
+        """Look into an upload, as files are prepared: on a thread, the decoders in a worker process."""
+        try:
+            async with asyncio.timeout(self.limits.work_seconds):
+                return await asyncio.get_running_loop().run_in_executor(self._decoders, self._in_sandbox, work)
+        except TimeoutError:
+            late = LATE.format(seconds=self.limits.work_seconds)
+            raise Refusal(503, late, self.limits.retry_seconds) from None
+
+    def _in_sandbox(self, work: Callable[[], Result]) -> Result:
+        with self.workers.sandbox():
+            return work()
+
     async def _embed(self, source: Source) -> Features:
-        prepare = self.space.encoder(source.modality).prepare
+        def prepare() -> Tensor:
+            return self.space.encoder(source.modality).prepare(source)
+
+        loop = asyncio.get_running_loop()
         if isinstance(source.content, str):
-            tensor = prepare(source)  # a text: microseconds
+            tensor = await loop.run_in_executor(self._texts, prepare)
         else:
-            tensor = await asyncio.get_running_loop().run_in_executor(self._decoders, prepare, source)
+            tensor = await loop.run_in_executor(self._decoders, self._in_sandbox, prepare)
         request = Request(source, tensor, Future())
         self._queue.put(request)
         return await asyncio.wrap_future(request.done)
 
     def close(self) -> None:
-        """Stop the threads."""
+        """Stop the threads and the worker processes."""
         self._queue.put(None)
-        self._decoders.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._decoders, self._texts):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.workers.close()
 
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:

@@ -21,7 +21,7 @@ from triptych.app.server.problems import Refusal
 from triptych.app.server.reviews import Review
 from triptych.app.server.served_files import IndexedFiles, UnknownContentError, changed, decodable, path_of
 from triptych.app.server.shapes import Conditions, QueryPart
-from triptych.app.server.uploads import Upload, named, renamed, sources
+from triptych.app.server.uploads import Load, RequestLoad, Upload, contents_of, named, renamed, sources
 from triptych.contracts import Source
 from triptych.errors import TriptychError, UsageError
 from triptych.search.collection import Collection
@@ -69,6 +69,7 @@ class Desk:
         self.files = IndexedFiles(collection.cache)
         self.items = len(collection)  # when it was last asked
         self.batches = Batches(collection.space, self.limits, self.metrics)
+        self.load = Load(self.limits)
         # One thread reads the collection: its answers take milliseconds, and its caches need no locks then.
         self.reading = Room(1, 4 * self.limits.waiting)
         self.drawing = Room(2, self.limits.previews)  # thumbnails, outlines, spectrograms, files' headers
@@ -141,12 +142,13 @@ class Desk:
 
     async def pieces(self, asked: Sequence[QueryPart], files: Mapping[str, Upload]) -> list[Piece]:
         """The parts of a query, embedded: texts and files here, items by what the collection has kept of them."""
-        given = [await self._sources(part, files) for part in asked]
-        fresh = [s for part, some in zip(asked, given, strict=True) if part.item is None for s in some]
-        try:
-            features = iter(await self.batches.embed(fresh)) if fresh else iter(())
-        except TriptychError as error:
-            raise renamed(error, list(files.values())) from error
+        with self.load.request() as load:
+            given = [await self._sources(part, files, load) for part in asked]
+            fresh = [s for part, some in zip(asked, given, strict=True) if part.item is None for s in some]
+            try:
+                features = iter(await self.batches.embed(fresh)) if fresh else iter(())
+            except TriptychError as error:
+                raise renamed(error, list(files.values())) from error
         pieces: list[Piece] = []
         for number, (part, some) in enumerate(zip(asked, given, strict=True)):
             for source in some:
@@ -154,15 +156,17 @@ class Desk:
                 pieces.append(Piece(source, Part(what, part.weight / len(some)), number))
         return pieces
 
-    async def _sources(self, part: QueryPart, files: Mapping[str, Upload]) -> list[Source]:
+    async def _sources(self, part: QueryPart, files: Mapping[str, Upload], load: RequestLoad) -> list[Source]:
         if part.item is not None:
             return [(await self.entry(part.item)).item.source]
         if part.text is not None:
             if "text" not in self.collection.space.modalities:
                 raise Refusal(422, "this space knows no text; ask with a file or an item")
             return [Source("text", part.text)]
-        upload, known = named(files, part.file or ""), self.collection.space.modalities
-        return await self.run(self.drawing, lambda: sources(upload, known, self.limits))
+        upload = named(files, part.file or "")
+        contents = await self.batches.inspect(lambda: contents_of(upload))
+        load.add(upload, contents)
+        return sources(upload, contents, self.collection.space.modalities)
 
 
 def where_of(conditions: Conditions, roots: Sequence[Path]) -> Where:

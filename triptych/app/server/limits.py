@@ -10,14 +10,18 @@ class Limits:
     """Every limit of the server; what is beyond one is refused with a text that names it."""
 
     upload_bytes: int = 50_000_000  # of one request, files included
-    upload_pixels: int = 40_000_000  # of one picture or frame
-    upload_seconds: float = 600.0  # of one sound or film
+    upload_pixels: int = 40_000_000  # of the pictures and frames of one request
+    upload_seconds: float = 600.0  # of the sounds and films of one request
+    all_pixels: int = 80_000_000  # of all requests that are being worked on
+    all_seconds: float = 1_200.0  # likewise
+    decode_seconds: float = 15.0  # for reading one file, in a process of its own
+    decode_bytes: int = 2_000_000_000  # of memory that such a process may use
     head_seconds: float = 10.0  # until the head of a request is here, from its first byte or the connection
     arrival_seconds: float = 60.0  # until the last byte of a request is here
     work_seconds: float = 60.0  # until a request is answered, or given up
     json_bytes: int = 1_000_000  # of a request without files
     parts: int = 8  # of one query, or texts of one call for embeddings
-    characters: int = 10_000  # of one text
+    characters: int = 10_000  # of one text, written or uploaded
     hits: int = 200  # of one search, all modalities together
     waiting: int = 64  # requests at the encoder; one more is turned away
     batch: int = 32  # of them at once through the encoder

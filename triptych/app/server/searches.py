@@ -115,7 +115,8 @@ async def explain(desk: At, request: Request) -> ExplainAnswer:
             hit = opened.get(entry.item.source, entry.item.source)
             for piece, features in zip(pieces, asked, strict=True):
                 score = float(space.scores(features, piece.source.modality, kept, hit.modality))
-                told = reasons.explain(space, opened.get(piece.source, piece.source), hit, score)
+                with desk.batches.workers.sandbox():  # it reads uploads again
+                    told = reasons.explain(space, opened.get(piece.source, piece.source), hit, score)
                 found.append(_reason(told, piece))
             return found
 

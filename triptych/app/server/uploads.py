@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from fastapi import Request
-from PIL import Image, UnidentifiedImageError
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 
@@ -20,8 +19,9 @@ from triptych.app.server.limits import Limits
 from triptych.app.server.problems import Refusal, sentence
 from triptych.contracts import Modality, Source
 from triptych.errors import MediaError, TriptychError
-from triptych.media import TEXT_ENDINGS, VIDEO_ENDINGS, audio, image, text, video
-from triptych.media.container import opened, track
+from triptych.media import modalities_of
+from triptych.media.contents import Contents, inspect
+from triptych.media.limits import check_pixels
 
 Asked = TypeVar("Asked", bound=BaseModel)
 ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}$")
@@ -80,72 +80,79 @@ async def _kept(file: UploadFile, folder: Path, number: int) -> Upload:
     return Upload(name, path)
 
 
-def sources(upload: Upload, modalities: Sequence[Modality], limits: Limits) -> list[Source]:
-    """What an uploaded file is, by its content: a picture, a sound, a text; a film is a picture and a sound.
-
-    Reads headers alone where those tell enough; runs away from the event loop.
-    """
+def contents_of(upload: Upload) -> Contents:
+    """What an uploaded file holds, by its content; called away from the event loop, within `Workers.sandbox`."""
     try:
-        found = _sources(upload.path, limits)
-    except (TriptychError, Refusal) as error:
+        return inspect(upload.path, modalities_of(upload.path))
+    except TriptychError as error:
         raise renamed(error, [upload]) from error
-    known = [source for source in found if source.modality in modalities]
+
+
+def sources(upload: Upload, contents: Contents, modalities: Sequence[Modality]) -> list[Source]:
+    """An uploaded file as what it is of what the space knows: a film is a picture and a sound."""
+    known: list[Modality] = [modality for modality in contents.modalities if modality in modalities]
     if not known:
-        kinds = " and ".join(source.modality for source in found)
+        kinds = " and ".join(contents.modalities)
         raise Refusal(415, f"{upload.name}: is {kinds}; this space knows {', '.join(modalities)}")
-    return known
+    return [Source(modality, contents.words if modality == "text" else upload.path) for modality in known]
 
 
-def _sources(path: Path, limits: Limits) -> list[Source]:
-    if path.stat().st_size == 0:
-        raise MediaError(f"{path}: the file is empty (0 bytes)")
-    size = _picture_size(path, limits)
-    if size is not None:
-        _check_pixels(path, size, limits)
-        return [Source("image", path)]
-    if path.suffix.lower() in TEXT_ENDINGS:
-        return [Source("text", text.read(path))]
-    film = _film(path)
-    if film is not None:
-        _check_seconds(path, film.duration, limits)
-        _check_pixels(path, (film.width, film.height), limits)
-        return [Source("image", path), *([Source("audio", path)] if film.has_sound else [])]
-    _check_seconds(path, audio.duration(path), limits)
-    return [Source("audio", path)]
+@dataclass
+class Load:
+    """How many pixels and seconds of uploads are being worked on; counted on the event loop alone."""
+
+    limits: Limits
+    pixels: int = 0
+    seconds: float = 0.0
+
+    @contextmanager
+    def request(self) -> Iterator[RequestLoad]:
+        """What one request adds to it while it lasts."""
+        share = RequestLoad(self)
+        try:
+            yield share
+        finally:
+            self.pixels -= share.pixels
+            self.seconds -= share.seconds
 
 
-def _picture_size(path: Path, limits: Limits) -> tuple[int, int] | None:
-    try:
-        with Image.open(path, formats=image.FORMATS) as picture:
-            return picture.size
-    except UnidentifiedImageError:
-        return None
-    except Image.DecompressionBombError as error:
-        most = f"at most {limits.upload_pixels / 1e6:g} million pixels here"
-        raise Refusal(413, f"{path}: far more pixels than are unpacked ({most}): scale it down") from error
-    except Exception as error:  # a decoder may fail in any way at all on damaged data
-        raise MediaError(f"{path}: broken picture data ({error}); give another file") from error
+@dataclass
+class RequestLoad:
+    """The pixels and seconds of the files of one request."""
 
+    load: Load
+    pixels: int = 0
+    seconds: float = 0.0
 
-def _film(path: Path) -> video.Info | None:
-    """What a film holds; None where it has no moving pictures, such as a sound in a film's container."""
-    if path.suffix.lower() not in VIDEO_ENDINGS and not video.is_film(path):
-        return None
-    with opened(path, "a film") as container:
-        if track(container, "video") is None:
-            return None
-    return video.info(path)
+    def add(self, upload: Upload, contents: Contents) -> None:
+        """Count a file before it is decoded; a Refusal where that is too much for the request, or for all of them."""
+        limits, pixels = self.load.limits, contents.width * contents.height
+        self._check_request(upload, contents)
+        if self.load.pixels + pixels > limits.all_pixels or self.load.seconds + contents.seconds > limits.all_seconds:
+            retry = limits.retry_seconds
+            raise Refusal(503, f"{upload.name}: too many other files are being read; try again in {retry} s", retry)
+        for total in (self, self.load):
+            total.pixels += pixels
+            total.seconds += contents.seconds
 
-
-def _check_pixels(path: Path, size: tuple[int, int], limits: Limits) -> None:
-    if size[0] * size[1] > limits.upload_pixels:
-        most = f"at most {limits.upload_pixels / 1e6:g} million pixels here"
-        raise Refusal(413, f"{path}: {size[0]} × {size[1]} pixels; {most}: scale it down")
-
-
-def _check_seconds(path: Path, seconds: float, limits: Limits) -> None:
-    if seconds > limits.upload_seconds:
-        raise Refusal(413, f"{path}: {seconds:,.0f} s long; at most {limits.upload_seconds:g} s here: cut it")
+    def _check_request(self, upload: Upload, contents: Contents) -> None:
+        limits, name = self.load.limits, upload.name
+        width, height, seconds = contents.width, contents.height, contents.seconds
+        before = " with the files before it" if self.pixels or self.seconds else ""
+        if self.pixels + width * height > limits.upload_pixels:
+            most = f"at most {limits.upload_pixels / 1e6:g} million pixels here{before}"
+            raise Refusal(413, f"{name}: {width} × {height} pixels; {most}: scale it down")
+        if self.seconds + seconds > limits.upload_seconds:
+            most = f"at most {limits.upload_seconds:g} s here{before}"
+            raise Refusal(413, f"{name}: {seconds:,.0f} s long; {most}: cut it")
+        if len(contents.words) > limits.characters:
+            most = f"at most {limits.characters:,} here"
+            raise Refusal(413, f"{name}: {len(contents.words):,} characters; {most}: cut it")
+        if width and height:
+            try:
+                check_pixels(upload.path, width, height)
+            except MediaError as error:
+                raise Refusal(413, str(renamed(error, [upload]))) from None
 
 
 def renamed(error: TriptychError | Refusal, uploads: Sequence[Upload]) -> Exception:

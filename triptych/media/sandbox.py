@@ -1,7 +1,7 @@
 """Decoders in worker processes, within limits of time and memory: one that crashes or never ends takes nobody with it.
 
 A `@decoder` is a function of a file. Called as it is, it runs here, and whatever it raises becomes a MediaError that
-names the file. Called within `workers.isolate()`, it runs in a worker process (`media/worker.py`) with the same
+names the file. Called within `workers.sandbox()`, it runs in a worker process (`media/worker.py`) with the same
 arguments, and so with the same result. A worker that has read hostile bytes may be under a stranger's control: its
 answers are plain arrays and JSON, checked here, and nothing of them is ever unpickled.
 """
@@ -123,7 +123,7 @@ class Workers:
         self._is_closed = False
 
     @contextmanager
-    def isolate(self) -> Iterator[None]:
+    def sandbox(self) -> Iterator[None]:
         """Send every decoder that this thread calls in the block to a worker process."""
         token = _workers.set(self)
         try:
