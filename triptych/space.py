@@ -106,7 +106,7 @@ class Space(nn.Module):
             space = Space(Recipe.parse(header["recipe"], where=f"the recipe in {path}"))
             for modality in space.modalities:
                 if files := header["files"].get(modality):
-                    space.encoder(modality).restore(files)
+                    _restore(path, space.encoder(modality), files)
             space._refuse_other_weights(path, header.get("frozen", {}))
             mine = space.own_weights()
             space.load_state_dict(own | {name: t for name, t in space.state_dict().items() if name not in mine})
@@ -288,6 +288,14 @@ def ready_made(folder: Path) -> Space:
 
 
 Piece = tuple[list[int], Features | None, dict[Source, str]]  # places read, their features, and what failed
+
+
+def _restore(path: Path, encoder: Encoder, files: dict[str, str]) -> None:
+    """Give an encoder its files back; what is wrong with them names the file that holds them."""
+    try:
+        encoder.restore(files)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def head(shape: SpaceRecipe, modality: str, width: int) -> nn.Module:

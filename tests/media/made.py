@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -11,6 +12,7 @@ import av
 import numpy as np
 import soundfile
 from av.video import VideoStream
+from PIL import Image
 
 LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 MUXERS = {"aac": "adts", "m4b": "mp4", "mka": "matroska", "weba": "webm", "m2ts": "mpegts", "wma": "asf"}
@@ -84,6 +86,54 @@ def save_film(path: Path, seconds: float = 4.0, size: tuple[int, int] = (64, 48)
         file.mux(stream.encode(None))
         write_sound(None)
     return path
+
+
+def flash_film(late_stream: bool) -> bytes:
+    """A tiny FLV in which a stream appears that its header does not announce: after it is opened, or at once."""
+    file_data = io.BytesIO()
+    with av.open(file_data, "w", format="flv") as file:
+        stream = file.add_stream("flv", rate=10)
+        assert isinstance(stream, VideoStream)
+        stream.width, stream.height, stream.pix_fmt = 32, 32, "yuv420p"
+        write_sound, samples = write_sound_into(file, "libmp3lame", 44_100, 1), noise(0.5, 44_100)
+        for i in range(5):
+            pixels = np.full((32, 32, 3), 20 * i, np.uint8)
+            frame = av.VideoFrame.from_ndarray(pixels, format="rgb24").reformat(format="yuv420p")
+            frame.pts = i
+            file.mux(stream.encode(frame))
+            write_sound(samples[i * 4410 : (i + 1) * 4410])
+        file.mux(stream.encode(None))
+        write_sound(None)
+    data, tags, place = bytearray(file_data.getvalue()), list[int](), 13
+    while place + 11 <= len(data):  # a tag: its kind, its length, its time, its data, its length again
+        tags.append(place)
+        place += 11 + int.from_bytes(data[place + 1 : place + 4], "big") + 4
+    pictures = [tag for tag in tags if data[tag] == 9]
+    if late_stream:
+        last = pictures[3]
+        data[last + 11] = 0x08  # of another code than the ones before
+        after = next(tag for tag in tags[tags.index(last) + 2 :] if data[tag] == 8)
+        data[after + 2] = 0xFF  # so long that reading ahead stops here
+    else:
+        data[pictures[0]] = 18  # data, not pictures
+    return bytes(data)
+
+
+def slow_picture(side: int = 6000, scans: int = 2000) -> bytes:
+    """A JPEG whose last pass over all its pixels comes many times: minutes of work in a few bytes for each."""
+    data = io.BytesIO()
+    Image.new("L", (side, side)).save(data, "JPEG", progressive=True, quality=50)
+    whole = data.getvalue()
+    scan, end = whole[whole.rindex(b"\xff\xda") : -2], whole[-2:]
+    return whole[:-2] + scan * scans + end
+
+
+def mp3_in_wav(mp3: bytes, rate: int) -> bytes:
+    """A WAV that holds an mp3."""
+    fmt = struct.pack("<HHIIHHHHIHHH", 0x55, 1, rate, 8000, 1, 0, 12, 1, 2, 417, 1, 1393)
+    chunks = [(b"JUNK", bytes(3)), (b"fmt ", fmt), (b"fact", struct.pack("<I", rate)), (b"data", mp3)]
+    body = b"WAVE" + b"".join(n + struct.pack("<I", len(c)) + c + bytes(len(c) % 2) for n, c in chunks)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
 
 
 def brightness(i: int) -> int:

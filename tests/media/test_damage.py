@@ -2,8 +2,10 @@
 
 import time
 
+import av
 import numpy as np
 import pytest
+import soundfile
 from PIL import Image
 
 from tests.media import made
@@ -82,6 +84,67 @@ def test_damaged_pictures(ending, tmp_path, capfd):
         refused += pixels is None
     assert refused > EACH // 3
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "jpeg"])
+def test_damaged_tiffs_leave_stderr_alone(compression, tmp_path, capfd):
+    """libtiff has its own way of telling what it dislikes."""
+    whole, path = tmp_path / "whole.tiff", tmp_path / "damaged.tiff"
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 60, 3), np.uint8)
+    Image.fromarray(pixels).save(whole, compression=compression)
+    for _, damaged in made.damaged(whole.read_bytes(), seed=0, count=2 * EACH):
+        path.write_bytes(damaged)
+        outcome(path, lambda: image.read(path, 16))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_damaged_mp3_in_wav_leaves_stderr_alone(tmp_path, capfd):
+    """libsndfile's decoder for it writes there; so do damaged headers that are only looked at."""
+    whole = made.save_sound(tmp_path / "whole.mp3", made.noise(1.0, RATE), RATE).read_bytes()
+    path, read = tmp_path / "damaged.wav", 0
+    for _, damaged in made.damaged(whole, seed=0, count=EACH):
+        path.write_bytes(made.mp3_in_wav(damaged, RATE))
+        outcome(path, lambda: audio.read(path, RATE))
+    path.write_bytes(made.mp3_in_wav(whole, RATE))
+    read = audio.read(path, RATE)
+    assert made.alike(read, made.noise(1.0, RATE))[0] > 0.9
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("late_stream", [True, False])
+def test_a_stream_that_no_header_announced(late_stream, tmp_path):
+    """PyAV answers with an IndexError of its own, or an AttributeError."""
+    path = tmp_path / "odd.flv"
+    path.write_bytes(made.flash_film(late_stream))
+    results = [outcome(path, lambda: image.read(path, 16)), outcome(path, lambda: audio.read(path, RATE))]
+    assert any(result is None for result in results)
+    outcome(path, lambda: video.info(path))
+
+
+@pytest.mark.parametrize(
+    ("library", "name", "work"),
+    [
+        (Image, "open", lambda path: image.read(path, 16)),
+        (soundfile, "SoundFile", lambda path: audio.read(path, RATE)),
+        (soundfile, "SoundFile", audio.duration),
+        (av, "open", lambda path: audio.read(path, RATE)),
+        (av, "open", video.info),
+        (text, "normalise", text.read),
+    ],
+)
+@pytest.mark.parametrize(
+    "error", [IndexError, KeyError, AttributeError, AssertionError, MemoryError, ZeroDivisionError]
+)
+def test_whatever_a_library_raises_is_a_bad_file(library, name, work, error, tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"RIFF\xc3\xa9" if library is soundfile else b"\xc3\xa9" * 50)
+
+    def fail(*_, **__):
+        raise error("from within")
+
+    monkeypatch.setattr(library, name, fail)
+    with pytest.raises(MediaError, match=str(path)):
+        work(path)
 
 
 def test_damaged_texts(tmp_path):

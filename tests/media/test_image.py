@@ -1,9 +1,13 @@
 """Pictures: pixels, orientation, transparency, limits, and bad files."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
 
+from tests.media.made import slow_picture
 from triptych.errors import MediaError
 from triptych.media import image, limits
 
@@ -125,3 +129,54 @@ def test_a_bomb_of_a_picture_is_refused_before_it_is_unpacked(tmp_path):
     assert path.stat().st_size < 100_000
     with pytest.raises(MediaError, match=r"400000000 pixels.*scale it down"):
         image.read(path, 16)
+
+
+SHRINK = """
+import os, sys
+from pathlib import Path
+from triptych.errors import MediaError
+from triptych.media import image, limits
+
+path = Path(sys.argv[1])
+limits.check_pixels = lambda *_: os.truncate(path, 4096)  # called between header and pixels
+try:
+    image.load(path)
+except MediaError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(("ending", "compression"), [("bmp", None), ("tiff", None), ("tiff", "tiff_lzw")])
+def test_a_file_that_shrinks_while_it_is_read_is_a_bad_file(ending, compression, tmp_path):
+    """Pages of a mapped file that are gone end the process; so no library may map a picture."""
+    path = tmp_path / f"shrinks.{ending}"
+    pixels = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)
+    Image.fromarray(pixels).save(path, compression=compression)
+    done = subprocess.run([sys.executable, "-c", SHRINK, path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert str(path) in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("size", [(1, 501), (501, 1), (70_000, 200), (1, 60_000)])
+def test_sides_have_a_limit(size, tmp_path):
+    path = tmp_path / "strip.png"
+    Image.new("1", size).save(path)
+    with pytest.raises(
+        MediaError, match=r"strip.png: \d+ × \d+ pixels; the longer side may have 65,535 pixels, and 500"
+    ):
+        image.load(path)
+
+
+def test_narrow_pictures_are_read(tmp_path):
+    path = tmp_path / "gradient.png"
+    Image.linear_gradient("L").resize((1, 500)).save(path)
+    assert image.read(path, 16).shape == (16, 16, 3)
+
+
+def test_a_slow_picture_is_given_up(tmp_path, monkeypatch):
+    path = tmp_path / "slow.jpg"
+    path.write_bytes(slow_picture(500, 3000))
+    monkeypatch.setattr(limits, "MOST_DECODING", 0.05)
+    with pytest.raises(MediaError, match=r"slow.jpg: not decoded within 0.05 s of processor time"):
+        image.load(path)

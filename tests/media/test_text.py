@@ -1,5 +1,9 @@
 """Text: one form for one text, and bad files named."""
 
+import sys
+import time
+import unicodedata
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +22,29 @@ def test_normalising_twice_changes_nothing_more(words):
 
 def test_composed_and_decomposed_letters_are_one():
     assert text.normalise("cafe\u0301  noir\n") == "caf\u00e9 noir"
+
+
+@pytest.mark.parametrize("marks", ["\u0301\u0323", "\u0f73", "\u0f75", "\u0344", "\u0301"])
+def test_endless_combining_marks_take_no_endless_time(marks):
+    """Putting n of them in order takes n² steps: hours for these."""
+    started = time.process_time()
+    once = text.normalise("a" + marks * 300_000)
+    assert time.process_time() - started < 30
+    assert len(once) <= 1 + text.MOST_MARKS
+    assert text.normalise(once) == once
+    assert text.normalise(f"x{once}y") == f"x{once}y"
+
+
+def test_every_character_that_becomes_a_mark_is_counted_as_one():
+    for number in range(sys.maxunicode + 1):
+        character = chr(number)
+        becomes_mark = unicodedata.combining(unicodedata.normalize("NFD", character)[0]) > 0
+        assert becomes_mark == (unicodedata.combining(character) > 0 or character in text.SPLIT_MARKS), hex(number)
+
+
+def test_marks_that_people_write_all_stay():
+    words = "Tiếng Việt, ה\u05b7\u05bc\u05d1, z\u0335\u0321\u0322\u0327\u0328\u0339\u0316"
+    assert text.normalise(words) == unicodedata.normalize("NFC", words)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,12 @@
 """Films in a collection: their moments are found as pictures and as sound, with times."""
 
-from tests.media.made import save_film
+from pathlib import Path
+
+import pytest
+
+from tests.media.made import flash_film, save_film
 from triptych.checkpoint import load, save
+from triptych.contracts import Source
 from triptych.search.collection import Collection
 from triptych.search.items import items_in
 
@@ -32,3 +37,16 @@ def test_a_film_becomes_moments_of_both_kinds_and_each_is_found(run, tmp_path):
                 item.source.start,
                 item.source.end,
             )
+
+
+@pytest.mark.parametrize("late_stream", [True, False])
+def test_one_damaged_film_does_not_end_the_indexing(run, tmp_path, late_stream):
+    films = tmp_path / "films"
+    films.mkdir()
+    (films / "a.flv").write_bytes(flash_film(late_stream))
+    save_film(films / "b.mp4", seconds=1.0)
+    collection = Collection.create(tmp_path / "collection", run)
+    done = collection.index(items_in(films, collection.space), films, show=False)
+    assert {Path(source.content).name for source in done.failures} == {"a.flv"}
+    assert all(str(films / "a.flv") in why for why in done.failures.values())
+    assert {hit.item for hit in collection.search(Source("text", "a bell"), k=10)} >= {str(films / "b.mp4")}

@@ -16,13 +16,15 @@ from PIL import Image
 from torch import Tensor, nn
 
 from triptych.contracts import Place, Source
+from triptych.encoders.panics import panics_as_errors
 from triptych.encoders.places import characters, square_grid, steps
-from triptych.errors import RecipeError, check_range
+from triptych.errors import MediaError, RecipeError, check_range
 from triptych.media import audio, image, text
 
 UNUSED = ("pooler", "masked_spec_embed", "mask_token")  # weights that a checkpoint may lack: our outputs pass them by
 Run = Callable[[Tensor, Tensor], Tensor]  # inputs (N, L, ...) and mask (N, L) -> parts (N, P, D)
 
+SHOWN = 60  # characters of a text that a message shows
 SHORTEST = 0.1  # seconds; a shorter sound is followed by silence, as every network needs a few frames
 
 
@@ -102,7 +104,8 @@ class Checkpoint:
         with quiet(bars=not self.folder):
             for offline in (True,) if self.folder else (True, False):
                 try:
-                    return read(str(self.folder or self.model), local_files_only=offline, **options)
+                    with panics_as_errors():
+                        return read(str(self.folder or self.model), local_files_only=offline, **options)
                 except Exception as error:  # strange files fail in any way at all
                     failures.append(error)
         where = "in this folder" if self.folder else "on the hub, and there is no such folder"
@@ -159,6 +162,9 @@ class Words:
 
     def __init__(self, checkpoint: Checkpoint, network: nn.Module, length: int, always_full: bool = False) -> None:
         self.user, self.always_full = checkpoint.user, always_full
+        self.file = (
+            str(checkpoint.folder / "tokenizer.json") if checkpoint.folder else f"tokenizer.json of {checkpoint}"
+        )
         self.tokenizer = checkpoint.tokenizer()
         self.limit = min(length, int(self.tokenizer.model_max_length), _positions(network))
         self.padding = int(self.tokenizer.pad_token_id or 0)
@@ -194,14 +200,20 @@ class Words:
         return {"input_ids": inputs.masked_fill(~mask, self.padding), "attention_mask": mask.long()}
 
     def _tokenize(self, words: str, **more: bool) -> Any:
-        return self.tokenizer(
-            [words],
-            truncation=True,
-            max_length=self.limit,
-            padding="max_length" if self.always_full else False,
-            return_overflowing_tokens=True,
-            **more,
-        )
+        try:
+            with panics_as_errors():
+                return self.tokenizer(
+                    [words],
+                    truncation=True,
+                    max_length=self.limit,
+                    padding="max_length" if self.always_full else False,
+                    return_overflowing_tokens=True,
+                    **more,
+                )
+        except RuntimeError as error:
+            raise MediaError(
+                f"{self.file}: cannot split the text {words[:SHOWN]!r} ({error}); use another tokenizer or text"
+            ) from error
 
 
 class Pixels:

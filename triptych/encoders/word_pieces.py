@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 import torch
@@ -9,13 +10,15 @@ from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_t
 from torch import Tensor
 
 from triptych.contracts import Place, Source
+from triptych.encoders.panics import panics_as_errors
 from triptych.encoders.places import characters
-from triptych.errors import CheckpointError, TrainingError
+from triptych.errors import CheckpointError, MediaError, TrainingError
 from triptych.media import text
 
 PADDING = "[PAD]"
 BYTES = 256
 VOCABULARY_FILE = "tokenizer.json"
+SHOWN = 60  # characters of a text that a message shows
 
 
 class WordPieces:
@@ -32,10 +35,7 @@ class WordPieces:
         if not captions:
             raise TrainingError("there are no captions to learn words from; give a manifest with a text column")
         # Byte pairs, not WordPiece: the library's WordPiece trainer numbers its pieces differently on every run.
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        tokenizer.decoder = decoders.ByteLevel()
+        tokenizer = _empty()
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocabulary,
             special_tokens=[PADDING],
@@ -64,14 +64,38 @@ class WordPieces:
         if VOCABULARY_FILE not in files:
             raise CheckpointError(f"the saved text encoder has no {VOCABULARY_FILE}; the file is not whole")
         try:
-            self.tokenizer = Tokenizer.from_str(files[VOCABULARY_FILE])
-            self.tokenizer.enable_truncation(self.length)
+            with panics_as_errors():
+                self.tokenizer = Tokenizer.from_str(files[VOCABULARY_FILE])
+                self.tokenizer.enable_truncation(self.length)
         except Exception as error:  # the library raises plain Exception
             raise CheckpointError(f"the saved {VOCABULARY_FILE} cannot be read ({error})") from error
+        if _ways(self.tokenizer) != _ways(_empty()):  # another's may hold patterns that never come to an end
+            raise CheckpointError(
+                f"the saved {VOCABULARY_FILE} splits texts otherwise than this encoder; the file has been changed"
+            )
         if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocabulary:
             raise CheckpointError(f"the saved {VOCABULARY_FILE} has more pieces than the recipe's {self.vocabulary}")
 
     def _encode(self, words: str) -> Encoding:
         if self.tokenizer is None:
             raise CheckpointError("this text encoder has no vocabulary yet; train it, or load a trained space")
-        return self.tokenizer.encode(words)
+        try:
+            with panics_as_errors():
+                return self.tokenizer.encode(words)
+        except RuntimeError as error:
+            raise MediaError(f"the text {words[:SHOWN]!r} cannot be split into word pieces ({error})") from error
+
+
+def _empty() -> Tokenizer:
+    """A tokenizer that has learned nothing yet."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _ways(tokenizer: Tokenizer) -> list[object]:
+    """How a tokenizer cleans and splits texts, before its vocabulary is asked."""
+    whole = json.loads(tokenizer.to_str())
+    return [whole["normalizer"], whole["pre_tokenizer"], whole["post_processor"], whole["model"]["type"]]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,15 +25,14 @@ class Contents:
     words: str = ""  # of a text
 
 
-def _contents(answer: Any) -> Contents:
-    try:
-        modalities: Any = tuple(sandbox.words(modality) for modality in answer["modalities"])
-        if not modalities or not set(modalities) <= {"image", "audio", "text"}:
-            raise ValueError("no contents")
-        width, height, seconds = (sandbox.seconds(answer[name]) for name in ("width", "height", "seconds"))
-        return Contents(modalities, int(width), int(height), seconds, sandbox.words(answer["words"]))
-    except (TypeError, KeyError) as error:
-        raise ValueError("no contents") from error
+def _contents(answer: Any, arguments: Mapping[str, Any]) -> Contents:
+    if not isinstance(answer, dict) or answer.keys() != {field.name for field in fields(Contents)}:
+        raise ValueError("no contents")
+    modalities = answer["modalities"]
+    if modalities not in (["image"], ["audio"], ["text"], ["image", "audio"]):
+        raise ValueError("no contents")
+    width, height, seconds = (sandbox.seconds(answer[name], arguments) for name in ("width", "height", "seconds"))
+    return Contents(tuple(modalities), int(width), int(height), seconds, sandbox.words(answer["words"], arguments))
 
 
 @sandbox.decoder(_contents)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -28,17 +28,24 @@ with suppress(OSError, AttributeError):
     _libraries.TIFFSetWarningHandler(None)
 
 READABLE = "png, jpg, webp, gif, bmp, tiff, or a film"
+BLOCK = 4096  # bytes that are decoded before the clock is looked at
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or read other files
 
 
-@sandbox.decoder(sandbox.pixels)
+def _square(answer: Any, arguments: Mapping[str, Any]) -> np.ndarray:
+    if sandbox.pixels(answer, arguments).shape[:2] != (arguments["size"], arguments["size"]):
+        raise ValueError("pixels of another size")
+    return answer
+
+
+def _picture(answer: Any, arguments: Mapping[str, Any]) -> Image.Image:
+    return Image.fromarray(sandbox.pixels(answer, arguments))
+
+
+@sandbox.decoder(_square)
 def read(path: Path, size: int, at: float | None = None) -> np.ndarray:
     """RGB pixels (size, size, 3) uint8, squeezed to a square; of a film the frame at a second, else in its middle."""
     return np.asarray(load(path, size, at).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
-
-
-def _picture(answer: Any) -> Image.Image:
-    return Image.fromarray(sandbox.pixels(answer))
 
 
 @sandbox.decoder(_picture)
@@ -74,6 +81,7 @@ def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with path.open("rb") as file, Image.open(cast(IO[bytes], _Reader(path, file)), formats=FORMATS) as picture:
             limits.check_picture_bytes(path, path.stat().st_size)
+            cast(Any, picture).decodermaxblock = BLOCK
             yield picture
     except (MediaError, UnidentifiedImageError):
         raise

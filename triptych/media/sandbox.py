@@ -16,10 +16,11 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import wraps
+from inspect import signature
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Concatenate, ParamSpec, TypeVar, cast
@@ -46,22 +47,29 @@ _workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
 
 
 def decoder(
-    check: Callable[[Answer], Result],
+    check: Callable[[Answer, Mapping[str, Any]], Result],
 ) -> Callable[[Callable[Concatenate[Path, Arguments], Result]], Callable[Concatenate[Path, Arguments], Result]]:
-    """Make a function of a file a decoder; `check` turns a worker's answer into its result, or raises ValueError."""
+    """Make a function of a file a decoder; `check` turns a worker's answer into its result, or raises ValueError.
+
+    It is given the arguments of the call, too, by name.
+    """
 
     def decorate(
         decode: Callable[Concatenate[Path, Arguments], Result],
     ) -> Callable[Concatenate[Path, Arguments], Result]:
         name = f"{decode.__module__.rpartition('.')[2]}.{decode.__name__}"
+        called = signature(decode)
 
         @wraps(decode)
         def call(path: Path, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
             workers = _workers.get()
             if workers is not None:
-                answer = workers.call(name, path, args, kwargs)
+                bound = called.bind(path, *args, **kwargs)
+                bound.apply_defaults()
+                arguments = {name: value for name, value in bound.arguments.items() if name != "path"}
+                answer = workers.call(name, path, arguments)
                 try:
-                    return check(answer)
+                    return check(answer, arguments)
                 except ValueError as error:
                     raise MediaError(f"{path}: its decoder gave {error}; give another file") from error
             try:
@@ -80,16 +88,19 @@ def decoder(
     return decorate
 
 
-def samples(answer: Answer) -> np.ndarray:
-    """An answer as sound: float32, one channel, finite."""
+def samples(answer: Answer, arguments: Mapping[str, Any]) -> np.ndarray:
+    """An answer as sound: float32, one channel, finite, no longer than what was asked for."""
     if not (isinstance(answer, np.ndarray) and answer.dtype == np.float32 and answer.ndim == 1):
         raise ValueError("no samples")
     if not np.isfinite(answer).all():
         raise ValueError("samples that hold NaN or infinity")
+    end = math.inf if arguments["end"] is None else arguments["end"]
+    if len(answer) > (end - (arguments["start"] or 0.0)) * arguments["rate"] + 1:
+        raise ValueError("more samples than were asked for")
     return answer
 
 
-def pixels(answer: Answer) -> np.ndarray:
+def pixels(answer: Answer, arguments: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG001 - as checks are called
     """An answer as RGB: (height, width, 3) uint8."""
     if not (isinstance(answer, np.ndarray) and answer.dtype == np.uint8 and answer.ndim == 3 and answer.size):
         raise ValueError("no pixels")
@@ -98,14 +109,14 @@ def pixels(answer: Answer) -> np.ndarray:
     return answer
 
 
-def seconds(answer: Answer) -> float:
+def seconds(answer: Answer, arguments: Mapping[str, Any]) -> float:  # noqa: ARG001 - as checks are called
     """An answer as a time in seconds."""
     if isinstance(answer, bool) or not isinstance(answer, int | float) or not 0 <= answer < math.inf:
         raise ValueError("no number of seconds")
     return float(answer)
 
 
-def words(answer: Answer) -> str:
+def words(answer: Answer, arguments: Mapping[str, Any]) -> str:  # noqa: ARG001 - as checks are called
     """An answer as text."""
     if not isinstance(answer, str):
         raise ValueError("no text")  # noqa: TRY004 - a wrong answer, not a wrong call
@@ -131,9 +142,9 @@ class Workers:
         finally:
             _workers.reset(token)
 
-    def call(self, name: str, path: Path, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Answer:
+    def call(self, name: str, path: Path, arguments: Mapping[str, Any]) -> Answer:
         """What a decoder gives for a file; a MediaError, too, where its process ends or the time is over."""
-        question = {"decoder": name, "path": str(path), "args": args, "kwargs": kwargs, "seconds": self.deadline}
+        question = {"decoder": name, "path": str(path), "arguments": arguments, "seconds": self.deadline}
         with self._lock:
             worker = self._idle.pop() if self._idle else None
         worker = worker or _Worker(self.memory)
@@ -142,7 +153,7 @@ class Workers:
         except TimeoutError:
             late = f"not decoded within {self.deadline:g} s; give a shorter or smaller file"
             raise MediaError(f"{path}: {late}") from None
-        except (EOFError, ValueError, OSError) as error:
+        except (EOFError, ValueError, RecursionError, OSError) as error:
             raise MediaError(
                 f"{path}: the decoder's process ended while it read this file ({worker.end() or error}); "
                 "the file is damaged, or asks for too much: give another"
@@ -219,11 +230,11 @@ class _Worker:
         if kind in {SAMPLES, PIXELS}:
             dtype = np.dtype(np.float32 if kind == SAMPLES else np.uint8)
             size = math.prod(shape) * dtype.itemsize
-            if not 1 <= len(shape) <= 3 or size > MOST_ARRAY:
+            if not 1 <= dimensions <= 3 or size > MOST_ARRAY:
                 raise ValueError(f"{size / 1e6:.0f} MB at once")
             return self._take(size).view(dtype).reshape(shape)
         most = {PLAIN: MOST_PLAIN, ERROR: MOST_MESSAGE}.get(kind, -1)
-        if len(shape) != 1 or shape[0] > most:
+        if dimensions != 1 or shape[0] > most:
             raise ValueError("an answer of no known form")
         content = self._take(shape[0]).tobytes().decode("utf-8")
         return MediaError(content) if kind == ERROR else json.loads(content)

@@ -51,16 +51,16 @@ def info(path: Path) -> Info:
     limits.check_file(path, "film")
     with container.opened(path, "a film") as film:
         pictures, sound = container.track(film, "video"), container.track(film, "audio")
+        width, height, rate = 0, 0, 0.0
+        if isinstance(pictures, VideoStream):
+            width, height, rate = pictures.width, pictures.height, float(pictures.average_rate or 0)
+            # Before the length, which may have to be read: some files cannot be wound back to their start.
+            first = next(_decoded(film, pictures, limits.Deadline(path)), None)
+            if first is not None:
+                width, height = _upright(path, first, pictures).size
         seconds = container.duration(path, film)
         limits.check_duration(path, seconds)
-        if not isinstance(pictures, VideoStream):
-            return Info(seconds, 0, 0, 0.0, False, sound is not None)
-        width, height, rate = pictures.width, pictures.height, float(pictures.average_rate or 0)
-        film.seek(math.floor(container.origin(film) * av.time_base))
-        first = next(_decoded(film, pictures, limits.Deadline(path)), None)
-        if first is not None:
-            width, height = _upright(path, first, pictures).size
-        return Info(seconds, width, height, rate, True, sound is not None)
+        return Info(seconds, width, height, rate, isinstance(pictures, VideoStream), sound is not None)
 
 
 def frames(path: Path, times: Sequence[float]) -> list[Image.Image]:

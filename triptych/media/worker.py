@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def _decode(question: dict[str, Any]) -> Any:
-    return DECODERS[question["decoder"]](Path(question["path"]), *question["args"], **question["kwargs"])
+    return DECODERS[question["decoder"]](Path(question["path"]), **question["arguments"])
 
 
 def _write(answers: BinaryIO, result: Any) -> None:
