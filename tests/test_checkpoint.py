@@ -44,9 +44,17 @@ def test_changed_headers_and_weights_are_named(run, tmp_path):
         header = json.loads(file.metadata()["triptych"])
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     path = tmp_path / "changed.safetensors"
+    words = json.loads(header["files"]["text"]["tokenizer.json"])
+    endless = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
+    pattern = {"text": {"tokenizer.json": json.dumps({**words, "pre_tokenizer": endless})}}
     nan = {**tensors, "space.heads.text.weight": tensors["space.heads.text.weight"] * float("nan")}
     cases = [
         ({**header, "files": {"text": {"tokenizer.json": "no"}}}, tensors, "tokenizer.json cannot be read"),
+        (
+            {**header, "files": pattern},
+            tensors,
+            r"changed.safetensors: the saved tokenizer.json splits texts otherwise",
+        ),
         ({**header, "files": 3}, tensors, "do not fit together"),
         ({k: v for k, v in header.items() if k != "recipe"}, tensors, "do not fit together"),
         ({**header, "recipe": "name = 3"}, tensors, "the recipe in"),

@@ -254,3 +254,23 @@ def test_weights_that_are_not_there_are_not_made_up(tmp_path):
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RecipeError, match=r"its file lacks \d+ weights, as encoder.layer.1."):
         ENCODERS["hf_text"](model=str(folder))
+
+
+def test_a_pattern_without_end_is_an_error_that_names_the_tokenizer(tmp_path):
+    """The library panics, which is no Exception: it would end a thread of the loader, or the server."""
+    folder = tiny_models.bert(tmp_path / "model")
+    file = folder / "tokenizer.json"
+    whole = json.loads(file.read_text())
+    whole["pre_tokenizer"] = {
+        "type": "Split",
+        "pattern": {"Regex": "(x+x+)+y"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    file.write_text(json.dumps(whole))
+    encoder = ENCODERS["hf_text"](model=str(folder))
+    sources = [Source("text", "x" * 200), Source("text", "a dog barks")]
+    (_, bad), (_, good) = prepared(sources, encoder)
+    assert isinstance(bad, MediaError)
+    assert str(bad).startswith(f"{file}: cannot split the text 'xxxx")
+    assert isinstance(good, torch.Tensor)

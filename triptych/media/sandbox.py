@@ -145,9 +145,7 @@ class Workers:
     def call(self, name: str, path: Path, arguments: Mapping[str, Any]) -> Answer:
         """What a decoder gives for a file; a MediaError, too, where its process ends or the time is over."""
         question = {"decoder": name, "path": str(path), "arguments": arguments, "seconds": self.deadline}
-        with self._lock:
-            worker = self._idle.pop() if self._idle else None
-        worker = worker or _Worker(self.memory)
+        worker = self._take() or _Worker(self.memory)
         try:
             answer = worker.ask(json.dumps(question).encode() + b"\n", self.deadline)
         except TimeoutError:
@@ -170,6 +168,16 @@ class Workers:
             self._is_closed, idle, self._idle = True, self._idle, []
         for worker in idle:
             worker.kill()
+
+    def _take(self) -> _Worker | None:
+        """A process that is idle and still there."""
+        with self._lock:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.is_alive:
+                    return worker
+                worker.kill()
+        return None
 
     def _put_back(self, worker: _Worker) -> None:
         with self._lock:
@@ -198,6 +206,11 @@ class _Worker:
         self._calls = 0
         self.is_usable = True
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
     def ask(self, question: bytes, deadline: float) -> Answer:
         """The answer, or a MediaError in its place; TimeoutError, EOFError or ValueError: the process is done for."""
         self._calls += 1
@@ -225,21 +238,21 @@ class _Worker:
         return answer
 
     def _read(self) -> Answer:
-        kind, dimensions, *lengths = HEADER.unpack(self._take(HEADER.size).tobytes())
+        kind, dimensions, *lengths = HEADER.unpack(self._bytes(HEADER.size).tobytes())
         shape = tuple(lengths[:dimensions])
         if kind in {SAMPLES, PIXELS}:
             dtype = np.dtype(np.float32 if kind == SAMPLES else np.uint8)
             size = math.prod(shape) * dtype.itemsize
             if not 1 <= dimensions <= 3 or size > MOST_ARRAY:
                 raise ValueError(f"{size / 1e6:.0f} MB at once")
-            return self._take(size).view(dtype).reshape(shape)
+            return self._bytes(size).view(dtype).reshape(shape)
         most = {PLAIN: MOST_PLAIN, ERROR: MOST_MESSAGE}.get(kind, -1)
         if dimensions != 1 or shape[0] > most:
             raise ValueError("an answer of no known form")
-        content = self._take(shape[0]).tobytes().decode("utf-8")
+        content = self._bytes(shape[0]).tobytes().decode("utf-8")
         return MediaError(content) if kind == ERROR else json.loads(content)
 
-    def _take(self, size: int) -> np.ndarray:
+    def _bytes(self, size: int) -> np.ndarray:
         """So many bytes."""
         data, place = np.empty(size, np.uint8), 0
         while place < size:
