@@ -327,3 +327,44 @@ def test_different_captions_and_files_are_counted(folder):
     rows = [{"audio": "a.wav", "text": text, "group": "g"} for text in ("x", "x", "y")]
     counts = read(save(folder / "m.jsonl", rows)).counts
     assert (counts.captions, counts.different_captions, counts.files) == (3, 2, 1)
+
+
+# --- Parquet files that hold far more than their size
+
+
+@pytest.mark.parametrize(
+    ("cells", "options"),
+    [
+        (["a" * 1_000_000] * 30, {}),
+        ([["a" * 1_000_000, "b"]] * 30, {}),
+        ([f"{n}" + "a" * 1_000_000 for n in range(30)], {"use_dictionary": False}),
+    ],
+    ids=["repeated", "repeated in lists", "compressed"],
+)
+def test_a_parquet_file_cannot_unpack_to_many_times_its_size(tmp_path, cells, options):
+    parquet.write_table(pyarrow.table({"text": cells}), tmp_path / "m.parquet", compression="zstd", **options)
+    before = pyarrow.total_allocated_bytes()
+    with pytest.raises(ManifestError, match=r"unpacks to 3\d,\d{3},\d{3} bytes; at most 1\d,\d{3},\d{3} for a file"):
+        read(tmp_path / "m.parquet")
+    assert pyarrow.total_allocated_bytes() <= before
+
+
+def test_short_texts_that_repeat_and_categories_are_no_matter(tmp_path):
+    count = 4_000
+    columns = {
+        "text": [f"{n}" for n in range(count)],
+        "caption_1": pyarrow.array(["a dog"] * count).dictionary_encode(),
+        "caption_2": pyarrow.array(["barks", None] * (count // 2), pyarrow.large_string()),
+        "split": ["train"] * count,
+        "label": pyarrow.array([7, None] * (count // 2)).dictionary_encode(),
+        "start": [1.0] * count,
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "m.parquet")
+    rows = read(tmp_path / "m.parquet").rows
+    assert len(rows) == count
+    assert (rows[0].texts, rows[0].label, rows[1].texts, rows[1].label) == (
+        ("0", "a dog", "barks"),
+        "7",
+        ("1", "a dog"),
+        None,
+    )

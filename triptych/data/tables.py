@@ -9,14 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triptych.csv_files import restore_cell
 from triptych.data.problems import Problem, shown
 from triptych.errors import ManifestError
 
+if TYPE_CHECKING:
+    import pyarrow
+    from pyarrow import parquet
+
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 MOST_ROWS = 10_000_000  # a few bytes of Parquet can claim billions
+# How many bytes a Parquet file may hold unpacked: a text that repeats, or compresses well, takes next to nothing in it.
+MOST_BYTES = 2_000_000_000
+MOST_EXPANSION = 100  # times its own size, and …
+FREE_BYTES, FREE_BYTES_OF_ROW = 10_000_000, 1_000  # … so many on top of that, for short texts that repeat
 
 
 @dataclass(frozen=True)
@@ -149,13 +157,49 @@ def _read_parquet(path: Path, wanted: Callable[[str], bool]) -> Table:
         with parquet.ParquetFile(path) as file:
             _check_length(path, file.metadata.num_rows)
             columns = _distinct(path, list(file.schema_arrow.names))
-            content = file.read(columns=[name for name in columns if wanted(name)])
+            names = [name for name in columns if wanted(name)]
+            _check_size(path, file, names)
+            content = file.read(columns=names)
         # By column and strictly: in a damaged file the columns may differ in length from what the file says of itself.
         values = zip(*(column.to_pylist() for column in content.columns), strict=True)
         rows = [(number, dict(zip(content.column_names, cells, strict=True))) for number, cells in enumerate(values, 1)]
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise ManifestError(f"{path}: cannot be read as Parquet: {shown(error)}") from error
     return Table(columns, tuple(rows), (), only_strings=False)
+
+
+def _check_size(path: Path, file: parquet.ParquetFile, names: list[str]) -> None:
+    """Refuse a file whose content takes far more memory than the file is large."""
+    from pyarrow import parquet
+
+    rows = file.metadata.num_rows
+    most = min(MOST_BYTES, MOST_EXPANSION * path.stat().st_size + FREE_BYTES + FREE_BYTES_OF_ROW * rows)
+    leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path.split(".")[0] in names]
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    size = sum(group.column(leaf).total_uncompressed_size for group in groups for leaf in leaves)
+    if size <= most:  # else not even the different texts fit
+        texts = [file.schema.column(leaf).path for leaf in leaves]
+        with parquet.ParquetFile(path, read_dictionary=texts) as packed:
+            size = sum(
+                _unpacked_size(chunk) for column in packed.read(columns=names).columns for chunk in column.chunks
+            )
+    if size > most:
+        raise ManifestError(
+            f"{path}: unpacks to {size:,} bytes; at most {most:,} for a file of its size: write a .jsonl"
+        )
+
+
+def _unpacked_size(array: pyarrow.Array) -> int:
+    """The bytes of an array in which each different text is held once, were each held wherever it occurs."""
+    import pyarrow
+    from pyarrow import compute
+
+    if isinstance(array, pyarrow.ListArray | pyarrow.LargeListArray):
+        return array.nbytes + _unpacked_size(array.flatten())
+    if isinstance(array, pyarrow.DictionaryArray) and not pyarrow.types.is_primitive(array.type.value_type):
+        lengths = compute.call_function("binary_length", [array.dictionary])
+        return int(compute.call_function("sum", [lengths.take(array.indices)]).as_py() or 0)
+    return array.nbytes
 
 
 def _distinct(path: Path, names: list[str]) -> tuple[str, ...]:
