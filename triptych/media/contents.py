@@ -7,11 +7,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triptych.errors import MediaError
 from triptych.media import audio, image, limits, sandbox, text, video
 from triptych.media.container import opened, track
 
 if TYPE_CHECKING:  # contracts loads torch
     from triptych.contracts import Modality
+
+
+READABLE = "a picture (png, jpg …), a sound (wav, mp3 …), a film (mp4, webm …) or a text (txt, md)"
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,12 @@ def inspect(path: Path, by_ending: Sequence[Modality]) -> Contents:
     film = _film(path, is_named_film=len(by_ending) > 1)
     if film is not None:
         return Contents(("image", "audio") if film.has_sound else ("image",), film.width, film.height, film.duration)
-    return Contents(("audio",), seconds=audio.duration(path))
+    try:
+        return Contents(("audio",), seconds=audio.duration(path))
+    except MediaError as error:
+        if by_ending:
+            raise
+        raise MediaError(f"{path}: is none of the files that can be read; give {READABLE}") from error
 
 
 def _film(path: Path, is_named_film: bool) -> video.Info | None:

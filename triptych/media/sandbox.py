@@ -268,7 +268,10 @@ class _Worker:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return ""
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        if code >= 0:
+            return f"exit code {code}"
+        known = {int(one): one.name for one in signal.Signals}
+        return known.get(-code, f"signal {-code}")
 
     def kill(self) -> None:
         """End the process at once."""

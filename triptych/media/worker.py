@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -63,21 +64,22 @@ def _write_bytes(answers: BinaryIO, kind: bytes, content: bytes) -> None:
 
 
 def _limit(name: str, most: int) -> None:
-    """Set a limit of this process, where the system has such limits."""
+    """Set a limit of this process, where the system has such limits: Windows has none, macOS not all of them."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return
     _, hard = resource.getrlimit(getattr(resource, name))
     allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-    resource.setrlimit(getattr(resource, name), (allowed, allowed))
+    with suppress(OSError, ValueError):
+        resource.setrlimit(getattr(resource, name), (allowed, allowed))
 
 
 def _limit_processor(seconds: float) -> None:
     """End this process after so much more processor time, even if nobody is left to stop it."""
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError:
         return
     usage = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)

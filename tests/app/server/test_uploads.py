@@ -80,6 +80,7 @@ def impatient(collection):
         yield client
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked up as on Linux")
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_decoder_without_end_keeps_nobody_waiting(impatient, files, is_killed):
     picture, slow = next((files / "images").iterdir()).read_bytes(), made.slow_picture()
@@ -141,6 +142,11 @@ def test_texts_full_of_marks_are_answered(client):
     answer = client.post("/v1/embeddings", json={"input": [marks] * 32, "model": "triptych"})
     assert answer.status_code == 200
     assert upload(client, "marks.txt", ("a" + "\u0301\u0323" * 100_000).encode()).status_code == 200
+
+
+def test_a_file_of_no_kind_we_read_is_not_called_a_sound(client):
+    message = refused(upload(client, "paper.pdf", b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n" * 20), 422)
+    assert message.startswith("paper.pdf: is none of the files that can be read; give a picture (png, jpg …), a sound")
 
 
 def test_a_long_text_is_too_long_as_a_file_too(client):
