@@ -29,9 +29,11 @@ from triptych.recipe import Recipe
 from triptych.search.collection import Collection
 from triptych.search.index import nearest
 from triptych.search.items import items_of
+from triptych.search.lease import write_access
 from triptych.search.query import Part, Query, Where
 from triptych.search.relevance import RELEVANT
-from triptych.search.store import FACTS, Note, Store
+from triptych.search.store import FACTS, Note
+from triptych.search.writer import Writer
 from triptych.space import Space
 from triptych.training.loop import train
 
@@ -125,8 +127,14 @@ def _made(folder: Path, space_path: Path, keys: np.ndarray) -> None:
     space = Space(Recipe.load("trimodal", [f"space.width={WIDTH}"]))
     space.encoder("text").learn([Source("text", "a bell and a frog")])
     checkpoint.save(space.eval(), space_path)
-    store = Store.create(str(folder), Note(str(space_path), checkpoint.fingerprint(space_path)), WIDTH)
-    block = 100_000
+    with write_access(str(folder)) as access:
+        note = Note(str(space_path), checkpoint.fingerprint(space_path))
+        _write(Writer.create(str(folder), note, WIDTH, access), keys)
+    Collection.open(folder)._sort_into_lists()
+
+
+def _write(writer: Writer, keys: np.ndarray) -> None:
+    block, schema = 100_000, writer.store.schema
     for first in range(0, len(keys), block):
         some = keys[first : first + block]
         numbers = range(first, first + len(some))
@@ -143,11 +151,10 @@ def _made(folder: Path, space_path: Path, keys: np.ndarray) -> None:
         columns["duration"] = pa.array([float(i % 10) for i in numbers], pa.float64())
         columns["date"] = pa.array([float(i) for i in numbers], pa.float64())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(some.ravel()), WIDTH)
-        for field in store.schema:
+        for field in schema:
             columns.setdefault(field.name, pa.nulls(len(some), field.type))
-        store.add(pa.table({field.name: columns[field.name] for field in store.schema}), known=False)
-    store.tidy()
-    Collection.open(folder)._sort_into_lists()
+        writer.add(pa.table({field.name: columns[field.name] for field in schema}))
+    writer.tidy()
 
 
 def world() -> None:

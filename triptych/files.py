@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-try:
-    import fcntl
-except ImportError:  # not a Unix: there two that write to one place are not noticed
-    fcntl = None
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 PART = ".part"
+SOFT = ".soft"
+NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # some network file systems
+REMEDIES = {
+    errno.ENOSPC: "make room on the disk",
+    errno.EDQUOT: "make room: your disk quota is used up",
+    errno.EFBIG: "raise the system's limit on the size of a file (ulimit -f)",
+    errno.EROFS: "the file system is read-only: make it writable",
+    errno.EACCES: "check the permissions of the folder and its files",
+    errno.EPERM: "check the permissions of the folder and its files",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit of open files",
+    errno.EIO: "the disk reports an error: check it",
+}
+WINDOWS = {5: errno.EACCES, 19: errno.EROFS, 39: errno.ENOSPC, 112: errno.ENOSPC}  # its own codes of the same errors
 
 
 @contextmanager
@@ -55,14 +70,71 @@ def sweep(folder: Path, files: Iterable[str]) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
-def lock(handle: int) -> bool:
-    """Take the lock of an open file or folder, until it is closed; False where another process has it."""
-    if fcntl is None:
-        return True
+@contextmanager
+def lock(path: Path) -> Iterator[bool]:
+    """Hold the lock file `path` until the block ends; gives False, and holds nothing, where another process has it.
+
+    The system releases the lock when the process ends, however it ends: a lock file that is left over locks nothing.
+    Where a file system has no locks, the existence of the file is the lock, and its holder's process id is in it.
+    """
+    held = _acquire_lock(path)
+    if held is None:
+        yield False
+        return
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # some network file systems know no locks: work goes on without
-        return True
-    return True
+        yield True
+    finally:
+        with suppress(OSError):  # removed while it is held, so that nobody locks a file that goes; Windows refuses that
+            Path(held.lock_file).unlink()
+        held.release()
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock file `path`; needs no permission to write, and leaves the file alone."""
+    from filelock import lock_descriptor
+
+    try:
+        with path.open("rb") as file:
+            return not lock_descriptor(file.fileno(), blocking=False)
+    except OSError as error:
+        return error.errno == errno.ENOSYS  # no locks here: the file's existence is the lock
+
+
+def lock_names(name: str) -> set[str]:
+    """The names of the files that a lock file of this name may leave."""
+    return {name, name + SOFT}
+
+
+def _acquire_lock(path: Path) -> BaseFileLock | None:
+    from filelock import FileLock, SoftFileLock, Timeout
+
+    try:
+        held: BaseFileLock = FileLock(path, blocking=False, thread_local=False)
+        try:
+            held.acquire()
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            held = SoftFileLock(path.with_name(path.name + SOFT), blocking=False, thread_local=False)
+            held.acquire()
+    except Timeout:
+        return None
+    return held
+
+
+def os_error_code(error: BaseException) -> int | None:
+    """The operating system's code of an error, also of one that a library has turned into a text; None if it has none.
+
+    A file that is missing counts as none: it says nothing about the disk.
+    """
+    code = error.errno if isinstance(error, OSError) else None
+    if code is None:
+        told = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(told.group(1)) if told else None
+        code = WINDOWS.get(code or 0, code) if os.name == "nt" else code
+    return None if code == errno.ENOENT else code
+
+
+def remedy(code: int) -> str:
+    """What to do about an error of the operating system."""
+    return REMEDIES.get(code, "see to it that the folder can be read and written")

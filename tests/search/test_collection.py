@@ -18,7 +18,7 @@ from triptych.search.index import nearest
 from triptych.search.ingest import Ingest
 from triptych.search.items import Item, items_in, items_of, moments
 from triptych.search.query import Part, Query, Ready
-from triptych.search.store import Store
+from triptych.search.writer import Writer
 
 
 def test_every_file_finds_itself_first(collection):
@@ -120,8 +120,8 @@ def test_work_is_saved_on_the_way(run, files, tmp_path, monkeypatch):
     monkeypatch.setattr("triptych.search.ingest.CHUNK", 4)
     monkeypatch.setattr("triptych.search.ingest.SAVE_SECONDS", 0.0)
     saves = []
-    add = Store.add
-    monkeypatch.setattr(Store, "add", lambda self, rows, known: (saves.append(len(rows)), add(self, rows, known)))
+    add = Writer.add
+    monkeypatch.setattr(Writer, "add", lambda self, rows: (saves.append(len(rows)), add(self, rows)))
     collection = Collection.create(tmp_path / "collection", run)
     collection.index(items_in(files, collection.space), files, show=False)
     assert len(saves) >= 4

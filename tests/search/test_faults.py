@@ -20,6 +20,7 @@ from triptych.errors import CollectionError
 from triptych.search.collection import Collection
 from triptych.search.ingest import Ingest
 from triptych.search.items import items_in
+from triptych.search.lease import write_access
 from triptych.search.store import FACTS
 
 KILLS = 4
@@ -32,6 +33,7 @@ torch.set_num_threads(1)
 from triptych.search import ingest
 from triptych.search.collection import Collection
 from triptych.search.items import items_in
+from triptych.search.lease import write_access
 folder, run, into = map(Path, sys.argv[1:])
 ingest.CHUNK, ingest.SAVE_SECONDS = 8, 0.0
 for line in sys.stdin:
@@ -174,13 +176,9 @@ def test_a_search_while_indexing_finds_what_is_stored(run, files, tmp_path, monk
 
 def test_two_cannot_index_at_once(collection, files):
     other = Collection.open(collection.folder)
-    with collection._alone(), pytest.raises(CollectionError, match="another process is indexing"):
+    refusal = f"process {os.getpid()} on .* is indexing into it; wait until it is done"
+    with write_access(collection.place), pytest.raises(CollectionError, match=refusal):
         other.index(items_in(files, other.space), files, show=False)
-
-
-def test_where_nothing_can_be_locked_indexing_goes_on(collection, files, monkeypatch):
-    monkeypatch.setattr("triptych.files.fcntl", None)
-    assert collection.index(items_in(files, collection.space), files, show=False).kept == 11
 
 
 def test_a_file_that_can_no_longer_be_read_is_no_longer_found(collection, files):

@@ -6,8 +6,7 @@ import hashlib
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,23 +18,25 @@ from triptych import checkpoint
 from triptych.contracts import Features, Hit, Modality, Source
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError, UsageError
-from triptych.files import lock, remains
+from triptych.files import lock_names, remains
 from triptych.search.chance import Chance
 from triptych.search.entry import Entry, entry_of, unpacked
 from triptych.search.gallery import FILTERS, Gallery, make_lists
 from triptych.search.index import TRIED
 from triptych.search.ingest import Indexed, Ingest
 from triptych.search.items import Item, merged
+from triptych.search.lease import LOCK, WriteAccess, write_access
 from triptych.search.query import Part, Query, Ready, Where, quoted
 from triptych.search.ranking import Allowed, Asked, Ranked, Ranking
 from triptych.search.relevance import Kind
 from triptych.search.store import FACTS, SCORING, TABLE, Note, Store, Version
+from triptych.search.writer import Writer
 from triptych.space import Space, alone
 
-LOCK, OLD = "indexing.lock", "items.parquet"
+OLD = "items.parquet"
 LISTS = "lists"
 NOT_INDEXED = "not-indexed.tsv"
-OWN = {f"{TABLE}.lance", LOCK, LISTS, NOT_INDEXED}
+OWN = {f"{TABLE}.lance", *lock_names(LOCK), LISTS, NOT_INDEXED}
 SPARE = 3  # times as many as are wanted are fetched, so that folded copies leave enough
 LOOK_SECONDS = 0.5  # between looks for a newer version of the store
 KEPT = 20_000  # items whose facts are kept in memory once they were shown
@@ -108,22 +109,10 @@ class Collection:
         Only what is new or changed is embedded. Killed at any moment, the next call goes on from what was stored.
         """
         wanted = merged(items)
-        with self._alone():
-            if self._rebuild:
-                Store.remove(self.place)
-                shutil.rmtree(self._lists, ignore_errors=True)
-                self._rebuild = False
-            elif self.store is None:
-                self.store = Store.open(self.place)  # another process may have made it meanwhile
-            if self.store is not None:
-                self.store.refresh()
-                self._refuse_another_space(self.store.note)
-            else:
-                note = Note(str(self.space_path), self.fingerprint)
-                keys = self.space.similarity.keys(alone(torch.randn(1, self.space.recipe.space.width)))
-                self.store = Store.create(self.place, note, keys.shape[1])
-            done = Ingest(self.store, self.space, self.cache).run(wanted, str(Path(origin).resolve()), show)
-            self.store.tidy()
+        with write_access(self.place) as access:
+            writer = self._writer(access)
+            done = Ingest(writer, self.space, self.cache).run(wanted, str(Path(origin).resolve()), show)
+            writer.tidy()
             self._sort_into_lists()
         return done
 
@@ -296,17 +285,23 @@ class Collection:
                 "(--into), or make it anew with --rebuild"
             )
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Only one process at a time may change a collection; a killed one leaves no lock behind."""
-        if "://" in self.place:
-            yield
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / LOCK).open("w") as file:
-            if not lock(file.fileno()):
-                raise CollectionError(f"{self.place}: another process is indexing into it; wait until it is done")
-            yield
+    def _writer(self, access: WriteAccess) -> Writer:
+        """What changes the store: as it is now, or new, or made anew."""
+        if self._rebuild:
+            Writer.remove(self.place, access)
+            shutil.rmtree(self._lists, ignore_errors=True)
+            self._rebuild = False
+        elif self.store is None:
+            self.store = Store.open(self.place)  # another process may have made it meanwhile
+        if self.store is not None:
+            writer = Writer(self.store, access)
+            self._refuse_another_space(self.store.note)
+            return writer
+        note = Note(str(self.space_path), self.fingerprint)
+        keys = self.space.similarity.keys(alone(torch.randn(1, self.space.recipe.space.width)))
+        writer = Writer.create(self.place, note, keys.shape[1], access)
+        self.store = writer.store
+        return writer
 
 
 def _refuse_other_things(folder: Path) -> None:

@@ -20,7 +20,8 @@ from triptych.media import text
 from triptych.progress import Bar, progress
 from triptych.search.entry import Claim, Entry, described, entry_of, packed
 from triptych.search.items import Item
-from triptych.search.store import FACTS, MANY, SCORING, Store
+from triptych.search.store import FACTS, MANY, SCORING
+from triptych.search.writer import Writer
 from triptych.space import Space, alone, joined
 
 CHUNK = 256  # items that go through an encoder together
@@ -44,12 +45,13 @@ class Indexed:
 class Ingest:
     """One run of indexing into a store."""
 
-    def __init__(self, store: Store, space: Space, cache: Cache) -> None:
+    def __init__(self, writer: Writer, space: Space, cache: Cache) -> None:
+        store = writer.store
         # Parts are not kept a second time: those of frozen encoders are in the cache already.
         name, width = f"space-{store.note.fingerprint}", space.recipe.space.width
         about = f"embeddings of the space {store.note.fingerprint}"
         self._shelf = None if space.similarity.reads_parts else Shelf(cache.folder / name, width, about)
-        self.store, self.space, self.cache = store, space, cache
+        self.writer, self.store, self.space, self.cache = writer, store, space, cache
         self.failures: dict[Source, str] = {}
         self.seconds: dict[str, float] = {"looking": 0.0, "embedding": 0.0, "storing": 0.0}
         self._waiting: list[pa.Table] = []
@@ -160,8 +162,7 @@ class Ingest:
     def _save(self) -> None:
         with self._clock("storing"):
             if self._waiting:
-                rows = pa.concat_tables(self._waiting)
-                self.store.add(rows, known=not self._known.keys().isdisjoint(rows["id"].to_pylist()))
+                self.writer.add(pa.concat_tables(self._waiting))
                 self._waiting.clear()
         self._saved = time.monotonic()
 
@@ -176,11 +177,11 @@ class Ingest:
                 whole = {name: [kept[number][name] for number in numbers] for name in CARRIED}
                 kinds = {name: self.store.schema.field(name).type for name in CARRIED}
                 scoring = {name: pa.array(values, kinds[name]) for name, values in whole.items()}
-                self.store.add(pa.table(described(rows) | scoring), known=True)
+                self.writer.add(pa.table(described(rows) | scoring))
 
     def _drop(self, ids: Sequence[str]) -> None:
         with self._clock("storing"):
-            self.store.drop(ids)
+            self.writer.drop(ids)
 
     @contextmanager
     def _clock(self, what: str) -> Iterator[None]:

@@ -6,21 +6,22 @@ The table is the truth; whatever else makes searching quick is derived from it a
 from __future__ import annotations
 
 import json
+import os
+import re
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from triptych.errors import CollectionError
-from triptych.search.query import quoted
+from triptych.files import os_error_code, remedy
+from triptych.search.lease import local_folder
 
-TABLE, FORM = "items", 2
+TABLE, FORM = "items", 3
 NOTE, NEXT = b"triptych", "next"
 Version = tuple[str, int]  # which table, by the word it was made with, and which state of it
 MANY = 1000  # ids in one condition
@@ -47,83 +48,52 @@ class Store:
     """A table of items; readers see the newest whole version when they ask for it."""
 
     def __init__(self, place: str, table: Any, note: Note) -> None:
-        self.place, self._table, self.note = place, table, note
-
-    @staticmethod
-    def create(place: str, note: Note, width: int) -> Store:
-        """A new, empty table for keys of a width."""
-        schema = pa.schema(
-            [
-                ("number", pa.int64()),  # counts up, is never used again; what comes next is noted here before items go
-                ("id", pa.string()),
-                ("modality", pa.string()),
-                ("file", pa.string()),
-                ("text", pa.string()),
-                ("start", pa.float64()),
-                ("end", pa.float64()),
-                ("captions", pa.list_(pa.string())),
-                ("origins", pa.list_(pa.string())),
-                ("claims", pa.string()),  # what each origin says of the item, where there are several
-                ("content", pa.string()),
-                ("date", pa.float64()),
-                ("duration", pa.float64()),
-                ("columns", pa.list_(pa.string())),  # name=value
-                ("facts", pa.string()),  # a hash of what is known of the item beside its content
-                ("vector", pa.list_(pa.float32(), width)),  # the similarity's key
-                ("embedding", pa.binary()),  # float32, where the key does not tell it
-                ("parts", pa.large_binary()),  # float16, where the similarity reads them
-            ]
-        ).with_metadata({NOTE: json.dumps(asdict(note)).encode()})
-        with guarded(place):
-            return Store(place, _connect(place).create_table(TABLE, schema=schema), note)
+        self.place, self.table, self.note = place, table, note
 
     @staticmethod
     def open(place: str) -> Store | None:
-        """The table in a place; None where there is none."""
-        if "://" not in place and not (Path(place) / f"{TABLE}.lance").exists():
+        """The table in a place; None where there is none, or none yet: another process may be about to make it."""
+        folder = local_folder(place)
+        if folder is not None and not (folder / f"{TABLE}.lance").exists():
             return None
         with guarded(place):
-            database = _connect(place)
+            database = connect(place)
             if TABLE not in database.list_tables().tables:
                 return None
-            table = database.open_table(TABLE)
+            try:
+                table = database.open_table(TABLE)
+            except (OSError, RuntimeError, ValueError) as error:
+                if "was not found" in str(error):
+                    return None
+                raise
             return Store(place, table, _note(place, table))
-
-    @staticmethod
-    def remove(place: str) -> None:
-        """Remove the table in a place, whatever state it is in."""
-        if "://" not in place:
-            shutil.rmtree(Path(place) / f"{TABLE}.lance", ignore_errors=True)
-        else:
-            with guarded(place):
-                _connect(place).drop_table(TABLE, ignore_missing=True)
 
     @property
     def version(self) -> Version:
         """Which version is being read; made anew, a table counts from the start again, under another word."""
-        return self.note.made, self._table.version
+        return self.note.made, self.table.version
 
     @property
     def schema(self) -> pa.Schema:
         """The columns, with their kinds."""
-        return self._table.schema
+        return self.table.schema
 
     def refresh(self) -> Version:
         """Read the newest version from now on, also where the table was made anew meanwhile."""
         with guarded(self.place):
-            self._table.checkout_latest()
-            self.note = _note(self.place, self._table)
+            self.table.checkout_latest()
+            self.note = _note(self.place, self.table)
             return self.version
 
     def count(self, where: str = "") -> int:
         """How many items there are."""
         with guarded(self.place):
-            return self._table.count_rows(where or None)
+            return self.table.count_rows(where or None)
 
     def rows(self, columns: Sequence[str], where: str = "", limit: int | None = None, skip: int = 0) -> pa.Table:
         """Some columns of the items that fulfil a condition, in the order of their numbers within each write."""
         with guarded(self.place):
-            asked = self._table.search().select(list(columns)).limit(limit)
+            asked = self.table.search().select(list(columns)).limit(limit)
             asked = asked.where(where) if where else asked
             return (asked.offset(skip) if skip else asked).to_arrow()
 
@@ -136,44 +106,14 @@ class Store:
             found |= {row["number"]: row for row in some}
         return found
 
-    def add(self, rows: pa.Table, known: bool) -> None:
-        """Add items in one whole step; known says that some of their ids are here already, and are replaced."""
-        with guarded(self.place):
-            if known:
-                merge = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-                merge.execute(rows)
-            else:
-                self._table.add(rows)
-
     def next_number(self) -> int:
         """The first number that no item has, or had."""
-        return max(self._noted, 1 + int(self.rows(["number"])["number"].to_numpy().max(initial=-1)))
+        return max(self.noted_number, 1 + int(self.rows(["number"])["number"].to_numpy().max(initial=-1)))
 
     @property
-    def _noted(self) -> int:
+    def noted_number(self) -> int:
+        """The number that was noted as the next one before items were removed."""
         return int((self.schema.field("number").metadata or {}).get(NEXT.encode(), 0))
-
-    def drop(self, ids: Sequence[str]) -> None:
-        """Remove items by id; their numbers are gone for good."""
-        if not ids:
-            return
-        after = self.next_number()
-        with guarded(self.place):
-            if after != self._noted:
-                self._table.update_field_metadata({"path": "number", "metadata": {NEXT: str(after)}})
-            for first in range(0, len(ids), MANY):
-                self._table.delete(f"id IN ({', '.join(map(quoted, ids[first : first + MANY]))})")
-
-    def tidy(self) -> None:
-        """Put many small files together, and remove those no reader needs any more."""
-        from lancedb.index import BTree
-
-        with guarded(self.place):
-            self._table.optimize(cleanup_older_than=KEEP)
-            names = {index.columns[0] for index in self._table.list_indices()}
-            for column in ("number", "id"):
-                if column not in names and self._table.count_rows():
-                    self._table.create_index(column, config=BTree())
 
 
 REBUILD = "`triptych index FOLDER --space RUN --rebuild`"
@@ -185,10 +125,33 @@ def guarded(place: str) -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        raise CollectionError(
-            f"{place}: the collection's store is damaged or cannot be reached ({why[:200]}); rebuild it: {REBUILD}"
-        ) from error
+        raise CollectionError(f"{place}: {_explained(error, is_remote=local_folder(place) is None)}") from error
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Whether Lance says that a change failed only because another one came first."""
+    return bool(re.search(r"retryable|please retry|too many concurrent writers", str(error), re.IGNORECASE))
+
+
+def _explained(error: BaseException, is_remote: bool) -> str:
+    """What is wrong and what to do; a store is called damaged only where nothing else explains the error."""
+    why = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", " ".join(str(error).split()))[:200]  # without places in Lance's source
+    code = os_error_code(error)
+    if code is not None:
+        return (
+            f"the collection's store cannot be read or written ({os.strerror(code)}); {remedy(code)}, then run the "
+            "same command again: what was stored before is kept"
+        )
+    if is_retryable(error) or "Incompatible transaction" in str(error):
+        return (
+            f"another process has changed the collection's store at the same time ({why}); run the same command again"
+        )
+    if is_remote and re.search(r'RetryError|Generic \w+ error|store: "', str(error)) and "NoSuchKey" not in str(error):
+        return (
+            f"the object store cannot be reached, or refuses ({why}); check the address, the network, and the "
+            "variables with the credentials"
+        )
+    return f"the collection's store is damaged ({why}); rebuild it: {REBUILD}"
 
 
 def _note(place: str, table: Any) -> Note:
@@ -202,7 +165,8 @@ def _note(place: str, table: Any) -> Note:
     return note
 
 
-def _connect(place: str) -> Any:
+def connect(place: str) -> Any:
+    """The LanceDB database in a place."""
     import lancedb  # takes a second to load
 
     return lancedb.connect(place)

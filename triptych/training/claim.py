@@ -7,12 +7,13 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from triptych.errors import TrainingError
-from triptych.files import PART, lock
+from triptych.files import PART, is_locked, lock
 
+LOCK = "training.lock"
 BLOCK = 4096
 CANNOT_SAY = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # a file system that reserves nothing ahead
 
@@ -22,18 +23,9 @@ def claimed(folder: Path) -> Iterator[None]:
     """Hold a folder until the block ends. The system lets go of it when the process ends, however it ends."""
     is_new = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise TrainingError(f"{folder}: cannot be written to ({error.strerror}); give another folder") from error
-    try:
-        if not (lock(handle) or _lock_later(handle)):
-            raise TrainingError(
-                f"{folder}: another process is training into this folder; wait until it has ended, or give another"
-            )
-        yield
+        with _locked(folder):
+            yield
     finally:
-        os.close(handle)
         if is_new:
             with suppress(OSError):  # it goes only if it is empty: nothing came of the run
                 folder.rmdir()
@@ -41,20 +33,25 @@ def claimed(folder: Path) -> Iterator[None]:
 
 def is_claimed(folder: Path) -> bool:
     """Whether a process is training into a folder just now."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        return not lock(handle)
-    finally:
-        os.close(handle)
+    return is_locked(folder / LOCK)
 
 
-def _lock_later(handle: int) -> bool:
-    """A second try: somebody who only asked whether the folder is taken has let go of it by then."""
-    time.sleep(0.1)
-    return lock(handle)
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            is_ours = stack.enter_context(lock(folder / LOCK))
+            if not is_ours:
+                time.sleep(0.1)  # somebody who only asked whether the folder is taken has let go of it by then
+                is_ours = stack.enter_context(lock(folder / LOCK))
+        except OSError as error:
+            raise TrainingError(f"{folder}: cannot be written to ({error.strerror}); give another folder") from error
+        if not is_ours:
+            raise TrainingError(
+                f"{folder}: another process is training into this folder; wait until it has ended, or give another"
+            )
+        yield
 
 
 def check_room(path: Path, needed: int) -> None:

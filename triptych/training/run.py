@@ -17,10 +17,10 @@ from triptych import checkpoint
 from triptych.card import CARD_FILE, RECIPE_FILE, model_card
 from triptych.contracts import Encoder, Modality
 from triptych.errors import CheckpointError, TrainingError
-from triptych.files import remains, sweep, write_text
+from triptych.files import lock_names, remains, sweep, write_text
 from triptych.recipe import Recipe
 from triptych.space import Space
-from triptych.training.claim import check_room, claimed
+from triptych.training.claim import LOCK, check_room, claimed
 from triptych.training.events import FOLDER as EVENTS_FOLDER
 from triptych.training.events import Events
 from triptych.training.rows import Rows
@@ -202,7 +202,7 @@ class Run:
         there = {p.name for p in self.folder.iterdir()}
         # A README.md or a recipe.toml alone is somebody's own.
         ours = OWN_FILES if RECIPE_FILE in there and there & {ENVIRONMENT_FILE, METRICS_FILE, LAST_FILE} else set()
-        strangers = there - ours - {EVENTS_FOLDER} - remains(self.folder, OWN_FILES)
+        strangers = there - ours - {EVENTS_FOLDER} - lock_names(LOCK) - remains(self.folder, OWN_FILES)
         if RECIPE_FILE in strangers and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.text().encode():
             strangers.remove(RECIPE_FILE)  # a run that was stopped as soon as it began
         if strangers:

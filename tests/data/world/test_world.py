@@ -3,6 +3,9 @@
 import csv
 import json
 import re
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -108,6 +111,31 @@ def test_an_interrupted_world_leaves_nothing(tmp_path):
         make(World(scenes=40), tmp_path / "world", progress=stop_at_seven)
     assert told == [(n, 40) for n in range(1, 8)]
     assert not list(tmp_path.iterdir())
+
+
+def test_leftovers_of_a_killed_world_are_removed_and_those_of_a_live_one_are_not(tmp_path):
+    command = [sys.executable, "-m", "triptych", "world", str(tmp_path / "world"), "--scenes", "100000"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        part = tmp_path / f".world.{process.pid}.part"
+        try:
+            deadline = time.monotonic() + 60
+            while not any(part.glob("images/*")):
+                assert process.poll() is None
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            with pytest.raises(UsageError, match="another process is making a world here; wait until it is done"):
+                make(World(scenes=10), tmp_path / "world")
+            assert any(part.glob("images/*")), "the folder of a live process was removed"
+        finally:
+            process.kill()
+    assert part.is_dir()
+    others = tmp_path / ".world.old.1.part"  # of the target world.old, not of this one
+    others.mkdir()
+    make(World(scenes=10), tmp_path / "world")
+    assert {path.name for path in tmp_path.iterdir()} == {"world", others.name}
+    part.mkdir()  # beside a finished world, too
+    make(World(scenes=10), tmp_path / "world")
+    assert {path.name for path in tmp_path.iterdir()} == {"world", others.name}
 
 
 # --- words

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import wave
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ from triptych.data.world.truth import FILE as TRUTH
 from triptych.data.world.truth import truth_line
 from triptych.data.world.words import Telling, describe
 from triptych.errors import UsageError, unknown
+from triptych.files import PART, lock
 
 if TYPE_CHECKING:
     from triptych.contracts import Modality  # only for annotations: contracts load torch, the world does not need it
@@ -160,28 +162,53 @@ def _check(name: str, value: object, kind: type, low: float, high: float) -> Non
 def make(world: World, folder: Path, progress: Callable[[int, int], None] | None = None) -> Path:
     """Write a world to a folder and return its manifest; one with the same settings that is already there is kept.
 
-    The folder appears only when everything in it is written. progress is told the scenes done, and their number.
+    The folder appears only when everything in it is written; what killed processes have left beside it is removed.
+    progress is told the scenes done, and their number.
     """
+    folder = folder.resolve()
+    if _is_made(world, folder) and not _leftovers(folder):
+        return folder / MANIFEST
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock(folder.with_name(f".{folder.name}.lock")) as is_ours:
+        if is_ours:  # whoever wrote the leftovers is dead: each process holds this lock while it writes
+            for part in _leftovers(folder):
+                shutil.rmtree(part, ignore_errors=True)
+        if _is_made(world, folder):
+            return folder / MANIFEST
+        if not is_ours:
+            raise UsageError(f"{folder}: another process is making a world here; wait until it is done")
+        part = folder.with_name(f".{folder.name}.{os.getpid()}{PART}")
+        try:
+            for kind in ("films",) if world.films else ("images", "sounds"):
+                (part / kind).mkdir(parents=True)
+            _fill(world, part, progress)
+            if folder.is_dir():
+                folder.rmdir()  # it is empty; not every system lets a rename replace it
+            part.rename(folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+    return folder / MANIFEST
+
+
+def _is_made(world: World, folder: Path) -> bool:
+    """Whether this very world is there; anything else that is in the way is refused."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; choose another folder for the world")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not _is_same(world, folder):
-            raise UsageError(
-                f"{folder} is not empty and is no world with these settings; remove it or choose another folder"
-            )
-        return folder / MANIFEST
-    folder = folder.resolve()
-    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
-    try:
-        for kind in ("films",) if world.films else ("images", "sounds"):
-            (part / kind).mkdir(parents=True)
-        _fill(world, part, progress)
-        if folder.is_dir():
-            folder.rmdir()  # it is empty; not every system lets a rename replace it
-        part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return folder / MANIFEST
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    if not _is_same(world, folder):
+        raise UsageError(
+            f"{folder} is not empty and is no world with these settings; remove it or choose another folder"
+        )
+    return True
+
+
+def _leftovers(folder: Path) -> list[Path]:
+    """Folders beside the target in which a process was writing, or still is."""
+    if not folder.parent.is_dir():
+        return []
+    part = re.compile(rf"\.{re.escape(folder.name)}\.\d+{re.escape(PART)}")
+    return [path for path in folder.parent.iterdir() if part.fullmatch(path.name) and path.is_dir()]
 
 
 def _fill(world: World, folder: Path, progress: Callable[[int, int], None] | None) -> None:
