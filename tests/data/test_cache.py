@@ -226,3 +226,12 @@ def test_where_the_cache_lies(tmp_path, monkeypatch):
 
 def test_numbers_too_large_for_half_precision_are_cut_not_lost():
     assert torch.equal(halved(torch.tensor([1e9, -1e9, 1.5])), torch.tensor([65504.0, -65504.0, 1.5]).half())
+
+
+def test_an_index_that_is_none_is_called_damaged(tmp_path):
+    cache = Cache(tmp_path / "cache")
+    remember(encoder(), pictures(tmp_path / "files", 1), cache)
+    for file in cache.folder.glob("*.sqlite"):
+        file.write_bytes(b"no database " * 1000)
+    with pytest.raises(UsageError, match=r"files\.sqlite: the cache is damaged .*; remove its folder"):
+        remember(encoder(), pictures(tmp_path / "files", 1), cache)

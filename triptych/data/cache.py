@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import sqlite3
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from triptych.contracts import Encoder, Source
 from triptych.errors import MediaError, UsageError
+from triptych.files import remedy, write_text
 
 FORM = 1  # of records, keys and fingerprints: another number is another shelf
 INDEX, NOTE = "index.sqlite", "encoder.json"
@@ -129,11 +131,9 @@ class Shelf:
             folder.mkdir(parents=True, exist_ok=True)
             note = folder / NOTE
             if not note.exists():
-                note.write_text(json.dumps({"about": about, "width": width, "form": FORM}), encoding="utf-8")
+                write_text(note, json.dumps({"about": about, "width": width, "form": FORM}))
         except OSError as error:
-            raise UsageError(
-                f"{folder}: the cache cannot be written ({error.strerror}); set TRIPTYCH_CACHE to a folder that can"
-            ) from error
+            raise _cannot_be_written(folder, error) from error
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, Record]:
         """The records there are of these keys; one whose file has been cut short does not count."""
@@ -153,14 +153,17 @@ class Shelf:
 
     def add(self, items: Sequence[tuple[bytes, Tensor]]) -> None:
         """Keep the parts (P, width) of some keys: first the numbers, then, when they are on the disk, their names."""
-        rows = []
-        with (self.folder / self._own).open("ab") as file:
-            for key, parts in items:
-                pooled = torch.stack([parts.mean(dim=0), parts.amax(dim=0)]).float().numpy().tobytes()
-                rows.append((key, self._own, file.tell(), len(parts), zlib.crc32(pooled)))
-                file.write(pooled + halved(parts).numpy().tobytes())
-            file.flush()
-            os.fsync(file.fileno())
+        rows, path = [], self.folder / self._own
+        try:
+            with path.open("ab") as file:
+                for key, parts in items:
+                    pooled = torch.stack([parts.mean(dim=0), parts.amax(dim=0)]).float().numpy().tobytes()
+                    rows.append((key, self._own, file.tell(), len(parts), zlib.crc32(pooled)))
+                    file.write(pooled + halved(parts).numpy().tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _cannot_be_written(path, error) from error
         with _database(self.folder / INDEX, RECORDS) as index, index:
             index.executemany("insert or replace into records values (?, ?, ?, ?, ?)", rows)
         self._maps.pop(self._own, None)
@@ -236,19 +239,46 @@ def _database(path: Path, table: str) -> Iterator[sqlite3.Connection]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=PATIENCE)
-    except (OSError, sqlite3.Error) as error:
-        raise UsageError(
-            f"{path}: the cache cannot be opened ({error}); set TRIPTYCH_CACHE to another folder"
-        ) from error
+    except OSError as error:
+        raise _cannot_be_written(path, error) from error
+    except sqlite3.Error as error:
+        raise _explained(path, error) from error
     try:
         connection.execute("pragma journal_mode = wal")
         connection.execute("pragma synchronous = normal")
         connection.execute(table)
         yield connection
     except sqlite3.Error as error:
-        raise UsageError(f"{path}: the cache is damaged ({error}); remove its folder: it is computed again") from error
+        raise _explained(path, error) from error
     finally:
         connection.close()
+
+
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: other tables than ours
+ANOTHER = "or set TRIPTYCH_CACHE to another folder"
+TRIAL = 65_536  # bytes
+
+
+def _explained(path: Path, error: sqlite3.Error) -> UsageError:
+    """What is wrong with an index and what to do; it is called damaged only where its content is."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the other bits say where it arose
+    if code in DAMAGE:
+        return UsageError(f"{path}: the cache is damaged ({error}); remove its folder: it is computed again")
+    if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
+        return UsageError(f"{path}: another process is writing to the cache all the time; run this again, {ANOTHER}")
+    try:  # SQLite says "disk I/O error" of a full disk, too: the system says what is the matter
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(bytes(TRIAL))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as cause:
+        return _cannot_be_written(path, cause)
+    return UsageError(f"{path}: the cache cannot be read or written ({error}); check the disk, {ANOTHER}")
+
+
+def _cannot_be_written(path: Path, error: OSError) -> UsageError:
+    why = f"{path}: the cache cannot be written ({error.strerror})"
+    return UsageError(f"{why}; {remedy(error.errno or 0)}, {ANOTHER}")
 
 
 def file_state(status: os.stat_result) -> str:

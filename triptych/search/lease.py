@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import socket
 import threading
@@ -106,10 +107,16 @@ class Lease:
         self._token, self._number = secrets.token_hex(8), 0
         self._ended = threading.Event()
         self._renewing = threading.Thread(target=self._renew, name="lease", daemon=True)
-        with self._reported():
-            from obstore.store import from_url
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
 
+        try:
             self._store: Any = from_url(place)
+        except (BaseError, ValueError) as error:
+            raise CollectionError(
+                f"{place}: a collection at such an address can be searched, but not written ({reason(error)}); give a "
+                "folder, or an address that begins with s3://, gs:// or az://"
+            ) from error
 
     def acquire(self) -> None:
         """Take the lease, and renew it from now on in the background; refuses where another process has it."""
@@ -221,11 +228,16 @@ class Lease:
         try:
             yield
         except (BaseError, OSError, ValueError, KeyError, TypeError) as error:
-            why = " ".join(str(error).split())[:300]
             raise CollectionError(
-                f"{self.place}: the object store cannot be written ({why}); check the address, the permission "
-                "to write, and the variables with the credentials (such as AWS_ACCESS_KEY_ID)"
+                f"{self.place}: the object store cannot be written ({reason(error)}); check the address, the "
+                "permission to write, and the variables with the credentials (such as AWS_ACCESS_KEY_ID)"
             ) from error
+
+
+def reason(error: BaseException) -> str:
+    """What an object store says of an error: its own code for it, or the beginning of the text."""
+    code = re.search(r"<Code>(\w+)</Code>", str(error))
+    return code.group(1) if code else " ".join(str(error).partition("Debug source")[0].split())[:200]
 
 
 def _path(number: int) -> str:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from triptych.errors import CollectionError
 from triptych.files import os_error_code, remedy
-from triptych.search.lease import local_folder
+from triptych.search.lease import local_folder, reason
 
 TABLE, FORM = "items", 3
 NOTE, NEXT = b"triptych", "next"
@@ -148,8 +148,8 @@ def _explained(error: BaseException, is_remote: bool) -> str:
         )
     if is_remote and re.search(r'RetryError|Generic \w+ error|store: "', str(error)) and "NoSuchKey" not in str(error):
         return (
-            f"the object store cannot be reached, or refuses ({why}); check the address, the network, and the "
-            "variables with the credentials"
+            f"the object store cannot be reached, or refuses ({reason(error)}); check the address, the network, and "
+            "the variables with the credentials"
         )
     return f"the collection's store is damaged ({why}); rebuild it: {REBUILD}"
 
