@@ -74,10 +74,15 @@ def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
     assert result.returncode == 0, result.stderr
     assert "80 items (80 new, 0 as before, 0 gone)" in result.stdout
     picture = world.parent / "images" / "000003.png"
-    result = triptych("search", "--picture", picture, "--in", collection, "-k", "2", "--json")
+    asked = ["search", "--picture", picture, "--in", collection, "-k", "2", "--json"]
+    result = triptych(*asked)
     hits = json.loads(result.stdout)
-    assert hits[0]["item"] == str(picture.resolve())
+    assert str(picture.resolve()) not in {hit["item"] for hit in hits}
+    assert "is in the collection itself (000003.png) and is not shown; --include-query shows it" in result.stderr
     assert [hit["modality"] for hit in hits] == ["image", "image"]
+    result = triptych(*asked, "--include-query")
+    assert json.loads(result.stdout)[0]["item"] == str(picture.resolve())
+    assert "is not shown" not in result.stderr
     result = triptych("search", "two red bells", "--in", collection, "-k", "3")
     assert result.stdout.count(".png") == 3
     assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "sound").stderr

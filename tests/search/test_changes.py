@@ -36,7 +36,7 @@ def index(place, run, files, rebuild=False):
 
 def seen(collection, query, **settings):
     """What is found, with its scores."""
-    hits = collection.search(query, k=100, fold=False, **settings)
+    hits = collection.search(query, k=100, fold=False, include_query=True, **settings)
     return {Path(hit.item).name: round(hit.score, 4) for hit in hits}
 
 

@@ -25,7 +25,7 @@ def test_every_file_finds_itself_first(collection):
     assert len(collection) == 11
     for entry in collection.entries():
         source = entry.item.source
-        hit = collection.search(source, [source.modality], k=3)[0]
+        hit = collection.search(source, [source.modality], k=3, include_query=True)[0]
         assert hit.item == str(source.content)
         assert hit.score == pytest.approx(1.0, abs=1e-5)
 
@@ -91,7 +91,7 @@ def test_a_file_of_several_rows_is_one_item_with_all_captions(run, files, tmp_pa
     collection.index(items, files, show=False)
     assert [e.item.captions for e in collection.entries()] == [("a bell", "one bell")]
     collection.index([Item(Source("image", picture), ("renamed",))], files, show=False)
-    hits = Collection.open(tmp_path / "collection").search(Source("image", picture), k=5)
+    hits = Collection.open(tmp_path / "collection").search(Source("image", picture), k=5, include_query=True)
     assert [hit.captions for hit in hits] == [("renamed",)]
 
 
@@ -100,10 +100,10 @@ def test_what_was_shown_before_is_shown_as_it_is_now(run, files, tmp_path, monke
     collection = Collection.create(tmp_path / "collection", run)
     collection.index([Item(Source("image", picture), ("a bell",))], files, show=False)
     reader = Collection.open(tmp_path / "collection")
-    assert [hit.captions for hit in reader.search(Source("image", picture))] == [("a bell",)]
+    assert [hit.captions for hit in reader.search(Source("image", picture), include_query=True)] == [("a bell",)]
     collection.index([Item(Source("image", picture), ("renamed",))], files, show=False)
     monkeypatch.setattr("triptych.search.collection.LOOK_SECONDS", 0.0)
-    assert [hit.captions for hit in reader.search(Source("image", picture))] == [("renamed",)]
+    assert [hit.captions for hit in reader.search(Source("image", picture), include_query=True)] == [("renamed",)]
 
 
 def test_what_is_kept_in_memory_has_an_end_and_changes_no_hit(collection, monkeypatch):
@@ -164,7 +164,7 @@ def test_a_manifest_brings_its_captions(run, world, tmp_path):
     collection = Collection.create(tmp_path / "collection", run)
     collection.index(items_of(rows, collection.space), world, show=False)
     picture = source_of(rows[0], "image")
-    hit = collection.search(picture, ["image"], k=1)[0]
+    hit = collection.search(picture, ["image"], k=1, include_query=True)[0]
     assert hit.captions == rows[0].texts
     texts = {h.item for h in collection.search(picture, ["text"], k=100)}
     assert texts == {text for row in rows for text in row.texts}
@@ -177,7 +177,7 @@ def test_long_sounds_become_moments(run, tmp_path):
     assert [(i.source.start, i.source.end) for i in found] == [(0, 10), (10, 20), (15, 25)]
     collection = Collection.create(tmp_path / "collection", run)
     collection.index(found, tmp_path, show=False)
-    hit = collection.search(found[1].source, ["audio"], k=1)[0]
+    hit = collection.search(found[1].source, ["audio"], k=1, include_query=True)[0]
     assert (hit.start, hit.end) == (10, 20)
 
 

@@ -31,7 +31,7 @@ def test_a_film_becomes_moments_of_both_kinds_and_each_is_found(run, tmp_path):
     assert done.added == 7
     for item in items:
         if item.source not in done.failures:
-            first = collection.search(item.source, [item.source.modality], k=1)[0]
+            first = collection.search(item.source, [item.source.modality], k=1, include_query=True)[0]
             assert (first.item, first.start, first.end) == (
                 str(item.source.content),
                 item.source.start,

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
 
 from triptych.contracts import Source
 from triptych.data import manifest
 from triptych.errors import UsageError
 from triptych.search.collection import Collection
-from triptych.search.items import items_in, items_of
-from triptych.search.query import Part, Query, Where
+from triptych.search.items import contents_of_query, items_in, items_of
+from triptych.search.query import Part, Query, Ready, Where
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,62 @@ def test_an_item_asks_as_its_source_does_and_is_not_its_own_hit(world_collection
         world_collection.similar("nobody")
 
 
+@pytest.fixture
+def doubled(collection, files):
+    """The collection with two copies of a picture, and the picture under a name that is not in the collection."""
+    picture = sorted((files / "images").iterdir())[0]
+    shutil.copy(picture, files / "copy.png")
+    collection.index(items_in(files, collection.space), files, show=False)
+    outside = shutil.copy(picture, files.parent / "outside.png")
+    return collection, picture, Source("image", Path(outside))
+
+
+def test_a_file_of_the_collection_and_its_copies_are_not_hits_of_themselves(doubled):
+    collection, picture, outside = doubled
+    entries = {Path(str(entry.item.source.content)).name: entry for entry in collection.entries()}
+    own = {picture.name, "copy.png"}
+    note = f"what was asked with is in the collection itself ({picture.name}, copy.png) and is not shown"
+    ready = Ready(collection.space.embed_one(outside), "image", contents_of_query(outside, collection.space))
+    for what in (outside, ready, entries["copy.png"].id):
+        query = Query((Part(what),))
+        assert {Path(hit.item).name for hit in collection.search(query, k=100)} == entries.keys() - own
+        together = collection.search(query, k=100, fold=False, include_query=True)
+        assert {Path(hit.item).name for hit in together} == entries.keys()
+        if isinstance(what, str):  # the other copy is named, not what the person has chosen
+            assert collection.note_on_own_items(query) == note.replace(", copy.png", "")
+        else:
+            assert collection.note_on_own_items(query) == note
+    for k in (1, 4):
+        assert len(collection.search(outside, ["image"], k)) == k
+
+
+def test_words_of_the_collection_and_files_that_are_not_in_it_leave_nothing_out(doubled, files):
+    collection, _, outside = doubled
+    words = Source("text", "two red bells")  # as the note of the folder has it
+    assert len(collection.search(words, k=100, fold=False)) == len(collection)
+    assert collection.note_on_own_items(words) is None
+    changed = Path(outside.content).with_name("changed.png")
+    changed.write_bytes(Path(outside.content).read_bytes() + b"x")
+    assert len(collection.search(Source("image", changed), k=100, fold=False)) == len(collection)
+    assert collection.note_on_own_items(Source("image", changed)) is None
+
+
+def test_a_long_file_of_the_collection_is_left_out_with_all_its_moments(run, tmp_path):
+    folder, rate = tmp_path / "long", 8000
+    folder.mkdir()
+    for name, pitch in (("low.wav", 200), ("high.wav", 2500)):
+        soundfile.write(folder / name, 0.3 * np.sin(2 * np.pi * pitch * np.arange(25 * rate) / rate), rate)
+    collection = Collection.create(tmp_path / "collection", run)
+    collection.index(items_in(folder, collection.space), folder, show=False)
+    assert len(collection) == 6
+    hits = collection.search(Source("audio", folder / "low.wav"), k=10, fold=False)
+    assert {Path(hit.item).name for hit in hits} == {"high.wav"}
+    moment = next(entry for entry in collection.entries() if entry.item.source.start == 10)
+    for one in (moment.item.source, Query((Part(moment.id),))):  # of a moment, only this moment
+        hits = collection.search(one, k=10, fold=False)
+        assert {hit.id for hit in hits} == {entry.id for entry in collection.entries()} - {moment.id}
+
+
 def test_filters_are_those_of_a_loop(collection, files):
     old = sorted((files / "sounds").iterdir())[0]
     os.utime(old, (1e9, 1e9))
@@ -115,11 +172,12 @@ def test_copies_are_folded_into_the_first_and_can_be_listed(collection, files):
     picture = sorted((files / "images").iterdir())[0]
     shutil.copy(picture, files / "images" / "copy.png")
     collection.index(items_in(files, collection.space), files, show=False)
-    hits = collection.search(Source("image", picture), ["image"], k=10)
+    hits = collection.search(Source("image", picture), ["image"], k=10, include_query=True)
     assert len(hits) == 5
     names = {collection.item(name).item.source.content for name in (hits[0].id, *hits[0].copies)}
     assert names == {picture.resolve(), (files / "images" / "copy.png").resolve()}
-    assert len(collection.search(Source("image", picture), ["image"], k=10, fold=False)) == 6
+    unfolded = collection.search(Source("image", picture), ["image"], k=10, fold=False, include_query=True)
+    assert len(unfolded) == 6
 
 
 def test_folded_copies_leave_as_many_hits_as_are_asked_for(collection, files):
@@ -128,9 +186,9 @@ def test_folded_copies_leave_as_many_hits_as_are_asked_for(collection, files):
     for name in ("copy.png", "copy-2.png"):
         shutil.copy(pictures[0], files / "images" / name)
     collection.index(items_in(files, collection.space), files, show=False)
-    hits = collection.search(Source("image", pictures[0]), ["image"], k=2)
+    hits = collection.search(Source("image", pictures[0]), ["image"], k=2, include_query=True)
     assert [len(hit.copies) for hit in hits] == [2, 0]
-    unfolded = collection.search(Source("image", pictures[0]), ["image"], k=4, fold=False)
+    unfolded = collection.search(Source("image", pictures[0]), ["image"], 4, fold=False, include_query=True)
     assert hits[1].id == unfolded[3].id
 
 

@@ -26,7 +26,7 @@ def test_a_joint_model_indexes_and_searches_without_training(tmp_path):
     collection = Collection.create(tmp_path / "collection", model)
     assert collection.index(items_in(tmp_path / "files", space), tmp_path / "files", show=False).added == 4
     again = Collection.open(tmp_path / "collection")
-    hits = again.search(Source("image", tmp_path / "files" / "2.png"), ["image"], k=4)
+    hits = again.search(Source("image", tmp_path / "files" / "2.png"), ["image"], k=4, include_query=True)
     assert hits[0].item.endswith("2.png")
     assert hits[0].score == pytest.approx(1.0, abs=1e-5)
     assert len(again.search(Source("text", "a dog"), ["image"], k=4)) == 4

@@ -24,7 +24,7 @@ from triptych.search.entry import Entry, entry_of, unpacked
 from triptych.search.gallery import FILTERS, Gallery, make_lists
 from triptych.search.index import TRIED
 from triptych.search.ingest import Indexed, Ingest
-from triptych.search.items import Item, merged
+from triptych.search.items import Item, contents_of_query, merged
 from triptych.search.lease import LOCK, WriteAccess, write_access
 from triptych.search.query import Part, Query, Ready, Where, quoted
 from triptych.search.ranking import Allowed, Asked, Ranked, Ranking
@@ -40,6 +40,8 @@ OWN = {f"{TABLE}.lance", *lock_names(LOCK), LISTS, NOT_INDEXED}
 SPARE = 3  # times as many as are wanted are fetched, so that folded copies leave enough
 LOOK_SECONDS = 0.5  # between looks for a newer version of the store
 KEPT = 20_000  # items whose facts are kept in memory once they were shown
+SHOWN = 40  # characters of a text in a note
+NAMED = 3  # items that were asked with are named in a note
 COPY = 1e-3  # two items count as copies of each other when they lie this much nearer than two items do on average
 
 
@@ -124,17 +126,20 @@ class Collection:
         k: int = 10,
         where: Where | None = None,
         fold: bool = True,
+        include_query: bool = False,
     ) -> list[Hit]:
         """The k most relevant items of the wanted modalities (all of them, unless told), most relevant first.
 
         Of items that are nearly the same only the first is listed, with the ids of its copies, unless fold is off.
+        Items that the query asks with are left out, unless include_query is on: those it names by id, those with the
+        same content, and a file of the collection that it gives.
         """
         if self.store is None:
             return []
         version = self._version()
         parts = Query.of(query).parts
         asked = [self._asked(part) for part in parts]
-        own = {part.what for part in parts if isinstance(part.what, str)}
+        own = set[int]() if include_query else self._own(version, parts)
         allowed = self._matching(version, where.sql) if where and where.sql else Allowed()
         found: list[Ranked] = []
         for modality in want or self.space.modalities:
@@ -149,6 +154,21 @@ class Collection:
     def similar(self, name: str, want: Sequence[Modality] = (), k: int = 10, where: Where | None = None) -> list[Hit]:
         """The items most like one of the collection."""
         return self.search(Query((Part(name),)), want, k, where)
+
+    def note_on_own_items(self, query: Source | Query) -> str | None:
+        """A sentence on the items that a search leaves out because the query asks with them, beside those it names."""
+        if self.store is None:
+            return None
+        version, parts = self._version(), Query.of(query).parts
+        numbers = sorted(self._own(version, parts))
+        entries = self._looked_up(version, numbers)
+        asked = {part.what for part in parts if isinstance(part.what, str)}
+        own = [entries[number] for number in numbers if number in entries and entries[number].id not in asked]
+        names = list(dict.fromkeys(_name(entry) for entry in own))
+        if not names:
+            return None
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        return f"what was asked with is in the collection itself ({', '.join(names[:NAMED])}{more}) and is not shown"
 
     def item(self, name: str) -> Entry:
         """An item of the collection by its id."""
@@ -182,7 +202,32 @@ class Collection:
         row = self._row(part.what, ("modality", *SCORING))
         return Asked(unpacked([row], self.space.recipe.space.width), row["modality"], part.weight)
 
-    def _hits(self, version: Version, found: Sequence[Ranked], own: set[str], fold: bool, k: int) -> list[Hit]:
+    def _own(self, version: Version, parts: Sequence[Part]) -> set[int]:
+        """The numbers of the items that a query asks with: by their content; of a longer file, all of its moments."""
+        items, files = set[str](), set[str]()  # contents
+        for what in (part.what for part in parts):
+            if isinstance(what, str):
+                items.add(self._row(what, ["content"])["content"])
+            elif isinstance(what, Ready):
+                files |= what.contents
+            else:
+                is_whole = what.start is None and what.end is None
+                (files if is_whole else items).update(contents_of_query(what, self.space))
+        if not items | files:
+            return set()
+        numbers = self._numbers(version, f"content IN ({', '.join(map(quoted, sorted(items | files)))})")
+        entries = self._looked_up(version, numbers)
+        for source in {entries[n].item.source for n in numbers if n in entries and entries[n].content in files}:
+            if source.start is not None:
+                file = f"modality = {quoted(source.modality)} AND file = {quoted(str(source.content))}"
+                numbers += self._numbers(version, file)
+        return set(numbers)
+
+    def _numbers(self, version: Version, sql: str) -> list[int]:
+        numbers = self._matching(version, sql).numbers
+        return [] if numbers is None else numbers.tolist()
+
+    def _hits(self, version: Version, found: Sequence[Ranked], own: set[int], fold: bool, k: int) -> list[Hit]:
         """Everything found, rarest score first, without what was asked with; copies are folded into the first."""
         entries = self._looked_up(version, [int(number) for ranked in found for number in ranked.numbers])
         order = sorted(
@@ -191,7 +236,7 @@ class Collection:
         kept: list[tuple[Entry, np.ndarray, Hit, list[str]]] = []
         for ranked, i in order:
             entry, key = entries.get(int(ranked.numbers[i])), ranked.keys[i]
-            if entry is None or entry.id in own:
+            if entry is None or entry.number in own:
                 continue
             near = COPY * ranked.gallery.apart
             same = next((copies for e, other, _, copies in kept if _is_copy(entry, key, e, other, near)), None)
@@ -309,6 +354,11 @@ def _refuse_other_things(folder: Path) -> None:
         raise CollectionError(f"{folder}: is a file; give a folder for the collection")
     if folder.exists() and {path.name for path in folder.iterdir()} - OWN - remains(folder, [NOT_INDEXED]):
         raise CollectionError(f"{folder}: holds other things; give an empty or new folder for the collection")
+
+
+def _name(entry: Entry) -> str:
+    content = entry.item.source.content
+    return content.name if isinstance(content, Path) else repr(content[:SHOWN])
 
 
 def _hit(entry: Entry, ranked: Ranked, i: int) -> Hit:

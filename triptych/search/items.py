@@ -7,10 +7,11 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from triptych.contracts import Modality, Source
+from triptych.data.cache import content_key
 from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import CollectionError, MediaError
@@ -140,6 +141,25 @@ def moments(item: Item, space: Space) -> Iterator[Item]:
     for first, last in audio.windows(end - start, longest, space.recipe.data.hop or longest):
         moment = Source(source.modality, path, start + first, start + last)
         yield Item(moment, item.captions, item.columns, last - first)
+
+
+def contents_of_query(source: Source, space: Space) -> frozenset[str]:
+    """The contents under which a collection holds the file of a query: the whole file, or its first moment.
+
+    Empty where the source is no file, or cannot be read.
+    """
+    if not isinstance(source.content, Path):
+        return frozenset()
+    may_be = [source]
+    longest = space.encoder("audio").seconds if source.modality == "audio" else _moment(space)
+    if source.start is None and source.end is None and math.isfinite(longest):
+        may_be.append(replace(source, start=0.0, end=float(longest)))
+    try:
+        with source.content.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return frozenset()
+    return frozenset(content_key(one, digest).hex() for one in may_be)
 
 
 def merged(items: Iterable[Item]) -> list[Item]:

@@ -20,6 +20,7 @@ class Ready:
 
     features: Features  # of one item
     modality: Modality
+    contents: frozenset[str] = frozenset()  # of the file it was made of, as `items.contents_of_query` tells them
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ class Writer:
         self._commit(lambda: self._table.optimize(cleanup_older_than=KEEP))
         with guarded(self.store.place):
             names = {index.columns[0] for index in self._table.list_indices()}
-        for column in ("number", "id"):
+        for column in ("number", "id", "content"):
             if column not in names and self.store.count():
                 self._commit(lambda column=column: self._table.create_index(column, config=BTree()))
 

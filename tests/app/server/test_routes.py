@@ -64,14 +64,25 @@ def test_parts_weights_and_minus_go_through(client, collection, ids):
     assert all(len(hit["parts"]) == 3 for hit in found)
 
 
-def test_an_uploaded_file_of_the_collection_finds_itself(client, files):
-    for folder, name, modality in (("images", "000003.png", "image"), ("sounds", "000003.wav", "audio")):
-        form = {"query": json.dumps({"parts": [{"file": "mine"}], "want": [modality], "k": 1})}
-        answer = client.post("/v1/search", data=form, files={"mine": (name, (files / folder / name).read_bytes())})
-        (hit,) = answer.json()["hits"]
-        assert hit["name"] == name
-        assert hit["score"] == pytest.approx(1, abs=1e-4)
-        assert answer.json()["notes"] == (["of a sound the first 10 s are heard"] if modality == "audio" else [])
+@pytest.mark.parametrize(
+    ("folder", "name", "modality"), [("images", "000003.png", "image"), ("sounds", "000003.wav", "audio")]
+)
+def test_an_uploaded_file_of_the_collection_finds_itself_only_when_told_to(client, files, folder, name, modality):
+    def asked(**more):
+        form = {"query": json.dumps({"parts": [{"file": "mine"}], "want": [modality], "k": 5, **more})}
+        sent = {"mine": (f"other{name}", (files / folder / name).read_bytes())}
+        return client.post("/v1/search", data=form, files=sent).json()
+
+    heard = ["of a sound the first 10 s are heard"] if modality == "audio" else []
+    answer = asked(include_query=True)
+    assert answer["hits"][0]["name"] == name
+    assert answer["hits"][0]["score"] == pytest.approx(1, abs=1e-4)
+    assert answer["notes"] == heard
+    answer = asked()
+    assert len(answer["hits"]) == 5
+    assert name not in {hit["name"] for hit in answer["hits"]}
+    left_out = f"what was asked with is in the collection itself ({name}) and is not shown"
+    assert answer["notes"] == [*heard, left_out]
 
 
 def test_filters(client):

@@ -33,6 +33,7 @@ def search(
     since: Annotated[str | None, typer.Option(metavar="DAY", help="Only files changed on this day or later.")] = None,
     until: Annotated[str | None, typer.Option(metavar="DAY", help="Only files changed on this day or earlier.")] = None,
     where: Annotated[list[str] | None, typer.Option(help="COLUMN=VALUE of the manifest.")] = None,
+    include_query: Annotated[bool, typer.Option(help="Also find the items and files that are asked with.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Search a collection by words, sounds, pictures, films, items it has, or several of these at once.
@@ -61,7 +62,11 @@ def search(
     limits = Where(folder, longer, shorter, first, last, dict(_pair(pair, "--where") for pair in where or ()))
     opened = Collection.open(collection)
     parts = _parts(words, sound, picture, video, item, minus, weights, opened.space.modalities)
-    found = opened.search(Query(parts), wanted, k, limits)
+    query = Query(parts)
+    found = opened.search(query, wanted, k, limits, include_query=include_query)
+    left_out = None if include_query else opened.note_on_own_items(query)
+    if left_out:
+        show.notes.print(f"{left_out}; --include-query shows it")
     if as_json:
         typer.echo(json.dumps([asdict(hit) for hit in found], indent=2, ensure_ascii=False))
         return

@@ -26,6 +26,7 @@ from triptych.contracts import Source
 from triptych.errors import TriptychError, UsageError
 from triptych.search.collection import Collection
 from triptych.search.entry import Entry
+from triptych.search.items import contents_of_query
 from triptych.search.query import Part, Ready, Where
 
 Found = TypeVar("Found")
@@ -152,9 +153,17 @@ class Desk:
         pieces: list[Piece] = []
         for number, (part, some) in enumerate(zip(asked, given, strict=True)):
             for source in some:
-                what = part.item or Ready(next(features), source.modality)
+                contents = await self._contents(source, files.get(part.file or ""))
+                what = part.item or Ready(next(features), source.modality, contents)
                 pieces.append(Piece(source, Part(what, part.weight / len(some)), number))
         return pieces
+
+    async def _contents(self, source: Source, upload: Upload | None) -> frozenset[str]:
+        """The contents under which the collection would hold an uploaded file."""
+        if upload is None:
+            return frozenset()
+        file, space = Source(source.modality, upload.path), self.collection.space  # of a text, the source has the words
+        return await self.run(self.drawing, lambda: contents_of_query(file, space))
 
     async def _sources(self, part: QueryPart, files: Mapping[str, Upload], load: RequestLoad) -> list[Source]:
         if part.item is not None:

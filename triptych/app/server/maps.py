@@ -107,7 +107,7 @@ async def land(desk: At, request: Request) -> Landing | Response:
     async with received(request, Asking, desk.limits) as (query, files):
         pieces = await desk.pieces(query.parts, files)
         whole = asking.Query(tuple(piece.part for piece in pieces))
-        hits = await desk.read(lambda collection: collection.search(whole, k=50))
+        hits = await desk.read(lambda collection: collection.search(whole, k=50, include_query=True))
     drawn = await _maps(request).newest(desk)
     if drawn is None:
         return _later()

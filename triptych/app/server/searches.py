@@ -59,13 +59,14 @@ async def search(desk: At, request: Request) -> SearchAnswer:
         pieces = await desk.pieces(query.parts, files)
         asked, want = Query(tuple(piece.part for piece in pieces)), list(dict.fromkeys(query.want))
 
-        def work(collection: Collection) -> list[HitAnswer]:
-            roots = desk.roots.of(collection)
-            found = collection.search(asked, want, min(query.k, desk.limits.hits), where_of(query.where, roots))
-            return hit_answers(found, roots)
+        def work(collection: Collection) -> tuple[list[HitAnswer], str | None]:
+            roots, k, own = desk.roots.of(collection), min(query.k, desk.limits.hits), query.include_query
+            found = collection.search(asked, want, k, where_of(query.where, roots), include_query=own)
+            return hit_answers(found, roots), None if own else collection.note_on_own_items(asked)
 
-        hits = await desk.read(work)
+        hits, left_out = await desk.read(work)
     notes = [note for piece in pieces if (note := _note(piece, desk.collection))]
+    notes += [left_out] if left_out else []
     return SearchAnswer(hits=hits, line=RELEVANT, seconds=time.perf_counter() - started, notes=notes)
 
 

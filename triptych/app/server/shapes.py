@@ -74,6 +74,9 @@ class SearchQuery(BaseModel):
     want: list[Modality] = Field([], max_length=3, description="only these kinds; empty: all")
     k: int = Field(20, ge=1, le=LIMITS.hits, description="how many hits")
     where: Conditions = Field(default_factory=lambda: Conditions.model_validate({}))
+    include_query: bool = Field(
+        False, description="also find the items that the query asks with: by id, or by a file with the same content"
+    )
 
 
 class ExplainQuery(BaseModel):
