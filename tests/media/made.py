@@ -88,8 +88,8 @@ def save_film(path: Path, seconds: float = 4.0, size: tuple[int, int] = (64, 48)
     return path
 
 
-def flash_film(late_stream: bool) -> bytes:
-    """A tiny FLV in which a stream appears that its header does not announce: after it is opened, or at once."""
+def flash_film(late_stream: bool | None = None) -> bytes:
+    """A tiny FLV; or one in which a stream appears that its header does not announce: late, or at once."""
     file_data = io.BytesIO()
     with av.open(file_data, "w", format="flv") as file:
         stream = file.add_stream("flv", rate=10)
@@ -114,7 +114,7 @@ def flash_film(late_stream: bool) -> bytes:
         data[last + 11] = 0x08  # of another code than the ones before
         after = next(tag for tag in tags[tags.index(last) + 2 :] if data[tag] == 8)
         data[after + 2] = 0xFF  # so long that reading ahead stops here
-    else:
+    elif late_stream is False:
         data[pictures[0]] = 18  # data, not pictures
     return bytes(data)
 

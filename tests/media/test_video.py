@@ -170,3 +170,12 @@ def test_the_cover_of_a_song_is_not_its_picture(tmp_path):
         sound(None)
     assert (video.info(path).has_pictures, video.info(path).has_sound) == (False, True)
     assert len(audio.read(path, 16_000)) == pytest.approx(32_000, abs=400)
+
+
+def test_a_film_that_cannot_be_wound_back_to_its_start_is_told_whole(tmp_path):
+    """FLV without an index."""
+    path = tmp_path / "film.flv"
+    path.write_bytes(made.flash_film())
+    found = video.info(path)
+    assert (found.width, found.height, found.has_pictures, found.has_sound) == (32, 32, True, True)
+    assert found.duration == pytest.approx(0.5, abs=0.1)
