@@ -302,3 +302,14 @@ def test_what_lance_calls_retryable_is_tried_again(tmp_path, monkeypatch):
 def test_a_place_is_a_folder_or_an_address(tmp_path):
     assert lease.local_folder(str(tmp_path)) == lease.local_folder(tmp_path.as_uri()) == Path(tmp_path)
     assert lease.local_folder("s3://bucket/collection") is None
+
+
+def test_a_collection_of_an_earlier_form_is_refused_and_rebuilt(run, files, tmp_path, monkeypatch):
+    place = str(tmp_path / "collection")
+    with monkeypatch.context() as patch:
+        patch.setattr("triptych.search.store.FORM", 2)
+        Writer.create(place, Note("space", "fingerprint", form=2), 2, WriteAccess())
+    with pytest.raises(CollectionError, match=r"made by another version of triptych; rebuild it: .* --rebuild"):
+        Collection.open(place)
+    anew = Collection.create(place, run, rebuild=True)
+    assert anew.index(items_in(files, anew.space), files, show=False).added == 11
