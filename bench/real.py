@@ -11,7 +11,6 @@ from bench.real_data import all_say, find
 from triptych.app import show
 from triptych.contracts import Hit, Modality, Source
 from triptych.data import manifest
-from triptych.data.cache import Cache
 from triptych.data.sources import SOURCES
 from triptych.data.sources.convert import convert
 from triptych.evaluation.evaluate import evaluate
@@ -49,7 +48,7 @@ def main() -> None:
     for name, path in pairs.items():
         rows = manifest.read(path, allow_outside=True).split("test").rows
         show.out.print(name)
-        show.out.print(show.recalls(evaluate(collection.space, rows, cache=Cache.default()).directions))
+        show.out.print(show.recalls(evaluate(collection.space, rows).directions))
         collection.index(items_of(rows, collection.space), path)
     kinds = {m: len(collection.sample(m, 1_000_000)[0]) for m in collection.space.modalities}
     print(f"the collection: {kinds}")

@@ -8,7 +8,10 @@ import pytest
 from triptych.checkpoint import load
 from triptych.data import manifest
 from triptych.errors import ManifestError
+from triptych.evaluation.comparison import compare
 from triptych.evaluation.evaluate import evaluate
+from triptych.evaluation.probe import probe_space
+from triptych.evaluation.zero_shot import classify
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,30 @@ def test_a_broken_file_is_left_out_and_the_others_keep_their_answers(space, rows
 def test_nothing_to_measure_is_an_error(space, rows):
     with pytest.raises(ManifestError, match="no two of image, audio, text occur together"):
         evaluate(space, [replace(row, audio=None, image=None) for row in rows], show=False)
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        lambda space, rows, **more: evaluate(space, rows, show=False, draws=0, **more),
+        lambda space, rows, **more: compare(space, space, rows, show=False, draws=10, **more),
+        lambda space, rows, **more: classify(space, rows, modalities=["image"], show=False, **more),
+        lambda space, rows, **more: probe_space(space, rows, rows, modalities=["image"], show=False, **more),
+    ],
+    ids=["evaluate", "compare", "classify", "probe"],
+)
+def test_what_a_frozen_encoder_made_of_a_file_is_read_from_the_cache(run, rows, measure, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    rows = [replace(row, label=f"class {i % 2}") for i, row in enumerate(rows)]
+    space = load(run)
+    encoder = space.encoder("image")
+    encoder.frozen = True
+    batches = []
+    encoder.register_forward_hook(lambda *_: batches.append(1))
+    measure(space, rows)
+    assert batches, "nothing was encoded at first"
+    batches.clear()
+    measure(space, rows)
+    assert not batches, "encoded again although the features are in the cache"
+    measure(space, rows, cache="off")
+    assert batches

@@ -188,8 +188,10 @@ class Shelf:
         return self._maps[file]
 
 
-def cache_of(setting: str) -> Cache | None:
-    """The cache a recipe or an option names: a folder, "" for the user's own, "off" for none."""
+def cache_of(setting: Cache | str) -> Cache | None:
+    """The cache that a recipe, an option or an argument names: a folder, "" for the user's own, "off" for none."""
+    if isinstance(setting, Cache):
+        return setting
     return None if setting == "off" else Cache(setting) if setting else Cache.default()
 
 

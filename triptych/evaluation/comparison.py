@@ -64,10 +64,10 @@ def compare(
     b: Space,
     rows: Sequence[Row],
     show: bool = True,
-    cache: Cache | None = None,
+    cache: Cache | str = "",
     draws: int = DRAWS,
 ) -> list[Comparison]:
-    """Two spaces on the same rows, in every direction both know."""
+    """Two spaces on the same rows, in every direction both know; for `cache` see `evaluate`."""
     first, second = (evaluate(space, rows, show, cache, draws=0) for space in (a, b))
     return compare_evaluations([first], [second], draws)
 

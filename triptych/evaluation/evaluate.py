@@ -10,7 +10,7 @@ from itertools import permutations
 from torch import Tensor
 
 from triptych.contracts import Modality, Source
-from triptych.data.cache import Cache
+from triptych.data.cache import Cache, cache_of
 from triptych.data.manifest import Row
 from triptych.errors import ManifestError
 from triptych.evaluation.items import Items, embed_items
@@ -34,7 +34,7 @@ def evaluate(
     space: Space,
     rows: Sequence[Row],
     show: bool = True,
-    cache: Cache | None = None,
+    cache: Cache | str = "",
     draws: int = DRAWS,
     transductive: bool = False,
     epsilon: float | None = None,
@@ -43,8 +43,11 @@ def evaluate(
 
     Every caption is a query of its own; any right answer among the first k is a hit; ties count against us. With
     transductive, all queries are ranked together by a transport plan, too; see `transduce` for epsilon.
+
+    Features of frozen encoders are read from the user's own cache and added to it; `cache` names another folder, or
+    "off" for none.
     """
-    items, failures = embed_items(space, rows, show, cache)
+    items, failures = embed_items(space, rows, show, cache_of(cache))
     directions = retrieve(space, items, draws)
     if not directions:
         raise ManifestError(

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from triptych.contracts import Encoder, Modality, Source
-from triptych.data.cache import Cache
+from triptych.data.cache import Cache, cache_of
 from triptych.data.features import remember
 from triptych.data.manifest import Row
 from triptych.errors import InputError, ManifestError, UsageError
@@ -109,7 +109,7 @@ def probe_space(
     modalities: Sequence[Modality] | None = None,
     strength: float | None = None,
     show: bool = True,
-    cache: Cache | None = None,
+    cache: Cache | str = "",
 ) -> Classified:
     """A probe for each modality, on the space's embeddings, or on what its frozen encoders hand to it."""
     classes_of(measured, classes_of(learned))
@@ -119,9 +119,9 @@ def probe_space(
         sources = list(dict.fromkeys(source for side in sides for source in side))
         with progress(f"embedding {modality}", len(sources), show) as bar:
             known = (
-                frozen_features(space.encoder(modality), sources, cache or Cache.default(), bar)
+                frozen_features(space.encoder(modality), sources, cache_of(cache) or Cache.default(), bar)
                 if of == "features"
-                else _embeddings(space, modality, sources, cache, bar)
+                else _embeddings(space, modality, sources, cache_of(cache), bar)
             )
         failures |= known.failures
         place = {source: i for i, source in enumerate(known.sources)}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from triptych.contracts import Features, Modality, Source
-from triptych.data.cache import Cache
+from triptych.data.cache import Cache, cache_of
 from triptych.data.manifest import Row
 from triptych.errors import ManifestError, UsageError
 from triptych.evaluation.classification import Classified, classes_of, classifiable, judge, labelled_items
@@ -29,28 +29,28 @@ def classify(
     among: Sequence[str] | None = None,
     modalities: Sequence[Modality] | None = None,
     show: bool = True,
-    cache: Cache | None = None,
+    cache: Cache | str = "",
 ) -> Classified:
     """Name every labelled sound and picture by the class that its prompts score highest.
 
     score_ic = mean over prompts p of similarity(item i, p(name of class c)): an ensemble, for every similarity alike
     A class tied with the right one counts against us, so a collapsed space scores nothing.
 
-    among: the classes to choose from; those of the rows unless given.
+    among: the classes to choose from; those of the rows unless given. cache: as for `evaluate`.
     """
     space.encoder("text")  # or an error that says what the space does know
-    classes = classes_of(rows, among)
+    classes, features = classes_of(rows, among), cache_of(cache)
     found, failures = [], {}
     for modality in classifiable(space, rows, modalities):
         texts = check_prompts(prompts or PROMPTS[modality])
         names = [prompt.replace(GAP, words(name)) for prompt in texts for name in classes]
         parts = space.similarity.reads_parts
-        said = space.embed([Source("text", name) for name in names], "text", parts=parts, cache=cache)
+        said = space.embed([Source("text", name) for name in names], "text", parts=parts, cache=features)
         for reason in said.failures.values():
             raise UsageError(f"a prompt cannot be read: {reason}")
         items = labelled_items(rows, modality)
         with progress(f"embedding {modality}", len(items), show) as bar:
-            embedded = space.embed(list(items), modality, bar=bar, parts=parts, cache=cache)
+            embedded = space.embed(list(items), modality, bar=bar, parts=parts, cache=features)
         failures |= embedded.failures
         if embedded.read:
             own = list(items.values())

@@ -55,7 +55,7 @@ class Findings:
 
 
 def gather(
-    run: Path, table: Manifest, split: str | None = None, show: bool = True, cache: Cache | None = None
+    run: Path, table: Manifest, split: str | None = None, show: bool = True, cache: Cache | str = ""
 ) -> Findings:
     """Measure a space on the rows of a split ("all" for all of them), and find what to show of it."""
     space = load(run)
@@ -96,7 +96,7 @@ def gather(
     )
 
 
-def _named(space: Space, data: Manifest, cache: Cache | None) -> list[Classification]:
+def _named(space: Space, data: Manifest, cache: Cache | str) -> list[Classification]:
     """Classes named by prompts, where the rows have any."""
     if "text" not in space.modalities or len(data.counts.labels) < 2:
         return []

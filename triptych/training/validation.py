@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from triptych.data.cache import cache_of
 from triptych.data.manifest import Row
 from triptych.evaluation.evaluate import evaluate
 from triptych.recipe import Recipe
@@ -17,7 +16,7 @@ from triptych.space import Space
 def score(space: Space, rows: Sequence[Row], recipe: Recipe) -> float:
     """Mean of R@1, R@5 and R@10, in %, over both directions of every pair that is trained."""
     trained = {frozenset(pair) for use in recipe.objectives for pair in use.pairs}
-    found = evaluate(space, rows, show=False, cache=cache_of(recipe.data.cache), draws=0).directions
+    found = evaluate(space, rows, show=False, cache=recipe.data.cache, draws=0).directions
     recalls = [d.recall[k] for d in found if {d.query, d.gallery} in trained for k in (1, 5, 10)]
     return 100 * statistics.mean(recalls) if recalls else 0.0
 

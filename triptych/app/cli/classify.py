@@ -48,7 +48,6 @@ def classify(
     from triptych.checkpoint import load
     from triptych.contracts import Modality
     from triptych.data import manifest
-    from triptych.data.cache import Cache
     from triptych.evaluation.probe import probe_space
     from triptych.evaluation.zero_shot import classify as name_all
 
@@ -56,12 +55,12 @@ def classify(
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
     wanted: dict[str, list[Modality] | None] = {"sounds": ["audio"], "pictures": ["image"], "both": None}
-    space, cache = load(run), Cache.default()
+    space = load(run)
     if by == "prompts":
         classes = list(table.counts.labels) if among == "all" else None
-        result = name_all(space, rows, prompt, classes, wanted[of], cache=cache)
+        result = name_all(space, rows, prompt, classes, wanted[of])
     else:
-        result = probe_space(space, table.split(learn).rows, rows, by, wanted[of], cache=cache)
+        result = probe_space(space, table.split(learn).rows, rows, by, wanted[of])
     show.failed(result.failures.values())
     if as_json:
         typer.echo(json.dumps([asdict(found) for found in result.found], indent=2, ensure_ascii=False))

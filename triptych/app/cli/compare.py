@@ -32,7 +32,6 @@ def compare(
     from triptych.app import comparisons, show
     from triptych.checkpoint import load
     from triptych.data import manifest
-    from triptych.data.cache import Cache
     from triptych.evaluation.comparison import compare_evaluations, plain
     from triptych.evaluation.evaluate import evaluate
 
@@ -40,7 +39,7 @@ def compare(
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
     first, second = (
-        [evaluate(load(run), rows, cache=Cache.default(), draws=0) for run in runs]
+        [evaluate(load(run), rows, draws=0) for run in runs]
         for runs in ([a, *(more_a or [])], [b, *(more_b or [])])
     )
     show.failed(first[0].failures.values())

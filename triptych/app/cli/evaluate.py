@@ -37,14 +37,13 @@ def evaluate(
     from triptych.app import show
     from triptych.checkpoint import load
     from triptych.data import manifest
-    from triptych.data.cache import Cache
     from triptych.evaluation import records
     from triptych.evaluation.evaluate import evaluate as measure
 
     table = manifest.read(data, allow_outside)
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
-    result = measure(load(run), rows, cache=Cache.default(), transductive=transductive, epsilon=epsilon)
+    result = measure(load(run), rows, transductive=transductive, epsilon=epsilon)
     show.failed(result.failures.values())
     if into:
         records.write(result, into, {"run": str(run), "data": str(data), "split": split})

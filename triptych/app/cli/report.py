@@ -38,7 +38,6 @@ def report(
     from triptych.app import show
     from triptych.checkpoint import load
     from triptych.data import manifest
-    from triptych.data.cache import Cache
     from triptych.files import write_text
     from triptych.report import findings, page
 
@@ -51,7 +50,7 @@ def report(
     file = into or beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
     table = manifest.read(place, allow_outside or recipe.data.allow_outside)
     show.left_out(table)
-    found = findings.gather(run, table, split, cache=Cache.default())
+    found = findings.gather(run, table, split)
     show.failed(found.evaluation.failures.values())
     write_text(file, page.html(found, round(megabytes * 1e6)))
     if as_json:
