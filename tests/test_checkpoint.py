@@ -3,8 +3,10 @@
 import json
 import os
 
+import httpx
 import pytest
 import torch
+from huggingface_hub import errors as hub_errors
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -129,6 +131,52 @@ def test_only_a_name_marked_as_such_is_looked_for_on_the_hub(monkeypatch):
     with pytest.raises(CheckpointError, match="runs/typo: no such run folder"):
         load("runs/typo")
     assert not asked, "a mistyped folder went to the network"
-    with pytest.raises(CheckpointError, match="hf:openai/clip: not to be had"):
+    with pytest.raises(CheckpointError, match="hf:openai/clip: cannot be fetched from the Hugging Face hub: division"):
         load("hf:openai/clip")
     assert asked == ["openai/clip"]
+
+
+def hub_error(name):
+    """One of the library's errors, made as it makes them: some hold the answer of the hub."""
+    kind = getattr(hub_errors, name)
+    if not issubclass(kind, hub_errors.HfHubHTTPError):
+        return kind("Cannot find an appropriate cached snapshot folder for the specified revision.")
+    return kind("404 Client Error", response=httpx.Response(404, request=httpx.Request("GET", "http://hub.test")))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (hub_error("LocalEntryNotFoundError"), "the Hugging Face hub cannot be reached, and the model has not been"),
+        (hub_error("OfflineModeIsEnabled"), "the Hugging Face hub cannot be reached, and the model has not been"),
+        (
+            hub_error("RepositoryNotFoundError"),
+            "has no public model of this name; if it is private",
+        ),
+        (hub_error("GatedRepoError"), "accept the terms on its page on the hub, then type: hf auth login"),
+        (hub_error("HFValidationError"), "not a name of a model on the Hugging Face hub"),
+        (ImportError("no huggingface_hub"), r"type: pip install 'triptych\[pretrained\]'"),
+        (ValueError("odd\nlines"), r"cannot be fetched from the Hugging Face hub: odd$"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_the_hub_did_not_give_is_explained(monkeypatch, error, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(CheckpointError, match=rf"^hf:some/model: .*{message}") as caught:
+        load("hf:some/model")
+    assert type(error).__name__ not in str(caught.value)
+
+
+@pytest.mark.parametrize("zeroed", ["", "heads.image.", "encoders.image."])
+def test_weights_that_give_everything_one_embedding_are_refused(run, tmp_path, zeroed):
+    space = load(run)
+    with torch.no_grad():
+        for name, weights in space.named_parameters():
+            if name.startswith(zeroed):
+                weights.zero_()
+    save(space, tmp_path / "space.safetensors")
+    with pytest.raises(CheckpointError, match=r"space\.safetensors: gives every image the same embedding.*train"):
+        load(tmp_path / "space.safetensors")

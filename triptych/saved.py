@@ -15,6 +15,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from triptych.encoders.joint import joint_modalities
+from triptych.encoders.weights import INSTALL_PRETRAINED
 from triptych.errors import CheckpointError
 from triptych.files import replacing
 
@@ -97,16 +98,37 @@ def _from_hub(name: str) -> Path:
 
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
     except Exception as error:  # the library has a dozen of its own, for networks as for names
-        raise CheckpointError(
-            f"{HUB}{name}: not to be had from the Hugging Face hub, nor fetched before ({type(error).__name__})"
-        ) from error
+        raise CheckpointError(f"{HUB}{name}: {_hub_failure(error)}") from error
+
+
+def _hub_failure(error: Exception) -> str:
+    """Why a model could not be fetched from the Hugging Face hub, and what to do."""
+    if isinstance(error, ImportError):
+        return f"fetching a model needs huggingface_hub, which cannot be imported; type: {INSTALL_PRETRAINED}"
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.HFValidationError):
+        return "not a name of a model on the Hugging Face hub; one looks like openai/clip-vit-base-patch32"
+    if isinstance(error, errors.GatedRepoError):
+        return "its owner asks for your consent: accept the terms on its page on the hub, then type: hf auth login"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "the Hugging Face hub has no public model of this name; if it is private, type: hf auth login"
+    if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
+        return (
+            "the Hugging Face hub cannot be reached, and the model has not been fetched before; "
+            "connect this machine to the network once, or give a folder that holds the model"
+        )
+    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return f"cannot be fetched from the Hugging Face hub: {reason[:200]}"
 
 
 def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+            # Copies: the library maps the file into memory, and a mapped file keeps its bytes on the disk after it has
+            # been replaced. A resumed training would then need room for one more state than it has checked for.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); it may be cut short") from error
     if not isinstance(header, dict):

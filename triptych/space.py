@@ -122,7 +122,22 @@ class Space(nn.Module):
                 raise CheckpointError(f"{path}: the weights {name} are {own[name].dtype}; they should be {value.dtype}")
             if not torch.isfinite(value).all():
                 raise CheckpointError(f"{path}: the weights {name} hold NaN or infinity; train the space again")
-        return space.eval()
+        space.eval()._refuse_constant_embeddings(path)
+        return space
+
+    @torch.inference_mode()
+    def _refuse_constant_embeddings(self, path: Path) -> None:
+        """Refuse weights that give every item of a modality one and the same embedding, as weights of 0 do."""
+        for modality in self.modalities:
+            matrices = [weight for weight in self.encoder(modality).parameters() if weight.ndim > 1]
+            sizes = 2 if self.recipe.space.pooling == "mean_max" else 1
+            pooled = torch.randn(2, sizes, self.encoder(modality).width, generator=torch.Generator().manual_seed(0))
+            embedding = self.locate(modality, pooled, torch.ones(2, sizes, dtype=torch.bool), "pooled")
+            if (matrices and not any(matrix.any() for matrix in matrices)) or torch.equal(*embedding):
+                raise CheckpointError(
+                    f"{path}: gives every {modality} the same embedding, as the weights behind it are 0; "
+                    "train the space again"
+                )
 
     def _refuse_other_weights(self, path: Path, frozen: Mapping[str, str]) -> None:
         for modality in self.frozen:
@@ -284,7 +299,9 @@ def ready_made(folder: Path) -> Space:
     parts: dict[Modality, Part] = {m: Part(f"joint_{m}", {"model": str(folder)}) for m in modalities}
     width = ENCODERS[parts["text"].name](**parts["text"].settings).width
     shape = SpaceRecipe(parts, Part("cosine"), width=width, head="none")
-    return Space(Recipe("ready-made", shape, objectives=())).eval()
+    space = Space(Recipe("ready-made", shape, objectives=())).eval()
+    space._refuse_constant_embeddings(folder)
+    return space
 
 
 Piece = tuple[list[int], Features | None, dict[Source, str]]  # places read, their features, and what failed

@@ -5,16 +5,20 @@ import os
 import pickle
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from triptych.encoders import ENCODERS, minilm, yamnet
+from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, yamnet
 from triptych.encoders.convolution import SameConvolution
-from triptych.encoders.weights import PackagedFile, fold, read_checked, read_pickled_arrays
+from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold, read_checked, read_pickled_arrays
 from triptych.errors import CheckpointError
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 class Bomb:
@@ -152,3 +156,12 @@ def test_the_pinned_tokenizer_is_read_whole():
     if lacks := ENCODERS["minilm"].missing():
         pytest.skip(lacks)
     assert len(minilm.TOKENIZER.read()) > 400_000
+
+
+def test_what_the_extra_brings_is_installed_by_the_extra():
+    """One package at a time would send a user from error to error."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["pretrained"]
+    packages = {requirement.partition("=")[0].replace("-", "_") for requirement in extra}
+    files = [minilm.WEIGHTS, minilm.TOKENIZER, efficientnet_lite0.WEIGHTS]
+    assert {file.package for file in files} <= packages
+    assert {file.install for file in files} == {INSTALL_PRETRAINED}

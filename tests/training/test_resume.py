@@ -22,6 +22,7 @@ from triptych.errors import InputError, TrainingError
 from triptych.training import claim
 from triptych.training.claim import check_room, claimed, is_claimed
 from triptych.training.loop import train
+from triptych.training.run import Run
 from triptych.training.step import in_words, refuse_explosion
 
 PATIENCE = 240  # seconds, on a machine that has other things to do
@@ -167,3 +168,21 @@ def test_a_folder_is_free_again_after_an_error(quick, tmp_path):
     with claimed(tmp_path / "run"):
         assert is_claimed(tmp_path / "run")
     assert not is_claimed(tmp_path / "run")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the files that are mapped")
+def test_a_resumed_run_maps_no_file_that_it_replaces(quick, tmp_path, monkeypatch):
+    """A mapped file keeps its bytes on the disk after it has been replaced: room that nobody has checked for."""
+    recipe, folder, save, saves = with_training(quick, epochs=3), tmp_path / "run", Run.save, []
+
+    def save_and_look(self, *arguments):
+        save(self, *arguments)
+        saves.append([line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line])
+        if len(saves) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "save", save_and_look)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder, show=False)
+    train(recipe, folder, show=False)
+    assert saves == [[], [], []]

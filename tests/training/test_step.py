@@ -152,3 +152,21 @@ def test_the_teacher_says_of_each_row_what_it_sees_in_its_picture(world, tmp_pat
             expected = teacher.classify(*collate([teacher.prepare(source)]))[0]  # pyright: ignore[reportCallIssue]
             assert torch.allclose(said[source].float(), expected, atol=1e-3)
             assert said[source].sum().item() == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("chunk", [0, 3])
+def test_embeddings_that_tell_nothing_apart_stop_a_run(quick, run, chunk):
+    space = load(run)
+    batch = some_batch(quick, space)
+    same = replace(batch, inputs={m: x[:1].expand_as(x) for m, x in batch.inputs.items()})
+    backward(space, Terms(quick), same, chunk)  # of one and the same content the embeddings are the same, too
+    with torch.no_grad():
+        for weights in space.encoder("image").parameters():
+            weights.zero_()
+    with pytest.raises(InputError, match=r"every image has the same embedding|every embedding of image has length 0"):
+        backward(space, Terms(quick), batch, chunk)
+    with torch.no_grad():
+        for weights in space.heads["image"].parameters():
+            weights.zero_()
+    with pytest.raises(InputError, match="every embedding of image has length 0"):
+        backward(space, Terms(quick), batch, chunk)

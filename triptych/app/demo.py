@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shlex
 import shutil
 import sys
 import time
@@ -56,7 +57,7 @@ def run(folder: Path, again: bool = False) -> None:
 
     show.out.rule(f"done in {time.monotonic() - started:.0f} s", align="left")
     program = "triptych" if shutil.which("triptych") else show.from_here(Path(sys.argv[0]).absolute())
-    show.out.print(_NEXT.format(program=program, folder=folder))
+    show.out.print(_NEXT.format(program=shlex.quote(program), folder=shlex.quote(str(folder))))
 
 
 def _search(collection: Collection, rows: tuple[Row, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -180,15 +181,52 @@ def left_out(manifest: Manifest) -> None:
     counts = manifest.counts
     if counts.unusable:
         total = counts.rows + counts.unusable
-        tell(f"{counts.unusable} of {total} rows cannot be used; `triptych check {manifest.path}` says why")
+        tell(f"{counts.unusable} of {total} rows cannot be used; `{command('check', manifest.path)}` says why")
 
 
-def trained(folder: Path, recipe: Recipe, steps: int) -> None:
+def command(name: str, *arguments: str | Path) -> str:
+    """A triptych command as one can paste it into a shell: paths with spaces are quoted."""
+    return shlex.join(["triptych", name, *map(str, arguments)])
+
+
+def trained(folder: Path, recipe: Recipe) -> None:
     """What to know and do after training."""
-    if steps < FEW_STEPS:
+    from triptych.training.run import is_improving, steps_taken
+
+    steps = steps_taken(folder)
+    if steps < FEW_STEPS and _learns_from_scratch(recipe) and is_improving(folder):
         epochs = math.ceil(recipe.training.epochs * FEW_STEPS / max(1, steps))
-        tell(f"only {steps} steps: few rows want more epochs, such as --set training.epochs={epochs} --restart")
-    notes.print(f"next: triptych evaluate {folder} --data {recipe.data.manifest} --split {recipe.data.test}")
+        tell(
+            f"only {steps} steps: encoders that start from scratch want more, such as "
+            f"--set training.epochs={epochs} --restart"
+        )
+    notes.print(_next_after_training(folder, recipe))
+
+
+def _learns_from_scratch(recipe: Recipe) -> bool:
+    """Whether some encoder comes without pretrained weights."""
+    from triptych.encoders import ENCODERS
+
+    return any(not ENCODERS[part.name].frozen for part in recipe.space.encoders.values())
+
+
+def _next_after_training(folder: Path, recipe: Recipe) -> str:
+    """How to measure the run: on its test split, else on another split that it has not learned from."""
+    from triptych.data import manifest
+
+    data = recipe.data
+    paths = [path for path in (data.manifest, *data.also) if path]
+    splits = {path: manifest.read(path, data.allow_outside).counts.splits for path in paths}
+    held_out = [(path, name) for path in paths for name in splits[path] if name not in {data.train, data.valid}]
+    if not held_out:
+        return (
+            f"next: no row is kept out of training to measure on; mark some as split {data.test} in "
+            f"{' or '.join(paths)} and train again, or measure on other data: "
+            f"{command('evaluate', folder)} --data MANIFEST"
+        )
+    path, name = next(((path, name) for path, name in held_out if name == data.test), held_out[0])
+    outside = ["--allow-outside"] if data.allow_outside else []
+    return f"next: {command('evaluate', folder, '--data', path, '--split', name, *outside)}"
 
 
 def runs(found: Iterable[Summary]) -> Table:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -191,7 +192,9 @@ def require(manifest: Manifest, first: int = 5) -> Manifest:
         lines.append(f"  … and {len(errors) - first:,} more")
     total = f"{len(errors):,} error{'s' if len(errors) > 1 else ''}"
     listed = "\n".join(lines)
-    raise ManifestError(f"{manifest.path}: {total}\n{listed}\nrun `triptych check {manifest.path}` for all")
+    raise ManifestError(
+        f"{manifest.path}: {total}\n{listed}\nrun `triptych check {shlex.quote(str(manifest.path))}` for all"
+    )
 
 
 def summary(manifest: Manifest, first: int = 5) -> dict[str, Any]:

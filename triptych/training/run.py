@@ -236,6 +236,15 @@ def steps_taken(folder: Path) -> int:
     return total
 
 
+def is_improving(folder: Path) -> bool:
+    """Whether a run might get better with more epochs: its last validation score is its best, or it has none."""
+    scores: list[float] = []
+    for line in _lines(folder / METRICS_FILE):
+        with suppress(ValueError, TypeError, KeyError):  # as above
+            scores.append(float(json.loads(line)["valid"]))
+    return not scores or scores[-1] == max(scores)
+
+
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

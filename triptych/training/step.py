@@ -16,6 +16,7 @@ from triptych.training.distributed import ALONE, Team, random_state, set_random_
 from triptych.training.terms import Terms
 
 EXPLODED = 1000.0
+FEW_ROWS = 8  # of fewer rows, equal embeddings may be chance
 
 
 def take_step(
@@ -78,6 +79,7 @@ def backward(
     rows = len(batch.group)
     if team.count == 1 and not 0 < chunk < rows:
         features = {m: how.features(space, batch, m) for m in batch.inputs}
+        _refuse_constant_embeddings(batch, features)
         values = _checked(terms(space, batch, features))
         torch.stack(list(values.values())).sum().backward()
         return values
@@ -85,7 +87,10 @@ def backward(
     with team.own_random():
         held = {m: _Held.made(space, batch, m, how, chunk or rows, team) for m in batch.inputs}
     whole = batch if team.count == 1 else _of_all(batch, team)
-    values = _checked(terms(space, whole, {m: one.features() for m, one in held.items()}))
+    features = {m: one.features() for m, one in held.items()}
+    if team.count == 1:  # else there are embeddings of rows whose inputs other processes hold
+        _refuse_constant_embeddings(batch, features)
+    values = _checked(terms(space, whole, features))
     torch.stack(list(values.values())).sum().backward()
     for one in held.values():
         one.backward(place)
@@ -119,6 +124,19 @@ class _How:
         if self.precision == "float32":
             return found
         return Features(found.embedding.float(), found.parts.float(), found.mask)
+
+
+@torch.no_grad()
+def _refuse_constant_embeddings(batch: Batch, features: Mapping[Modality, Features]) -> None:
+    """Refuse embeddings of length 0, and equal ones of different inputs: no step leads out of there."""
+    for modality, made in features.items():
+        embedding, inputs = made.embedding, batch.inputs[modality]
+        if len(embedding) < FEW_ROWS:
+            continue
+        if not embedding.any():
+            raise InputError(f"every embedding of {modality} has length 0")
+        if (embedding == embedding[0]).all() and not (inputs == inputs[0]).all():
+            raise InputError(f"every {modality} has the same embedding, although their contents differ")
 
 
 def _checked(values: dict[str, Tensor]) -> dict[str, Tensor]:

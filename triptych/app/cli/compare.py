@@ -39,8 +39,7 @@ def compare(
     show.left_out(table)
     rows = table.rows if split == "all" else table.split(split).rows
     first, second = (
-        [evaluate(load(run), rows, draws=0) for run in runs]
-        for runs in ([a, *(more_a or [])], [b, *(more_b or [])])
+        [evaluate(load(run), rows, draws=0) for run in runs] for runs in ([a, *(more_a or [])], [b, *(more_b or [])])
     )
     show.failed(first[0].failures.values())
     found = compare_evaluations(first, second)

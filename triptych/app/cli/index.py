@@ -59,5 +59,6 @@ def index(
     if is_listed:
         show.notes.print(f"what was left out, with reasons: {show.from_here(collection.not_indexed)}")
     show.out.print(f"{into}: {len(collection)} items ({done.added} new, {done.kept} as before, {done.dropped} gone)")
-    example = '"some words"' if "text" in collection.space.modalities else "--sound one.wav"
-    show.notes.print(f"next: triptych search {example} --in {into}, or triptych serve {into}")
+    example = ["some words"] if "text" in collection.space.modalities else ["--sound", "one.wav"]
+    search, serve = show.command("search", *example, "--in", into), show.command("serve", into)
+    show.notes.print(f"next: {search}, or {serve}")

@@ -32,7 +32,7 @@ def train(
     from triptych.recipe import Recipe
     from triptych.training.distributed import leads
     from triptych.training.loop import train as train_space
-    from triptych.training.run import left_out, steps_taken
+    from triptych.training.run import left_out
 
     effective = Recipe.load(recipe, change or [])
     rows = replace(effective.data, allow_outside=allow_outside or effective.data.allow_outside)
@@ -46,4 +46,4 @@ def train(
         return
     show.failed(left_out(folder))
     show.out.print(f"trained: {folder}")
-    show.trained(folder, effective, steps_taken(folder))
+    show.trained(folder, effective)
