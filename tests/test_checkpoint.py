@@ -3,7 +3,6 @@
 import json
 import os
 
-import httpx
 import pytest
 import torch
 from huggingface_hub import errors as hub_errors
@@ -137,11 +136,9 @@ def test_only_a_name_marked_as_such_is_looked_for_on_the_hub(monkeypatch):
 
 
 def hub_error(name):
-    """One of the library's errors, made as it makes them: some hold the answer of the hub."""
+    """One of the library's errors, without the answer of the hub that some of them want to be made with."""
     kind = getattr(hub_errors, name)
-    if not issubclass(kind, hub_errors.HfHubHTTPError):
-        return kind("Cannot find an appropriate cached snapshot folder for the specified revision.")
-    return kind("404 Client Error", response=httpx.Response(404, request=httpx.Request("GET", "http://hub.test")))
+    return kind.__new__(kind, "Cannot find an appropriate cached snapshot folder for the specified revision.")
 
 
 @pytest.mark.parametrize(

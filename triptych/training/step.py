@@ -77,6 +77,7 @@ def backward(
     """
     how = _How(terms.reads_parts(space), precision)
     rows = len(batch.group)
+    features: dict[Modality, Features]
     if team.count == 1 and not 0 < chunk < rows:
         features = {m: how.features(space, batch, m) for m in batch.inputs}
         _refuse_constant_embeddings(batch, features)
@@ -85,7 +86,7 @@ def backward(
         return values
     place = team.place(rows)
     with team.own_random():
-        held = {m: _Held.made(space, batch, m, how, chunk or rows, team) for m in batch.inputs}
+        held: dict[Modality, _Held] = {m: _Held.made(space, batch, m, how, chunk or rows, team) for m in batch.inputs}
     whole = batch if team.count == 1 else _of_all(batch, team)
     features = {m: one.features() for m, one in held.items()}
     if team.count == 1:  # else there are embeddings of rows whose inputs other processes hold
