@@ -48,7 +48,16 @@ def test_half_sent_requests_lock_nobody_out(process, half):
             connected(stack, address, half)
         for _ in range(5):
             assert httpx.get(f"{address}/healthz", timeout=30).status_code == 200
-            assert httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30).status_code == 200
+            assert search_as_told(address).status_code == 200
+
+
+def search_as_told(address: str) -> httpx.Response:
+    """Search; a server that reads a crowd of new connections just now may ask to come again, once."""
+    response = httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30)
+    if response.status_code == 503:
+        time.sleep(float(response.headers["Retry-After"]))
+        response = httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30)
+    return response
 
 
 def test_clients_that_leave_are_not_worth_a_traceback(process):
