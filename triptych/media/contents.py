@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from triptych.errors import MediaError
 from triptych.media import audio, image, limits, sandbox, text, video
 from triptych.media.container import opened, track
+from triptych.media.signatures import TEXT, unread_format
 
 if TYPE_CHECKING:  # contracts loads torch
     from triptych.contracts import Modality
@@ -43,6 +44,16 @@ def _contents(answer: Any, arguments: Mapping[str, Any]) -> Contents:
 def inspect(path: Path, by_ending: Sequence[Modality]) -> Contents:
     """What a file holds; `by_ending` is what its name promises. Headers are read alone where those tell enough."""
     limits.check_file(path, "uploaded")
+    try:
+        return _read_headers(path, by_ending)
+    except MediaError as error:
+        name = unread_format(path)
+        if name is None or (name == TEXT and by_ending):  # its name says what it should be, and the error what is wrong
+            raise
+        raise MediaError(f"{path}: is {name}; give {READABLE}") from error
+
+
+def _read_headers(path: Path, by_ending: Sequence[Modality]) -> Contents:
     size = image.size(path)
     if size is not None:
         return Contents(("image",), *size)

@@ -217,6 +217,9 @@ def test_an_error_is_the_servers_own_sentence(browser, address):
     page = browser.new_page()
     page.goto(f"{address}/?item=0000000000000000")
     expect(page.locator("[role=alert]")).to_contain_text("no item '0000000000000000'")
+    page.goto(address)
+    page.set_input_files("#picker", {"name": "paper.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7\n" * 20})
+    expect(page.locator("[role=alert]")).to_contain_text("paper.pdf: is a PDF document; give a picture")
     page.close()
 
 

@@ -144,9 +144,18 @@ def test_texts_full_of_marks_are_answered(client):
     assert upload(client, "marks.txt", ("a" + "\u0301\u0323" * 100_000).encode()).status_code == 200
 
 
-def test_a_file_of_no_kind_we_read_is_not_called_a_sound(client):
-    message = refused(upload(client, "paper.pdf", b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n" * 20), 422)
-    assert message.startswith("paper.pdf: is none of the files that can be read; give a picture (png, jpg …), a sound")
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("paper.pdf", b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n" * 20, "is a PDF document"),
+        ("paper.mp3", b"%PDF-1.7\n\x80\xff\n1 0 obj\n" * 20, "is a PDF document"),
+        ("paper.txt", b"%PDF-1.7\n\x80\xff\n1 0 obj\n" * 20, "is a PDF document"),
+        ("unknown.bin", bytes(range(1, 200)) * 9, "is none of the files that can be read"),
+    ],
+)
+def test_a_file_of_no_kind_we_read_is_not_called_a_sound(client, name, data, told):
+    message = refused(upload(client, name, data), 422)
+    assert message.startswith(f"{name}: {told}; give a picture (png, jpg …), a sound")
 
 
 def test_a_long_text_is_too_long_as_a_file_too(client):

@@ -1,0 +1,84 @@
+"""Formats that are not read: named by their first bytes, and never at the cost of a file that can be read."""
+
+import io
+import sqlite3
+import tarfile
+import zipfile
+
+import pytest
+
+from tests.media import made
+from triptych.errors import MediaError
+from triptych.media import modalities_of
+from triptych.media.contents import inspect
+from triptych.media.signatures import unread_format
+
+
+def zipped() -> bytes:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.writestr("word/document.xml", "<w/>")
+    return data.getvalue()
+
+
+def tarred() -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("a.txt"))
+    return data.getvalue()
+
+
+def database(folder) -> bytes:
+    with sqlite3.connect(folder / "made.db") as made_by:
+        made_by.execute("create table t (a)")
+    made_by.close()
+    return (folder / "made.db").read_bytes()
+
+
+FORMATS = {
+    "paper.pdf": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF document"),
+    "letter.docx": (zipped(), "a ZIP archive, or a document that is one"),
+    "many.tar": (tarred(), "a tar archive"),
+    "setup.exe": (b"MZ\x90\x00" + bytes(60), "a Windows program"),
+    "photo.heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC picture"),
+    "photo.jpg": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC picture"),
+    "poster.psd": (b"8BPS\x00\x01" + bytes(100), "a Photoshop picture"),
+    "drawing.svg": (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "an SVG drawing"),
+    "rain.wav": (b"<!DOCTYPE html><html><h1>404 Not Found</h1></html>", "an HTML page"),
+    "list.csv": (("a,b\n1,größer\n" * 900).encode(), "text, which is read from .txt and .md files alone"),
+    "song.mid": (b"MThd\x00\x00\x00\x06\x00\x01" + bytes(20), "a MIDI file"),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_is_not_read_is_named(tmp_path, name):
+    data, told = FORMATS[name]
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(MediaError, match=r"give a picture \(png, jpg …\), a sound") as error:
+        inspect(path, modalities_of(path))
+    assert str(error.value).startswith(f"{path}: is {told}")
+
+
+def test_a_database_is_named(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(database(tmp_path))
+    assert unread_format(path) == "an SQLite database"
+
+
+@pytest.mark.parametrize("words", ["MZ is a name", "%PDF- is how it starts", "<html> is a tag", "BZh"])
+def test_a_text_may_begin_like_anything(tmp_path, words):
+    path = tmp_path / "note.txt"
+    path.write_text(words)
+    assert inspect(path, modalities_of(path)).words == words
+
+
+def test_files_that_are_read_are_not_named(tmp_path):
+    film = made.save_film(tmp_path / "clip.mp4", seconds=1.0)
+    assert unread_format(film) is None
+    assert inspect(film, modalities_of(film)).modalities == ("image", "audio")
+    (tmp_path / "broken.wav").write_text("no sound")
+    with pytest.raises(MediaError, match="cannot be read as sound"):
+        inspect(tmp_path / "broken.wav", modalities_of(tmp_path / "broken.wav"))
+    (tmp_path / "noise.bin").write_bytes(bytes(range(1, 200)) * 9)
+    assert unread_format(tmp_path / "noise.bin") is None
