@@ -18,6 +18,7 @@ BENCHES = [
     "probe",
     "retrieval",
     "large_batch",
+    "busy",
     "search",
     "audit",
     "server",

@@ -7,6 +7,8 @@
 Importing the package is light: torch and the rest are loaded when a name is first used.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Collection", "Recipe", "Source", "Space", "__version__", "compare", "evaluate", "load", "train"]
+
+# Threads of torch's pool that wait for each other sleep instead of spinning: on a busy machine a spinning thread takes
+# the processor from the very thread it waits for. OpenMP reads this once, when torch loads it; a user's choice stays.
+if "torch" not in sys.modules:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _HOMES = {
     "Collection": "triptych.search.collection",

@@ -28,6 +28,7 @@ def environment(processes: int, device: torch.device) -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),  # of threads that wait for each other
         "processes": processes,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
