@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help demo check test lint docs bench mutants clean chromium
+.PHONY: help demo check quick test lint style types docs bench mutants clean chromium
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 8
@@ -23,7 +23,11 @@ demo: $(READY)  ## make a small world, train a space on it, measure it and searc
 test: $(READY) chromium lint  ## everything that must hold: style, types, tests
 	$(BIN)/python -m pytest -n 2
 
-check: $(READY) lint  ## before each commit: style, types and the quick tests (about a minute)
+# Types take one core for most of a minute, so the tests run beside them.
+check: $(READY)  ## before each commit: style, types and the tests that are not slow (a minute and a half at most)
+	+@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target style types quick
+
+quick: $(READY)
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
 # The page is tested in a real browser. Debian's is installed where we may; elsewhere those tests are skipped, and say so.
@@ -34,9 +38,13 @@ chromium:
 	     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } \
 	|| echo "no chromium here: the page's tests are skipped"
 
-lint: $(READY)  ## style and types
+lint: style types  ## style and types
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(READY)
 	$(BIN)/basedpyright
 
 # docs/page.py, which takes the pictures of the page, needs the demo's collection and Chromium: run it by hand.

@@ -4,6 +4,7 @@ import ast
 import re
 import runpy
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a file; most tests look at every file."""
+    return ast.parse(path.read_text())
+
+
+@cache
 def order() -> dict[str, int]:
     """The place of every module in the README's tree; a folder's own module stands after its files."""
     places: dict[str, int] = {}
@@ -69,12 +77,12 @@ def test_files_import_only_what_stands_above_them(path):
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     if module in {"triptych", "triptych.__main__"}:
         return  # the front doors open on everything
-    assert broken_rules(module, imported(ast.parse(path.read_text()))) == []
+    assert broken_rules(module, imported(parsed(path))) == []
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=name_of)
 def test_benches_need_no_tests(path):
-    modules = [n.module or "" for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.ImportFrom)]
+    modules = [n.module or "" for n in ast.walk(parsed(path)) if isinstance(n, ast.ImportFrom)]
     assert not [module for module in modules if module.split(".")[0] == "tests"]
 
 
@@ -100,7 +108,7 @@ def test_the_layer_rule_can_fail():
 def test_files_and_functions_are_short(path):
     text = path.read_text()
     assert len(text.splitlines()) <= LONGEST_FILE, "split it by idea"
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= LONGEST_FUNCTION, f"{node.name} has {length} lines"
@@ -109,7 +117,7 @@ def test_files_and_functions_are_short(path):
 @pytest.mark.parametrize("path", EVERY_FILE, ids=name_of)
 def test_names_say_what_things_are(path):
     assert path.stem not in BANNED_FILES
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             assert not BANNED_NAME.search(node.name), node.name
 
@@ -118,14 +126,14 @@ def test_names_say_what_things_are(path):
 def test_nothing_in_the_code_is_named_after_a_paper(path):
     """Papers are recipes; the code holds mechanisms. Docstrings may cite."""
     assert not PAPERS.search(path.stem)
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             assert not PAPERS.search(node.name), node.name
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_every_file_class_and_public_function_says_what_it_is(path):
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     assert ast.get_docstring(tree), "the file has no first line"
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -135,14 +143,15 @@ def test_every_file_class_and_public_function_says_what_it_is(path):
 def test_inheritance_is_one_deep():
     """A class is abstract or final: nobody extends a class of ours, except the abstract ones and the errors."""
     open_classes = {"Encoder", "Similarity", "Objective", "TriptychError"}
-    ours = {n.name for f in FILES for n in ast.walk(ast.parse(f.read_text())) if isinstance(n, ast.ClassDef)}
+    ours = {n.name for f in FILES for n in ast.walk(parsed(f)) if isinstance(n, ast.ClassDef)}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 parents = {parent.id for parent in node.bases if isinstance(parent, ast.Name)}
                 assert not (parents & ours) - open_classes, f"{path}: {node.name}"
 
 
+@cache
 def readme_tree() -> dict[str, str]:
     """Path -> comment, as the README's tree has them."""
     block = re.search(r"```tree\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOM = 1_000_000
 # Writes to a disk until it fails, in each of several ways; prints what was said.
 PROGRAM = """

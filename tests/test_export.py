@@ -16,6 +16,8 @@ from triptych.encoders import ENCODERS
 from triptych.errors import UsageError
 from triptych.export import export_onnx
 
+pytestmark = pytest.mark.slow
+
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (triptych[export])")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed (triptych[export])")
 

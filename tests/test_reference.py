@@ -129,6 +129,7 @@ def test_an_empty_or_missing_folder_is_a_failure(tmp_path, capsys):
         assert lines[-1] == "0 passed, 1 failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_new_cases_with_other_shapes_pass_and_notice_a_change(tmp_path, capsys, seed):
     for make in MAKERS:

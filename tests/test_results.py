@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import QUICK
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 # In a process of its own: commands run in forks of it, and a fork of a process that has computed may hang.

@@ -18,6 +18,8 @@ from triptych.errors import CheckpointError
 from triptych.recipe import Recipe
 from triptych.saved import find
 
+pytestmark = pytest.mark.slow
+
 OFFLINE = """
 import socket, sys
 def refuse(*_): raise OSError("no network")

@@ -213,6 +213,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 def test_the_matrix_never_exists(scale):
     query, keys = made(400, 8).requires_grad_(), made(500, 8, seed=1).requires_grad_()

@@ -233,6 +233,7 @@ def test_the_implicit_gradient_of_a_partial_plan(mass):
     assert torch.autograd.gradcheck(loss, (cost,), eps=1e-4, atol=2e-3, rtol=2e-3, fast_mode=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mass", [1.0, 0.7])
 def test_the_divergence_and_its_gradient(mass):
     cost = drawn(6, 6).requires_grad_()

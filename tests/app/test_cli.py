@@ -14,6 +14,8 @@ import pytest
 from triptych import __version__
 from triptych.app.cli import COMMANDS
 
+pytestmark = pytest.mark.slow
+
 
 def triptych(*arguments, cwd=None, timeout=120):
     return subprocess.run(

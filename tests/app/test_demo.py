@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 from tests.conftest import QUICK
 from triptych.app import demo
 from triptych.data.world import World
 from triptych.recipe import Recipe
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_demo_runs_through_and_a_second_time_reuses_what_is_there(tmp_path, monkeypatch, capsys):

@@ -3,8 +3,12 @@
 import json
 import re
 
+import pytest
+
 from tests.app.test_cli import triptych
 from triptych.encoders import ENCODERS
+
+pytestmark = pytest.mark.slow
 
 
 def test_every_encoder_is_listed_with_its_facts():

@@ -27,6 +27,8 @@ from triptych.data import manifest
 from triptych.data.cache import Cache
 from triptych.errors import ManifestError, UsageError
 
+pytestmark = pytest.mark.slow
+
 
 def table(path) -> list[dict[str, str]]:
     with path.open(newline="") as file:

@@ -150,6 +150,7 @@ def started(folder, cache, log):
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_nothing_is_lost_and_only_the_blocks_in_hand_are_done_again(tmp_path):
     sources, log = pictures(tmp_path / "files", 120), tmp_path / "log"
     log.touch()
@@ -169,6 +170,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_only_the_blocks_in_hand_are_do
         assert torch.allclose(known.pooled[known.place[source]][0], parts_of(encoder(), source).mean(0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_are_safe(tmp_path):
     sources = pictures(tmp_path / "files", 60)
     both = [started(tmp_path / "files", tmp_path / "cache", tmp_path / f"log{i}") for i in range(2)]

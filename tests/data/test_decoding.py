@@ -12,6 +12,8 @@ from tests.media.made import noise, save_film, save_sound
 from triptych.data import manifest
 from triptych.data.decoding import count_decodings, decode_files
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def pairs(tmp_path):

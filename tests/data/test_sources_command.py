@@ -10,6 +10,8 @@ import pytest
 from tests.data.source_copies import COPIES
 from triptych.data.sources import SOURCES
 
+pytestmark = pytest.mark.slow
+
 
 def triptych(*arguments, cwd=None):
     return subprocess.run(

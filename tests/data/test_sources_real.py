@@ -9,6 +9,8 @@ from triptych.data import manifest
 from triptych.data.sources import SOURCES, esc50
 from triptych.data.sources.convert import convert
 
+pytestmark = pytest.mark.slow
+
 
 def make(source: str, tmp_path: Path, **options) -> manifest.Manifest:
     """The manifest of a real copy, with no problem in it."""

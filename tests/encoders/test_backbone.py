@@ -20,6 +20,8 @@ from triptych.errors import CheckpointError, MediaError, RecipeError
 from triptych.recipe import Recipe
 from triptych.space import Space
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("transformers", reason="the extra 'pretrained' is not installed")
 
 TEXTS = ["a dog barks", "two red bells", "three blue birds sing slowly on the roof", "rain", "the bell rings low"]

@@ -68,6 +68,7 @@ def test_different_sources_differ_and_parts_are_ordered(encoder, sources):
     assert not torch.allclose(first[:-1], first[1:], atol=1e-2), "all parts are alike"
 
 
+@pytest.mark.slow
 def test_gradients_reach_every_parameter(encoder, sources):
     encoder.train()
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources[encoder.modality]]))

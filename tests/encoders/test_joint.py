@@ -16,6 +16,8 @@ from triptych.encoders.joint import joint_modalities
 from triptych.errors import RecipeError
 from triptych.media import audio
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("transformers", reason="the extra 'pretrained' is not installed")
 
 TEXTS = ["a dog barks", "two red bells", "three blue birds sing slowly on the roof", "rain"]

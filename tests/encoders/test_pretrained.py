@@ -20,6 +20,8 @@ from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, soundnet, ya
 from triptych.encoders.weights import read_pickled_arrays
 from triptych.errors import MediaError, RecipeError
 
+pytestmark = pytest.mark.slow
+
 DOGS = slice(151, 269)  # ImageNet's breeds, Chihuahua to Mexican hairless
 
 

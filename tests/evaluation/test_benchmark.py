@@ -19,6 +19,8 @@ from triptych.errors import UsageError
 from triptych.evaluation.benchmark import BenchmarkEncoder
 from triptych.evaluation.evaluate import evaluate
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def encoder(run):

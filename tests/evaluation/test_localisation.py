@@ -102,6 +102,7 @@ def knowing(folder, wrong):
     return between
 
 
+@pytest.mark.slow
 def test_a_space_that_knows_everything_is_told_apart_from_one_that_knows_the_opposite(space, folder, monkeypatch):
     """Perfect heat is made from the truth through the encoders' own places, so this also checks those."""
     monkeypatch.setattr(localisation, "heat_between", knowing(folder, wrong=False))

@@ -16,6 +16,8 @@ from triptych.encoders import ENCODERS
 from triptych.errors import ManifestError, UsageError
 from triptych.evaluation.probe import STRENGTHS, best_strength, fitted, frozen_features, probe, probe_space
 
+pytestmark = pytest.mark.slow
+
 
 def clouds(classes, each, width=6, seed=0):
     """Overlapping clouds, one a class, on axes of very different lengths."""

@@ -74,6 +74,7 @@ def test_ndcg_is_that_of_scikit_learn():
     assert measured(scores, query_group, gallery_group).metrics["nDCG@10"] == pytest.approx(theirs)
 
 
+@pytest.mark.slow
 def test_average_precision_over_all_ranks_is_that_of_scikit_learn_and_torchmetrics():
     from sklearn.metrics import average_precision_score
     from torchmetrics.functional.retrieval import retrieval_average_precision

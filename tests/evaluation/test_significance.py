@@ -55,6 +55,7 @@ def test_the_same_seed_draws_the_same_and_blocks_of_draws_cover_all(monkeypatch)
     assert (once == resample(hits, cluster, draws=300)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clips", "trials"), [(15, 1200), (120, 700)])
 def test_intervals_have_their_nominal_coverage(clips, trials):
     def make(rng):
@@ -63,6 +64,7 @@ def test_intervals_have_their_nominal_coverage(clips, trials):
     assert 0.93 <= coverage(make, 1 / 3, trials) <= 0.97
 
 
+@pytest.mark.slow
 def test_captions_taken_one_by_one_would_claim_too_much():
     def make(rng):
         hits, _ = captions(rng, 120)
@@ -71,6 +73,7 @@ def test_captions_taken_one_by_one_would_claim_too_much():
     assert coverage(make, 1 / 3, 400) < 0.9
 
 
+@pytest.mark.slow
 def test_paired_differences_have_their_nominal_coverage_and_are_narrower_than_unpaired_ones():
     widths = []
 
@@ -104,6 +107,7 @@ def test_intervals_over_runs_cover_other_items_and_other_seeds(drift):
     assert 0.93 <= coverage(make, 0.4, 1000) <= 0.99
 
 
+@pytest.mark.slow
 def test_differences_over_runs_cover_the_truth_where_one_run_each_would_not():
     alone = []
 

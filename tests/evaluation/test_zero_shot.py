@@ -122,6 +122,7 @@ def test_the_interval_is_that_of_every_other_figure():
     assert none.accuracy == none.interval.low == 0 < none.interval.high  # to have seen none right is no proof
 
 
+@pytest.mark.slow
 def test_the_command_prints_shares_and_chance(run, world):
     result = triptych("classify", run, "--data", world, "--split", "all", "--prompt", "one {}", "--of", "sounds")
     assert result.returncode == 0, result.stderr

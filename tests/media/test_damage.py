@@ -12,6 +12,8 @@ from tests.media import made
 from triptych.errors import MediaError
 from triptych.media import audio, image, text, video
 
+pytestmark = pytest.mark.slow
+
 EACH = 30  # damaged files of each format
 RATE = 16_000
 SLOWEST = 30.0  # seconds for one file on a busy machine; a hang is what this is for

@@ -20,7 +20,10 @@ from triptych.errors import MediaError
 from triptych.media import audio, contents, image, modalities_of, sandbox, text, video
 from triptych.media.sandbox import HEADER, Workers
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked up as on Linux")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked up as on Linux"),
+]
 
 RATE = 16_000
 LONG = 60.0  # seconds, which no call of these tests takes

@@ -29,6 +29,7 @@ def made_file(tmp_path, ending, codec, rate):
     return made.save_sound(tmp_path / f"noise.{ending}", made.noise(6.0, rate), rate, codec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "codec", "rate"), [*CASES, *LATE])
 def test_codecs_come_back_as_they_went_in(ending, codec, rate, tmp_path):
     path, samples = made_file(tmp_path, ending, codec, rate), made.noise(6.0, rate)
@@ -42,6 +43,7 @@ def test_codecs_come_back_as_they_went_in(ending, codec, rate, tmp_path):
     assert shift == 0 if (ending, codec, rate) in CASES else 0 <= shift <= 0.05 * rate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ending", "codec", "rate"), [*CASES, *LATE])
 def test_a_moment_is_a_slice_of_the_whole(ending, codec, rate, tmp_path):
     path = made_file(tmp_path, ending, codec, rate)

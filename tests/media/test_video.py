@@ -16,6 +16,8 @@ from triptych.encoders.image_cnn import ImageCNN
 from triptych.errors import InputError, MediaError
 from triptych.media import audio, image, limits, video
 
+pytestmark = pytest.mark.slow
+
 TIMES = [0.0, 3.95, 0.05, 1.0, 1.55, 3.33, 0.7, 1.0, 2.2]
 
 

@@ -283,6 +283,7 @@ def test_streamed_is_the_same_loss_with_the_same_gradients(block, mass, form):
         assert torch.allclose(one, other, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_streamed_on_a_well_aligned_batch_in_float32():
     torch.manual_seed(0)
     x = torch.nn.functional.normalize(torch.randn(600, 16), dim=1)
@@ -351,6 +352,7 @@ def test_planted_wrong_pairs_are_counted(share):
     assert sum(found) / 8 == pytest.approx(share, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.4, 0.6])
 def test_the_share_is_estimated_while_it_is_learned_what_right_pairs_look_like(share):
     """The scores say nothing at first, and wrong pairs could be learned by heart: ten looks at 1,500 pairs."""

@@ -104,6 +104,7 @@ def test_order_changes_nothing_and_truth_beats_shuffled(block):
     assert total(objective, pair_of(a, a)) < total(objective, pair_of(a, permuted(a, torch.arange(8).roll(1))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [0, 3])
 def test_learning_the_bias_alone_finds_the_share_of_right_pairs(block):
     """With all scores equal the best logit is log(right / wrong): here ln(1/7)."""

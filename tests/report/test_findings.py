@@ -21,6 +21,8 @@ from triptych.report.layouts import along_axes, chosen, squares
 from triptych.report.plots import guessed_shares
 from triptych.training.loop import train
 
+pytestmark = pytest.mark.slow
+
 
 def test_good_examples_are_found_at_once_and_bad_ones_are_the_worst(found):
     for d, (good, bad) in zip(found.evaluation.directions, found.examples, strict=True):

@@ -14,6 +14,8 @@ from triptych.space import Space
 pytest.importorskip("transformers", reason="transformers is not installed (triptych[pretrained])")
 from tests.encoders import tiny_models
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "cosine": [],
     "misa": ["space.similarity={name='matchmap', kind='misa'}"],

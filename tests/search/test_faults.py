@@ -64,6 +64,7 @@ def assert_same(one, other):
     np.testing.assert_allclose(one[1], other[1], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_and_resumed_it_equals_one_built_in_peace(run, world, tmp_path, monkeypatch):
     folder, war, peace = world.parent, tmp_path / "war", tmp_path / "peace"
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))

@@ -23,6 +23,7 @@ def together(places, label):
     return float((label[gaps.argmin(axis=1)] == label).mean())
 
 
+@pytest.mark.slow
 def test_things_lie_together_across_modalities(keys):
     places = project(keys[0])
     assert [p.shape for p in places] == [(100, 2), (100, 2)]

@@ -12,6 +12,8 @@ from triptych.search.collection import Collection
 from triptych.search.items import items_of
 from triptych.space import Space
 
+pytestmark = pytest.mark.slow
+
 SIMILARITIES = {
     "matchmap": ["space.similarity.name=matchmap"],
     "word_region": ["space.similarity.name=word_region"],

@@ -22,6 +22,8 @@ from triptych.search.lease import Lease, WriteAccess, write_access
 from triptych.search.store import Note, Store
 from triptych.search.writer import Writer
 
+pytestmark = pytest.mark.slow
+
 WRITERS, PATIENCE = 4, 120
 FORK = """
 import os, sys, time

@@ -175,6 +175,7 @@ def test_no_other_allowed_metric_is_nearer(width, seed):
     assert (symmetric - nearest).norm() <= (symmetric - other @ other.T).norm() + 1e-12
 
 
+@pytest.mark.slow
 def test_a_few_wild_steps_end_in_a_metric():
     similarity = Mahalanobis(6, "full", form="squared")
     a, b = features(4, seed=1, dtype=torch.float32), features(4, seed=2, dtype=torch.float32)

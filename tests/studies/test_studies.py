@@ -15,6 +15,8 @@ from triptych.studies.book import NOTES, Book, Finding, write_page
 from triptych.studies.lab import Lab, Table, use
 from triptych.studies.study import FROZEN, Request, study
 
+pytestmark = pytest.mark.slow
+
 
 def ask(name: str, lab: Lab, folder) -> tuple[Finding, list[str]]:
     """Run a study and count the cells it asked for."""

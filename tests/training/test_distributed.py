@@ -19,6 +19,8 @@ from triptych.space import Space
 from triptych.training.distributed import ALONE, Team, refuse_batch_norm
 from triptych.training.loop import train
 
+pytestmark = pytest.mark.slow
+
 CLOSE = 1e-5  # of weights after two epochs in float32: sums are taken in another order
 # A whole batch of 5 rows in 2 processes has parts of 2 and 3; 40 rows of the world are left for 8 steps.
 SMALL = [

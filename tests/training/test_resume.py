@@ -37,6 +37,7 @@ def epochs_done(folder):
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_killed_at_three_random_moments_it_ends_in_the_weights_of_an_unbroken_run(quick, tmp_path):
     """A real process, killed without warning: while it loads, computes, logs, saves or validates, as chance will."""
     recipe = with_training(quick, epochs=8, validate=1)
@@ -72,6 +73,7 @@ def hold(folder, ready, done):
         done.wait(PATIENCE)
 
 
+@pytest.mark.slow
 def test_two_trainings_never_share_a_folder(quick, run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     context = multiprocessing.get_context("spawn")

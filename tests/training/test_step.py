@@ -86,6 +86,7 @@ def in_double(batch: Batch) -> Batch:
     return replace(batch, inputs=wide, teacher=teacher)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("similarity", SIMILARITIES)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_chunks_give_the_gradient_of_the_whole_batch(quick, run, objective, similarity):

@@ -57,6 +57,7 @@ def test_the_score_is_the_mean_recall_of_the_trained_pairs(quick, run):
     assert score(space, rows, only) == pytest.approx(100 * sum(by_hand) / 6)
 
 
+@pytest.mark.slow
 def test_the_best_epoch_is_the_one_that_is_kept(quick, tmp_path, monkeypatch):
     scores = iter([3.0, 7.0, 5.0, 6.0])
     monkeypatch.setattr(loop, "score", lambda *_: next(scores))
@@ -71,6 +72,7 @@ def test_the_best_epoch_is_the_one_that_is_kept(quick, tmp_path, monkeypatch):
     assert identical(best, load(tmp_path / "two"))
 
 
+@pytest.mark.slow
 def test_an_epoch_that_nobody_looked_at_is_not_the_best(quick, tmp_path, monkeypatch):
     scores = iter([9.0, 5.0, 4.0])
     monkeypatch.setattr(loop, "score", lambda *_: next(scores))
@@ -86,6 +88,7 @@ def test_an_epoch_that_nobody_looked_at_is_not_the_best(quick, tmp_path, monkeyp
     assert identical(best, load(tmp_path / "two"))
 
 
+@pytest.mark.slow
 def test_the_best_epoch_survives_an_interruption_between_two_looks(quick, tmp_path, monkeypatch):
     recipe = with_training(quick, validate=2, epochs=5)
     for scores in ([9.0], [5.0, 4.0]):
@@ -162,6 +165,7 @@ def test_rates_decay_and_freezing_reach_the_parameters_they_name(quick):
         optimizer_of(with_training(quick, freeze=("encoders.nose",)), Space(quick), terms)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"optimizer": "sgd", "learning_rate": 0.1}, {"precision": "bfloat16"}])
 def test_sgd_and_half_precision_learn_and_resume(quick, tmp_path, changes):
     recipe = with_training(quick, epochs=4, **changes)

@@ -19,7 +19,7 @@ from tests.app.server.conftest import listening
 from triptych.app.server import application
 from triptych.app.server.limits import Limits
 
-pytestmark = pytest.mark.usefixtures("still_well")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
 
 def png_header(width: int, height: int, rest: bytes = b"") -> bytes:

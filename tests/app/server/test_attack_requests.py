@@ -11,7 +11,7 @@ from tests.app.server.conftest import listening
 from triptych.app.server import application
 from triptych.app.server.limits import Limits
 
-pytestmark = pytest.mark.usefixtures("still_well")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
 
 # 13–20: sizes

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from tests.app.server.browsing import ASK, hits, needs_chromium
 from tests.media.made import save_film
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 def test_search_by_text(open_page, client):

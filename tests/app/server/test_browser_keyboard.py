@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from tests.app.server.browsing import ASK, hits, needs_chromium
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.slow, needs_chromium]
 
 
 def test_everything_by_keyboard_alone(open_page):

@@ -20,7 +20,7 @@ from triptych.search.collection import Collection
 from triptych.search.items import items_in
 from triptych.space import Space
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.slow, needs_chromium]
 LIT = """() => {
     const heat = document.querySelector(".heat-picture canvas");
     return heat.width > 100 && heat.getContext("2d").getImageData(0, 0, heat.width, heat.height).data.some(Boolean);

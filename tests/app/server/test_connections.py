@@ -16,6 +16,8 @@ from tests.app.server.conftest import listening, serving
 from triptych.app.server import application
 from triptych.app.server.limits import Limits
 
+pytestmark = pytest.mark.slow
+
 HALF_HEAD = b"GET /v1/collection HTTP/1.1\r\nHost: local"
 HALF_BODY = (
     b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 300\r\n\r\n{"

@@ -362,6 +362,7 @@ def test_the_command_takes_an_address_as_it_is():
     assert str(result.exception).startswith("memory://nothing: no collection here")
 
 
+@pytest.mark.slow
 def test_the_command_serves_with_a_token_until_it_is_stopped(collection):
     command = [sys.executable, "-m", "triptych", "serve", collection.place, "--port", "0", "--host", "0.0.0.0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -8,6 +8,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
+pytestmark = pytest.mark.slow
+
 CHECKS = [not_a_server_error, status_code_conformance, response_schema_conformance]
 MODES = {"sensible": GenerationMode.POSITIVE, "senseless": GenerationMode.NEGATIVE}
 

@@ -21,6 +21,8 @@ from triptych.errors import MediaError
 from triptych.search.collection import Collection
 from triptych.search.items import items_in, items_of
 
+pytestmark = pytest.mark.slow
+
 SECRET = b"the secret words of somebody else"
 TEXT = "a bell rings in the yard"
 

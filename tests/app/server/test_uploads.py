@@ -32,7 +32,7 @@ from triptych.media import modalities_of
 from triptych.media.contents import Contents
 from triptych.search.query import Part, Query
 
-pytestmark = pytest.mark.usefixtures("still_well")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
 
 def png(size, mode="RGB"):

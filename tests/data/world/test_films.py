@@ -13,6 +13,8 @@ from triptych.errors import UsageError
 from triptych.evaluation.localisation import localise
 from triptych.media import audio, video
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {"scenes": 12, "seed": 3, "captions": 1, "picture_noise": 0.0, "held_out": 0.0, "novel": 0.0}
 
 
