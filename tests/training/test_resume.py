@@ -26,6 +26,7 @@ from triptych.training.run import Run
 from triptych.training.step import in_words, refuse_explosion
 
 PATIENCE = 240  # seconds, on a machine that has other things to do
+KILLED_EPOCHS = 20  # many more than are done when the last kill comes, however fast the machine
 
 
 def with_training(recipe, **changes):
@@ -40,7 +41,7 @@ def epochs_done(folder):
 @pytest.mark.slow
 def test_killed_at_three_random_moments_it_ends_in_the_weights_of_an_unbroken_run(quick, tmp_path):
     """A real process, killed without warning: while it loads, computes, logs, saves or validates, as chance will."""
-    recipe = with_training(quick, epochs=8, validate=1)
+    recipe = with_training(quick, epochs=KILLED_EPOCHS, validate=1)
     unbroken = train(recipe, tmp_path / "unbroken", show=False)
     seed = int(os.environ.get("TRIPTYCH_KILL_SEED", time.time_ns() % 1_000_000))
     print(f"TRIPTYCH_KILL_SEED={seed}")
@@ -60,10 +61,11 @@ def test_killed_at_three_random_moments_it_ends_in_the_weights_of_an_unbroken_ru
                 time.sleep(0.005)
             time.sleep(moment)
             process.send_signal(signal.SIGKILL)
-        assert epochs_done(folder) < 8, "killed too late to prove anything"
+        assert epochs_done(folder) < KILLED_EPOCHS, "killed too late to prove anything"
         assert not is_claimed(folder), "a dead process must not hold the folder"
     assert identical(train(recipe, folder, show=False), unbroken)
-    assert [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [*range(1, 9)]
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [*range(1, KILLED_EPOCHS + 1)]
     assert (folder / "last.safetensors").read_bytes() == (tmp_path / "unbroken" / "last.safetensors").read_bytes()
 
 

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import sqlite3
 import tempfile
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -246,7 +247,7 @@ def _database(path: Path, table: str) -> Iterator[sqlite3.Connection]:
     except sqlite3.Error as error:
         raise _explained(path, error) from error
     try:
-        connection.execute("pragma journal_mode = wal")
+        _use_write_ahead_log(connection)
         connection.execute("pragma synchronous = normal")
         connection.execute(table)
         yield connection
@@ -254,6 +255,20 @@ def _database(path: Path, table: str) -> Iterator[sqlite3.Connection]:
         raise _explained(path, error) from error
     finally:
         connection.close()
+
+
+def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
+    """Change to the journal mode that lets others read; where two change at once, SQLite fails without waiting."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            connection.execute("pragma journal_mode = wal")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+        else:
+            return
 
 
 DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}  # the last: other tables than ours
