@@ -24,7 +24,7 @@ test: $(READY) chromium lint  ## everything that must hold: style, types, tests
 	$(BIN)/python -m pytest -n 2
 
 # Types take one core for most of a minute, so the tests run beside them.
-check: $(READY)  ## before each commit: style, types and the tests that are not slow (a minute and a half at most)
+check: $(READY)  ## before each commit: style, types and the tests that are not slow (about two minutes)
 	+@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target style types quick
 
 quick: $(READY)
