@@ -9,20 +9,20 @@ from importlib import import_module
 # Each is a module here with a main(); a new one is a line.
 BENCHES = [
     "startup",
-    "world",
+    "synthetic",
     "mechanisms",
-    "growth",
+    "scaling",
     "media",
     "encoders",
     "cache",
     "probe",
     "retrieval",
     "large_batch",
-    "busy",
+    "contention",
     "search",
     "audit",
     "server",
-    "real",
+    "real_collection",
 ]
 
 

@@ -11,55 +11,55 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.measure import Times, compare
-from bench.real_data import find, flickr8k_captions
-from triptych.contracts import Encoder, Source
-from triptych.data.features import BATCH, encoded
+from bench.real_data import find_dataset, read_flickr8k_captions
+from triptych.data.features import BATCH_SIZE, encode_blocks
 from triptych.encoders import efficientnet_lite0, minilm
 from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
 from triptych.encoders.minilm import MiniLM
+from triptych.interfaces import Encoder, Source
 
-PICTURES, CAPTIONS = 500, 5000
+NUM_IMAGES, NUM_CAPTIONS = 500, 5000
 WORKERS = 2
-NORM = ("running_mean", "running_var", "weight", "bias")
-STRIDED = {1, 3, 5, 11}  # the blocks of EfficientNet-lite0 that halve the picture
+NORM_BUFFERS = ("running_mean", "running_var", "weight", "bias")
+STRIDED_BLOCKS = {1, 3, 5, 11}  # the blocks of EfficientNet-lite0 that halve the picture
 
 
 def embed(encoder: Encoder, sources: list[Source]) -> Tensor:
     """The mean of each source's parts, on the sphere, as features are computed for the cache."""
-    found = {s: parts.mean(dim=0) for block, _ in encoded(encoder, sources, WORKERS) for s, parts in block}
-    return F.normalize(torch.stack([found[source] for source in sources]), dim=1)
+    means = {s: parts.mean(dim=0) for block, _ in encode_blocks(encoder, sources, WORKERS) for s, parts in block}
+    return F.normalize(torch.stack([means[source] for source in sources]), dim=1)
 
 
-def plain_network() -> Callable[[Tensor], Tensor]:
+def build_published_network() -> Callable[[Tensor], Tensor]:
     """EfficientNet-lite0 as published: each convolution, then its norm, then ReLU6; (N, 3, 224, 224) to (N, 1280)."""
     path = efficientnet_lite0.WEIGHTS.find()
     assert path is not None
-    given: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
+    weights: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
 
     def layer(x: Tensor, conv: str, norm: str, stride: int = 1) -> Tensor:
-        weight = given[f"{conv}.weight"]
+        weight = weights[f"{conv}.weight"]
         total = max(0, (-(-x.shape[2] // stride) - 1) * stride + weight.shape[2] - x.shape[2])
         x = F.pad(x, (total // 2, total - total // 2) * 2) if total else x
         x = F.conv2d(x, weight, stride=stride, groups=x.shape[1] if weight.shape[1] == 1 else 1)
-        mean, variance, scale, shift = (given[f"{norm}.{kind}"] for kind in NORM)
+        mean, variance, scale, shift = (weights[f"{norm}.{buffer}"] for buffer in NORM_BUFFERS)
         return F.batch_norm(x, mean, variance, scale, shift, eps=efficientnet_lite0.EPSILON)
 
     def network(x: Tensor) -> Tensor:
         x = F.relu6(layer(x, "_conv_stem", "_bn0", 2))
-        for number in range(16):
-            name, before = f"_blocks.{number}", x
-            x = F.relu6(layer(x, f"{name}._expand_conv", f"{name}._bn0")) if number else x
-            x = F.relu6(layer(x, f"{name}._depthwise_conv", f"{name}._bn1", 2 if number in STRIDED else 1))
+        for block in range(16):
+            name, residual = f"_blocks.{block}", x
+            x = F.relu6(layer(x, f"{name}._expand_conv", f"{name}._bn0")) if block else x
+            x = F.relu6(layer(x, f"{name}._depthwise_conv", f"{name}._bn1", 2 if block in STRIDED_BLOCKS else 1))
             x = layer(x, f"{name}._project_conv", f"{name}._bn2")
-            x = x + before if x.shape == before.shape else x
+            x = x + residual if x.shape == residual.shape else x
         return F.relu6(layer(x, "_conv_head", "_bn1")).mean(dim=(2, 3))
 
     return network
 
 
-def pictures(paths: list[Path]) -> None:
+def bench_images(paths: list[Path]) -> None:
     """EfficientNet-lite0 over picture files, beside a loop over files with the published network."""
-    encoder, network = EfficientNetLite0().eval(), plain_network()
+    encoder, network = EfficientNetLite0().eval(), build_published_network()
     sources = [Source("image", path) for path in paths]
 
     @torch.inference_mode()
@@ -73,7 +73,7 @@ def pictures(paths: list[Path]) -> None:
     report(f"{len(paths)} pictures, efficientnet_lite0", "a loop over files", times, len(paths), 1.5)
 
 
-def captions(texts: list[str]) -> None:
+def bench_captions(texts: list[str]) -> None:
     """MiniLM over captions, beside sentence-transformers with the same batch size."""
     from sentence_transformers import SentenceTransformer
 
@@ -83,7 +83,7 @@ def captions(texts: list[str]) -> None:
     sources = [Source("text", text) for text in texts]
 
     def theirs() -> Tensor:
-        return peer.encode(texts, batch_size=BATCH, convert_to_tensor=True, show_progress_bar=False)
+        return peer.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True, show_progress_bar=False)
 
     drift = (embed(encoder, sources) - theirs()).abs().max()
     assert drift < 1e-5, f"they do not agree: {drift}"
@@ -91,25 +91,27 @@ def captions(texts: list[str]) -> None:
     report(f"{len(texts)} captions, minilm", "sentence-transformers", times, len(texts), 1.0)
 
 
-def report(work: str, beside: str, times: Times, items: int, reach: float) -> None:
+def report(title: str, peer: str, times: Times, items: int, target: float) -> None:
     """One line: items a second of both sides, and how many times faster ours is."""
     ours, theirs = (items / sorted(side)[len(side) // 2] for side in (times.ours, times.theirs))
     high, low = (1 / ratio for ratio in times.spread)
     print(
-        f"{work}: {ours:.0f}/s; {beside}: {theirs:.0f}/s; {1 / times.ratio:.2f}× ({low:.2f}–{high:.2f}), "
-        f"reach {reach:g}×",
+        f"{title}: {ours:.0f}/s; {peer}: {theirs:.0f}/s; {1 / times.ratio:.2f}× ({low:.2f}–{high:.2f}), "
+        f"reach {target:g}×",
         flush=True,
     )
 
 
 def main() -> None:
     """Both, where data, weights and the peer are at hand."""
-    folder = find("flickr8k")
-    lacks = [lack for cls in (EfficientNetLite0, MiniLM) if (lack := cls.missing())]
-    if folder is None or lacks:
-        print(lacks[0] if lacks else "no flickr8k here: set TRIPTYCH_DATA to the folder that holds it")
+    folder = find_dataset("flickr8k")
+    unavailable = [reason for cls in (EfficientNetLite0, MiniLM) if (reason := cls.unavailable_reason())]
+    if folder is None or unavailable:
+        print(unavailable[0] if unavailable else "no flickr8k here: set TRIPTYCH_DATA to the folder that holds it")
         return
-    found = flickr8k_captions(folder)
-    pictures(list(found)[:PICTURES])
+    captions_by_image = read_flickr8k_captions(folder)
+    bench_images(list(captions_by_image)[:NUM_IMAGES])
     if importlib.util.find_spec("sentence_transformers"):
-        captions([caption for said in found.values() for caption in said][:CAPTIONS])
+        bench_captions(
+            [caption for image_captions in captions_by_image.values() for caption in image_captions][:NUM_CAPTIONS]
+        )

@@ -17,49 +17,59 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from bench.measure import peak_over_baseline
-from triptych.contracts import Batch, Modality
+from triptych.interfaces import Batch, Modality
 from triptych.recipe import Recipe
 from triptych.space import Space
-from triptych.training.optimizer import optimizer_of
+from triptych.training.objective_set import ObjectiveSet
+from triptych.training.optimizer import build_optimizer
 from triptych.training.step import take_step
-from triptych.training.terms import Terms
 
-LARGE, CHUNK, BLOCK, STEPS = 16_384, 1024, 2048, 3
-COMPARED = 4096  # where the plain step still fits well
-WIDTH, HIDDEN = 512, 1024
-CHANGES = [f"space.width={WIDTH}", "space.head=mlp", f"space.hidden={HIDDEN}", f"training.chunk={CHUNK}"]
-CHANGES += ["space.pooling=mean", "space.dropout=0", "space.shared=0", f"objectives.0.block={BLOCK}"]
+LARGE_BATCH, CHUNK, BLOCK, STEPS = 16_384, 1024, 2048, 3
+COMPARED_BATCH = 4096  # where the plain step still fits well
+EMBED_DIM, HIDDEN = 512, 1024
+OVERRIDES = [
+    f"space.embed_dim={EMBED_DIM}",
+    "space.head=mlp",
+    f"space.hidden_dim={HIDDEN}",
+    f"training.grad_cache_chunk={CHUNK}",
+]
+OVERRIDES += [
+    "space.pooling=mean",
+    "space.dropout=0",
+    "space.shared_hidden_dim=0",
+    f"objectives.0.stream_block={BLOCK}",
+]
 
 
-def some_batch(space: Space, rows: int) -> Batch:
+def make_batch(space: Space, rows: int) -> Batch:
     """Made features of the sizes that the cache holds: mean and maximum of each item."""
     torch.manual_seed(0)
-    inputs: dict[Modality, Tensor] = {m: torch.randn(rows, 2, space.encoder(m).width) for m in space.modalities}
+    inputs: dict[Modality, Tensor] = {m: torch.randn(rows, 2, space.encoder(m).feature_dim) for m in space.modalities}
     masks: dict[Modality, Tensor] = {m: torch.ones(rows, 2, dtype=torch.bool) for m in space.modalities}
-    return Batch(inputs, masks, torch.arange(rows), given=dict.fromkeys(space.modalities, "pooled"))
+    return Batch(inputs, masks, torch.arange(rows), input_kinds=dict.fromkeys(space.modalities, "pooled"))
 
 
 def measure(side: str, rows: int) -> dict[str, float]:
     """Seconds of a step, and megabytes, of one side."""
-    recipe = Recipe.load("clap", CHANGES).only(["image", "text"])
+    recipe = Recipe.load("clap", OVERRIDES).restrict_to(["image", "text"])
     torch.manual_seed(0)
-    space, terms = Space(recipe).train(), Terms(recipe)
-    optimizer, batch = optimizer_of(recipe, space, terms), some_batch(space, rows)
+    space, objectives = Space(recipe).train(), ObjectiveSet(recipe)
+    optimizer, batch = build_optimizer(recipe, space, objectives), make_batch(space, rows)
 
     def ours() -> None:
-        take_step(space, terms, optimizer, batch, recipe.training)
+        take_step(space, objectives, optimizer, batch, recipe.training)
 
     scale = torch.nn.Parameter(torch.tensor(2.66))
-    plainly = torch.optim.AdamW([*space.heads.parameters(), scale], lr=recipe.training.learning_rate)
+    plain_optimizer = torch.optim.AdamW([*space.heads.parameters(), scale], lr=recipe.training.learning_rate)
 
     def plain() -> None:
         image, text = (F.normalize(space.heads[m](batch.inputs[m][:, 0]), dim=1) for m in ("image", "text"))
         logits: Tensor = scale.exp() * image @ text.T
-        right = torch.arange(rows)
-        loss = (F.cross_entropy(logits, right) + F.cross_entropy(logits.T, right)) / 2
-        plainly.zero_grad()
+        targets = torch.arange(rows)
+        loss = (F.cross_entropy(logits, targets) + F.cross_entropy(logits.T, targets)) / 2
+        plain_optimizer.zero_grad()
         loss.backward()
-        plainly.step()
+        plain_optimizer.step()
 
     work = ours if side == "ours" else plain
     memory = peak_over_baseline(work)
@@ -73,18 +83,18 @@ def measure(side: str, rows: int) -> dict[str, float]:
 
 def main() -> None:
     """Both sides where they compare, then ours, and the plain step, at the large size."""
-    for rows in (COMPARED, LARGE):
-        found = {}
+    for rows in (COMPARED_BATCH, LARGE_BATCH):
+        results = {}
         for side in ("ours", "plain"):
             command = [sys.executable, "-m", "bench.large_batch", side, str(rows)]
-            found[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            one = found[side]
+            results[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            result = results[side]
             print(
-                f"{rows:>6} pairs, {side:5}: {one['seconds']:.2f} s a step ({one['least']:.2f}–{one['most']:.2f}), "
-                f"{rows / one['seconds']:.0f} pairs/s, peak {one['megabytes']:.0f} MB",
+                f"{rows:>6} pairs, {side:5}: {result['seconds']:.2f} s a step ({result['least']:.2f}–{result['most']:.2f}), "
+                f"{rows / result['seconds']:.0f} pairs/s, peak {result['megabytes']:.0f} MB",
                 flush=True,
             )
-        time_ratio, memory_ratio = (found["ours"][k] / found["plain"][k] for k in ("seconds", "megabytes"))
+        time_ratio, memory_ratio = (results["ours"][k] / results["plain"][k] for k in ("seconds", "megabytes"))
         print(f"{rows:>6} pairs, ours ÷ plain: time {time_ratio:.2f}×, memory {memory_ratio:.3f}×", flush=True)
 
 

@@ -34,14 +34,14 @@ class Times:
 
 def compare(ours: Work, theirs: Work, repeats: int = 5) -> Times:
     """Time both, alternately, after one round that does not count."""
-    found = Times([], [])
-    for number in range(repeats + 1):
-        for work, times in ((ours, found.ours), (theirs, found.theirs)):
+    times_of_both = Times([], [])
+    for repeat in range(repeats + 1):
+        for work, times in ((ours, times_of_both.ours), (theirs, times_of_both.theirs)):
             started = time.perf_counter()
             work()
-            if number:
+            if repeat:
                 times.append(time.perf_counter() - started)
-    return found
+    return times_of_both
 
 
 def extra_memory(case: str, side: str) -> float:
@@ -53,11 +53,11 @@ def extra_memory(case: str, side: str) -> float:
 def peak_over_baseline(work: Work) -> float:
     """Run once and return the peak of resident memory over what was resident before, in megabytes (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-    before = _status("VmRSS")
+    baseline = _read_status("VmRSS")
     work()
-    return (_status("VmHWM") - before) / 1024
+    return (_read_status("VmHWM") - baseline) / 1024
 
 
-def _status(key: str) -> float:
+def _read_status(key: str) -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
     return float(next(line for line in lines if line.startswith(key)).split()[1])

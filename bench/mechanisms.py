@@ -12,11 +12,11 @@ from bench.cases import CASES, Case
 from bench.measure import compare, extra_memory
 
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
-HEAD = """# Speed and memory
+PAGE_HEADER = """# Speed and memory
 
 ![Seconds a step over the batch, ours beside the peers, on log–log axes](speed.png)
 
-The picture is made by `python -m bench growth`, the table by `python -m bench mechanisms`; `make bench` does both.
+The picture is made by `python -m bench scaling`, the table by `python -m bench mechanisms`; `make bench` does both.
 
 Forward and backward on the CPU in float32, from features to gradients. Both sides run alternately in one process; the
 ratio is ours over theirs, of medians, with the smallest and largest ratio of neighbouring repeats. Memory is the peak
@@ -28,7 +28,7 @@ the bench only.
 """
 
 
-def row(name: str, case: Case) -> str:
+def format_row(name: str, case: Case) -> str:
     """One line of the table."""
     ours, theirs = case.make()
     ours_mb = extra_memory(name, "ours")
@@ -36,26 +36,28 @@ def row(name: str, case: Case) -> str:
         started = time.perf_counter()
         ours()
         seconds = time.perf_counter() - started
-        return f"| {case.work} | {case.beside} | {seconds:.0f} s | – | – | – | {ours_mb:.0f} MB | ≤ 1 GB |"
+        return f"| {case.title} | {case.peer} | {seconds:.0f} s | – | – | – | {ours_mb:.0f} MB | ≤ 1 GB |"
     times = compare(ours, theirs, case.repeats)
     low, high = times.spread
     theirs_mb = extra_memory(name, "theirs")
-    asked = f"≤ {case.memory:.3g}×" if case.memory else "–"
+    memory_target = f"≤ {case.max_memory_ratio:.3g}×" if case.max_memory_ratio else "–"
     return (
-        f"| {case.work} | {case.beside} | {statistics.median(times.ours) * 1000:.0f} ms "
+        f"| {case.title} | {case.peer} | {statistics.median(times.ours) * 1000:.0f} ms "
         f"| {statistics.median(times.theirs) * 1000:.0f} ms | {times.ratio:.3g}× ({low:.3g}–{high:.3g}) "
-        f"| ≤ {case.time:.3g}× | {ours_mb:.0f} / {theirs_mb:.0f} MB = {ours_mb / theirs_mb:.2g}× | {asked} |"
+        f"| ≤ {case.max_time_ratio:.3g}× | {ours_mb:.0f} / {theirs_mb:.0f} MB = {ours_mb / theirs_mb:.2g}× | {memory_target} |"
     )
 
 
 def main(names: list[str] | None = None) -> None:
     """Measure the named cases, or all; each line takes the place of its older self on the page."""
     lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
-    known = {work: line for case in CASES.values() for line in lines if line.startswith(work := f"| {case.work} |")}
+    rows_by_title = {
+        title: line for case in CASES.values() for line in lines if line.startswith(title := f"| {case.title} |")
+    }
     for name in names or CASES:
-        line = row(name, CASES[name])
-        known[f"| {CASES[name].work} |"] = line
+        line = format_row(name, CASES[name])
+        rows_by_title[f"| {CASES[name].title} |"] = line
         print(line, flush=True)
-        head = HEAD.format(threads=torch.get_num_threads(), torch=torch.__version__)
-        table = [known[work] for case in CASES.values() if (work := f"| {case.work} |") in known]
-        PAGE.write_text(head + "\n".join(table) + "\n", encoding="utf-8")
+        header = PAGE_HEADER.format(threads=torch.get_num_threads(), torch=torch.__version__)
+        table = [rows_by_title[title] for case in CASES.values() if (title := f"| {case.title} |") in rows_by_title]
+        PAGE.write_text(header + "\n".join(table) + "\n", encoding="utf-8")

@@ -11,27 +11,30 @@ from pathlib import Path
 import torch
 
 from bench.measure import compare
-from bench.peers import peer
-from bench.real_data import find
+from bench.peers import import_peer
+from bench.real_data import find_dataset
 from triptych.media import audio
 
 RATE, MELS, WINDOW, HOP, SECONDS = 48_000, 64, 1024, 480, 5.0  # as the peer's extractor is set
 CLIPS, REPEATS = 40, 7
-REACH = 4.0  # times as many files a second
+TARGET = 4.0  # times as many files a second
 
 
-def clips() -> list[Path]:
+def list_clips() -> list[Path]:
     """Some clips of ESC-50, spread over its classes."""
-    folder = find("esc50")
+    folder = find_dataset("esc50")
     if folder is None:
         sys.exit("no esc50 here: set TRIPTYCH_DATA to the folder that holds it")
-    found = sorted((folder / "audio").glob("*.*"))
-    return found[:: len(found) // CLIPS][:CLIPS]
+    paths = sorted((folder / "audio").glob("*.*"))
+    return paths[:: len(paths) // CLIPS][:CLIPS]
 
 
-def theirs(paths: list[Path]) -> Callable[[], None]:
+def build_peer(paths: list[Path]) -> Callable[[], None]:
     """The usual way: librosa.load, then the feature extractor that transformers brings for such models."""
-    librosa, extractor = peer("librosa"), peer("transformers").ClapFeatureExtractor(truncation="rand_trunc")
+    librosa, extractor = (
+        import_peer("librosa"),
+        import_peer("transformers").ClapFeatureExtractor(truncation="rand_trunc"),
+    )
     length = round(SECONDS * RATE)  # told to it, as it would repeat a clip to its own ten seconds
 
     def work() -> None:
@@ -42,26 +45,29 @@ def theirs(paths: list[Path]) -> Callable[[], None]:
     return work
 
 
-def ours(paths: list[Path], workers: int) -> Callable[[], None]:
+def build_ours(paths: list[Path], workers: int) -> Callable[[], None]:
     """What our encoders do, on worker threads of one core each, as the loader runs them."""
 
-    def one(path: Path) -> None:
-        audio.log_mel(audio.read(path, RATE, 0.0, SECONDS), RATE, MELS, WINDOW, HOP)
+    def transform_file(path: Path) -> None:
+        audio.log_mel_spectrogram(audio.read(path, RATE, 0.0, SECONDS), RATE, MELS, WINDOW, HOP)
 
     def work() -> None:
         with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            list(pool.map(one, paths))
+            list(pool.map(transform_file, paths))
 
     return work
 
 
 def main() -> None:
     """Files a second of both, alternately: the peer as it is used, ours on one worker and on two, the default."""
-    paths = clips()
+    paths = list_clips()
     for workers in (1, 2):
-        times = compare(ours(paths, workers), theirs(paths), REPEATS)
+        times = compare(build_ours(paths, workers), build_peer(paths), REPEATS)
         low, high = sorted(1 / ratio for ratio in times.spread)
-        for name, found in ((f"triptych, workers: {workers}", times.ours), ("librosa + transformers", times.theirs)):
-            rates = sorted(len(paths) / seconds for seconds in found)
+        for name, durations in (
+            (f"triptych, workers: {workers}", times.ours),
+            ("librosa + transformers", times.theirs),
+        ):
+            rates = sorted(len(paths) / seconds for seconds in durations)
             print(f"{name:<24}{statistics.median(rates):6.0f} files/s   ({rates[0]:.0f} to {rates[-1]:.0f})")
-        print(f"{'ratio of medians':<24}{1 / times.ratio:6.1f} ×         ({low:.1f} to {high:.1f}; reach {REACH:g})")
+        print(f"{'ratio of medians':<24}{1 / times.ratio:6.1f} ×         ({low:.1f} to {high:.1f}; reach {TARGET:g})")

@@ -50,7 +50,11 @@ NO_TESTS = {4, 5}  # pytest's exit codes for wrong arguments and for no test at 
 
 # A module and the tests that should catch its mutants.
 SIMILARITIES, OBJECTIVES = "tests/similarities/test_similarities.py", "tests/objectives/test_objectives.py"
-INDEXING = ["tests/search/test_collection.py", "tests/search/test_changes.py", "tests/search/test_faults.py"]
+INDEXING = [
+    "tests/search/test_collection.py",
+    "tests/search/test_collection_changes.py",
+    "tests/search/test_collection_faults.py",
+]
 TESTS: dict[str, list[str]] = {
     "triptych/objectives/infonce.py": ["tests/objectives/test_infonce.py", OBJECTIVES],
     "triptych/objectives/sigmoid.py": ["tests/objectives/test_sigmoid.py", OBJECTIVES],
@@ -74,7 +78,7 @@ TESTS: dict[str, list[str]] = {
     "triptych/search/ingest.py": INDEXING,
     "triptych/evaluation/retrieval.py": ["tests/evaluation/test_retrieval.py"],
     "triptych/evaluation/significance.py": ["tests/evaluation/test_significance.py"],
-    "triptych/training/run.py": ["tests/training/test_run.py", "tests/training/test_resume.py"],
+    "triptych/training/run_directory.py": ["tests/training/test_run_directory.py", "tests/training/test_resume.py"],
 }
 
 # In the process that runs the tests: a limit on memory, then pytest.
@@ -138,7 +142,7 @@ def copy_tree(root: Path, folder: Path) -> Path:
     return Path(shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED)))
 
 
-def key_of(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:
+def compute_key(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:
     """What identifies a mutant's result: the changed module, and the tests."""
     digest = hashlib.sha256(mutant.path.encode())
     digest.update(mutant.apply((root / mutant.path).read_text()).encode())
@@ -180,9 +184,9 @@ class Runner:
         """The results of all chosen mutants; those of earlier runs come first."""
         pending: list[Mutant] = []
         for mutant in (m for mutants in chosen.values() for m in mutants):
-            known = self.outcomes.get(key_of(self.root, mutant, tests[mutant.path]))
-            if known:
-                yield self._result(mutant, known)
+            outcome_before = self.outcomes.get(compute_key(self.root, mutant, tests[mutant.path]))
+            if outcome_before:
+                yield self._make_result(mutant, outcome_before)
             else:
                 pending.append(mutant)
         if not pending:
@@ -192,14 +196,16 @@ class Runner:
             for i in range(self.jobs):
                 trees.put(copy_tree(self.root, Path(folder) / str(i)))
             paths = sorted({mutant.path for mutant in pending})
-            limits = dict(zip(paths, pool.map(lambda path: self._limit(trees, path, tests[path]), paths), strict=True))
-            futures = {pool.submit(self._test, trees, m, tests[m.path], limits[m.path]): m for m in pending}
+            timeouts = dict(
+                zip(paths, pool.map(lambda path: self._measure_timeout(trees, path, tests[path]), paths), strict=True)
+            )
+            futures = {pool.submit(self._test, trees, m, tests[m.path], timeouts[m.path]): m for m in pending}
             for future in as_completed(futures):
                 mutant, outcome = futures[future], future.result()
-                self._keep(key_of(self.root, mutant, tests[mutant.path]), mutant, outcome)
-                yield self._result(mutant, outcome)
+                self._save_outcome(compute_key(self.root, mutant, tests[mutant.path]), mutant, outcome)
+                yield self._make_result(mutant, outcome)
 
-    def _limit(self, trees: SimpleQueue[Path], path: str, tests: Sequence[str]) -> float:
+    def _measure_timeout(self, trees: SimpleQueue[Path], path: str, tests: Sequence[str]) -> float:
         """The timeout of a module's mutants; its tests must pass on the unchanged module."""
         tree = trees.get()
         try:
@@ -220,13 +226,13 @@ class Runner:
             (tree / mutant.path).write_text(source)
             trees.put(tree)
 
-    def _keep(self, key: str, mutant: Mutant, outcome: str) -> None:
+    def _save_outcome(self, key: str, mutant: Mutant, outcome: str) -> None:
         path = self.root / RESULTS
         path.parent.mkdir(exist_ok=True)
         with path.open("a") as file:
             file.write(json.dumps({"key": key, "path": mutant.path, "line": mutant.line, "outcome": outcome}) + "\n")
 
-    def _result(self, mutant: Mutant, outcome: str) -> Result:
+    def _make_result(self, mutant: Mutant, outcome: str) -> Result:
         diff = mutant.diff((self.root / mutant.path).read_text())
         reason = accepted_reason(self.root, mutant, diff) if outcome == SURVIVED else ""
         return Result(mutant, outcome, diff, reason)
@@ -236,11 +242,11 @@ def report(results: Sequence[Result], totals: dict[str, int]) -> str:
     """A table of all modules, and every survivor with its line, its change and the reason where there is one."""
     lines = ["| module | mutants | run | caught | timed out | survived | accepted |", "|---|---|---|---|---|---|---|"]
     for path, total in totals.items():
-        own = [result for result in results if result.mutant.path == path]
-        count = Counter(result.outcome for result in own)
-        accepted = sum(bool(result.reason) for result in own)
+        module_results = [result for result in results if result.mutant.path == path]
+        count = Counter(result.outcome for result in module_results)
+        accepted = sum(bool(result.reason) for result in module_results)
         lines.append(
-            f"| {path} | {total} | {len(own)} | {count[CAUGHT]} | {count[TIMED_OUT]} | {count[SURVIVED]} | {accepted} |"
+            f"| {path} | {total} | {len(module_results)} | {count[CAUGHT]} | {count[TIMED_OUT]} | {count[SURVIVED]} | {accepted} |"
         )
     for result in sorted(results, key=lambda r: (r.mutant.path, r.mutant.start)):
         if result.outcome == SURVIVED:
@@ -248,11 +254,11 @@ def report(results: Sequence[Result], totals: dict[str, int]) -> str:
             lines += [f"    {line}" for line in result.diff] + (
                 [f"    accepted: {result.reason}"] * bool(result.reason)
             )
-    lines += ["", f"caught: {100 * share_caught(results):.1f}% of {len(results)}; goal: {100 * GOAL:.0f}%"]
+    lines += ["", f"caught: {100 * compute_caught_fraction(results):.1f}% of {len(results)}; goal: {100 * GOAL:.0f}%"]
     return "\n".join(lines)
 
 
-def share_caught(results: Sequence[Result]) -> float:
+def compute_caught_fraction(results: Sequence[Result]) -> float:
     """The share of mutants that were caught or timed out, of those that are not accepted."""
     counted = [result for result in results if not result.reason]
     return sum(result.outcome != SURVIVED for result in counted) / max(1, len(counted))
@@ -280,4 +286,4 @@ def main(arguments: Sequence[str] = (), root: Path = ROOT, table: dict[str, list
         results.append(result)
         print(f"{len(results)}/{count} {result.outcome:<9} {result.mutant.path}:{result.mutant.line}", flush=True)
     print(report(results, totals))
-    return int(share_caught(results) < GOAL)
+    return int(compute_caught_fraction(results) < GOAL)

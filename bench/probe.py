@@ -6,46 +6,59 @@ import statistics
 import sys
 from pathlib import Path
 
-from bench.real_data import esc50_clips, find, yamnet_weights
-from triptych.contracts import Encoder, Source
+from bench.real_data import find_dataset, find_yamnet_weights, read_esc50_clips
 from triptych.data.cache import Cache
 from triptych.encoders.soundnet import SoundNet
 from triptych.encoders.yamnet import YAMNet
-from triptych.evaluation.probe import frozen_features, probe
-from triptych.progress import progress
+from triptych.evaluation.probe import compute_frozen_features, probe
+from triptych.interfaces import Encoder, Source
+from triptych.progress import track_progress
 
 FOLDS = range(1, 6)
-STRENGTH = 0.01  # chosen once: to choose it anew for each fold would take fifteen times as long
+REGULARISATION = 0.01  # chosen once: to choose it anew for each fold would take fifteen times as long
 
 
-def accuracies(encoder: Encoder, clips: list[Path], folds: tuple[int, ...], classes: tuple[str, ...]) -> list[float]:
+def fold_accuracies(
+    encoder: Encoder, clips: list[Path], folds: tuple[int, ...], classes: tuple[str, ...]
+) -> list[float]:
     """Of each fold, the share of clips that a linear classifier of the other four names rightly."""
     sources = [Source("audio", clip) for clip in clips]
-    with progress(type(encoder).__name__, len(sources)) as bar:
-        known = frozen_features(encoder, sources, Cache.default(), bar)
-    for reason in known.failures.values():
+    with track_progress(type(encoder).__name__, len(sources)) as progress:
+        features = compute_frozen_features(encoder, sources, Cache.default(), progress)
+    for reason in features.failures.values():
         sys.exit(reason)
-    shares = []
+    accuracies_by_fold = []
     for fold in FOLDS:
-        learned, measured = ([i for i, own in enumerate(folds) if (own != fold) == side] for side in (True, False))
-        ours, theirs = ([classes[i] for i in side] for side in (learned, measured))
-        shares.append(probe("audio", known.numbers[learned], ours, known.numbers[measured], theirs, STRENGTH).accuracy)
-    return shares
+        train_rows, test_rows = (
+            [i for i, clip_fold in enumerate(folds) if (clip_fold != fold) == side] for side in (True, False)
+        )
+        train_classes, test_classes = ([classes[i] for i in side] for side in (train_rows, test_rows))
+        accuracies_by_fold.append(
+            probe(
+                "audio",
+                features.matrix[train_rows],
+                train_classes,
+                features.matrix[test_rows],
+                test_classes,
+                REGULARISATION,
+            ).accuracy
+        )
+    return accuracies_by_fold
 
 
 def main() -> None:
     """The accuracy of every fold, for each audio encoder whose weights are at hand."""
-    folder = find("esc50")
+    folder = find_dataset("esc50")
     if folder is None:
         print("no esc50 here: set TRIPTYCH_DATA to the folder that holds it")
         return
-    clips, folds, _, classes = zip(*esc50_clips(folder), strict=True)
+    clips, folds, _, classes = zip(*read_esc50_clips(folder), strict=True)
     encoders = {
-        "yamnet": lambda: YAMNet(weights=yamnet_weights()),
+        "yamnet": lambda: YAMNet(weights=find_yamnet_weights()),
         "soundnet pool5": lambda: SoundNet(layer="pool5"),
         "soundnet conv7": lambda: SoundNet(layer="conv7"),
     }
     for name, make in encoders.items():
-        shares = accuracies(make(), list(clips), folds, classes)
-        each = "  ".join(f"{100 * share:.1f}" for share in shares)
-        print(f"{name:<16}{100 * statistics.mean(shares):.1f} %   ({each})", flush=True)
+        accuracies = fold_accuracies(make(), list(clips), folds, classes)
+        folds_text = "  ".join(f"{100 * accuracy:.1f}" for accuracy in accuracies)
+        print(f"{name:<16}{100 * statistics.mean(accuracies):.1f} %   ({folds_text})", flush=True)

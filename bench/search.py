@@ -17,265 +17,290 @@ import numpy as np
 import pyarrow as pa
 
 from triptych import checkpoint
-from triptych.app import show
-from triptych.contracts import Modality, Source
+from triptych.app import terminal
 from triptych.data import manifest
 from triptych.data.cache import Cache
 from triptych.data.manifest import Row
-from triptych.data.world import World, make
-from triptych.data.world.truth import read_truth
+from triptych.data.synthetic import SyntheticConfig, generate
+from triptych.data.synthetic.annotations import read_annotations
 from triptych.evaluation.localisation import localise
+from triptych.interfaces import Modality, Source
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
-from triptych.search.index import nearest
-from triptych.search.items import items_of
-from triptych.search.lease import write_access
-from triptych.search.query import Part, Query, Where
-from triptych.search.relevance import RELEVANT
-from triptych.search.store import FACTS, Note
+from triptych.search.index import search_exact
+from triptych.search.items import items_from_rows
+from triptych.search.lease import acquire_write_access
+from triptych.search.query import Filter, Query, QueryPart
+from triptych.search.relevance import RELEVANCE_THRESHOLD
+from triptych.search.store import METADATA_COLUMNS, CollectionMetadata
 from triptych.search.writer import Writer
 from triptych.space import Space
 from triptych.training.loop import train
 
-WIDTH, QUERIES, AMONG = 256, 200, 10
+DIM, QUERIES, K = 256, 200, 10
 CLUSTERS, NOISE = 2000, 0.8
-KILLS = 20
+NUM_KILLS = 20
 THINGS = ("bee", "bell", "bird", "clock", "drum", "frog", "horn", "whistle")
-SHOWN: tuple[Modality, ...] = ("image", "audio")
+GALLERY_MODALITIES: tuple[Modality, ...] = ("image", "audio")
 
 
-def main(cases: Sequence[str] = ("speed", "world", "ingest", "kills")) -> None:
-    """Run the cases named: speed, world, ingest, kills."""
+def main(cases: Sequence[str] = ("speed", "synthetic", "ingest", "kills")) -> None:
+    """Run the cases named: speed, synthetic, ingest, kills."""
     for case in cases:
-        {"speed": speed, "world": world, "ingest": ingest, "kills": kills}[case]()
+        {"speed": bench_speed, "synthetic": bench_synthetic, "ingest": bench_ingest, "kills": bench_kills}[case]()
 
 
-def speed() -> None:
+def bench_speed() -> None:
     """200,000 and 1,000,000 vectors: recall, time of a query beside NumPy's exact scan, filters, opening."""
     for count in (200_000, 1_000_000):
-        with tempfile.TemporaryDirectory() as place:
-            _speed(count, Path(place))
+        with tempfile.TemporaryDirectory() as folder:
+            _bench_speed_at(count, Path(folder))
 
 
-def _speed(count: int, place: Path) -> None:
+def _bench_speed_at(count: int, folder: Path) -> None:
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((CLUSTERS, WIDTH)).astype(np.float32)
-    keys, queries = (_clustered(rng, centres, number) for number in (count, QUERIES))
+    centres = rng.standard_normal((CLUSTERS, DIM)).astype(np.float32)
+    keys, queries = (_make_clustered_keys(rng, centres, number) for number in (count, QUERIES))
     started = time.perf_counter()
-    _made(place / "collection", place / "space.safetensors", keys)
-    built = time.perf_counter() - started
-    opened = _timed(lambda _: Collection.open(place / "collection"), 5)
-    collection = Collection.open(place / "collection")
-    gallery = collection._gallery(collection._version(), "image")
-    half = Where(longer=5.0)
-    allowed = collection._matching(collection._version(), half.sql)
+    _make_collection(folder / "collection", folder / "space.safetensors", keys)
+    build_seconds = time.perf_counter() - started
+    open_seconds = _time_calls(lambda _: Collection.open(folder / "collection"), 5)
+    collection = Collection.open(folder / "collection")
+    gallery = collection._load_gallery(collection._refresh_version(), "image")
+    half_filter = Filter(min_duration=5.0)
+    filter_result = collection._apply_filter(collection._refresh_version(), half_filter.sql)
     started = time.perf_counter()
-    collection.search(Query((Part(_id(0)),)), ["image"], where=half)
-    cold = time.perf_counter() - started
-    exact = [set(nearest(query, keys, AMONG)[0].tolist()) for query in queries]
-    found = [gallery.nearest(query, AMONG)[0] for query in queries]
-    recall = statistics.mean(len(set(a.tolist()) & b) / AMONG for a, b in zip(found, exact, strict=True))
-    items = [Query((Part(_id(i)),)) for i in range(QUERIES)]
-    sides: dict[str, Callable[[int], object]] = {
-        "exact NumPy scan": lambda i: nearest(queries[i], keys, AMONG),
-        "lists": lambda i: gallery.nearest(queries[i], AMONG),
-        "lists, half filtered out": lambda i: gallery.nearest(queries[i], AMONG, allowed.condition, allowed.numbers),
-        "whole search by an item": lambda i: collection.search(items[i], ["image"], AMONG),
-        "whole search, filtered": lambda i: collection.search(items[i], ["image"], AMONG, half),
+    collection.search(Query((QueryPart(_make_id(0)),)), ["image"], item_filter=half_filter)
+    cold_seconds = time.perf_counter() - started
+    exact = [set(search_exact(query, keys, K)[0].tolist()) for query in queries]
+    approximate = [gallery.search(query, K)[0] for query in queries]
+    recall = statistics.mean(len(set(a.tolist()) & b) / K for a, b in zip(approximate, exact, strict=True))
+    items = [Query((QueryPart(_make_id(i)),)) for i in range(QUERIES)]
+    workloads: dict[str, Callable[[int], object]] = {
+        "exact NumPy scan": lambda i: search_exact(queries[i], keys, K),
+        "lists": lambda i: gallery.search(queries[i], K),
+        "lists, half filtered out": lambda i: gallery.search(
+            queries[i], K, filter_result.condition, filter_result.row_ids
+        ),
+        "whole search by an item": lambda i: collection.search(items[i], ["image"], K),
+        "whole search, filtered": lambda i: collection.search(items[i], ["image"], K, half_filter),
     }
-    times = {name: _timed(work, 40) for name, work in sides.items()}
-    scan = statistics.median(times["exact NumPy scan"])
+    times = {name: _time_calls(work, 40) for name, work in workloads.items()}
+    scan_seconds = statistics.median(times["exact NumPy scan"])
     print(
-        f"{count:,} × {WIDTH}: written and sorted in {built:.0f} s; opened in {statistics.median(opened):.2f} s; share "
-        f"of keys looked at {gallery.lists.share if gallery.lists else 1:g}; recall@{AMONG} {recall:.3f}; "
-        f"the first search, with a new filter, {1000 * cold:.0f} ms",
+        f"{count:,} × {DIM}: written and sorted in {build_seconds:.0f} s; opened in {statistics.median(open_seconds):.2f} s; share "
+        f"of keys looked at {gallery.ivf_index.probe_fraction if gallery.ivf_index else 1:g}; recall@{K} {recall:.3f}; "
+        f"the first search, with a new filter, {1000 * cold_seconds:.0f} ms",
         flush=True,
     )
     for name, seconds in times.items():
-        middle, ratio = statistics.median(seconds), statistics.median(seconds) / scan
-        quick, slow = np.quantile(seconds, [0.1, 0.9])
+        median, ratio = statistics.median(seconds), statistics.median(seconds) / scan_seconds
+        fast, slow = np.quantile(seconds, [0.1, 0.9])
         print(
-            f"  {name:26} p50 {1000 * middle:7.2f} ms (10–90%: {1000 * quick:.2f}–{1000 * slow:.2f})  "
+            f"  {name:26} p50 {1000 * median:7.2f} ms (10–90%: {1000 * fast:.2f}–{1000 * slow:.2f})  "
             f"{ratio:.4f} of the scan = 1/{1 / ratio:.0f}",
             flush=True,
         )
 
 
-def _timed(work: Callable[[int], object], count: int) -> list[float]:
+def _time_calls(work: Callable[[int], object], count: int) -> list[float]:
     for i in range(5):
         work(i)
-    found = []
+    durations = []
     for i in range(count):
         started = time.perf_counter()
         work(i % QUERIES)
-        found.append(time.perf_counter() - started)
-    return found
+        durations.append(time.perf_counter() - started)
+    return durations
 
 
-def _clustered(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndarray:
+def _make_clustered_keys(rng: np.random.Generator, centres: np.ndarray, count: int) -> np.ndarray:
     keys = centres[rng.integers(0, len(centres), count)]
     keys += NOISE * rng.standard_normal(keys.shape, np.float32)
     return keys / np.linalg.norm(keys, axis=1, keepdims=True)
 
 
-def _id(number: int) -> str:
+def _make_id(number: int) -> str:
     return f"{number:016x}"
 
 
-def _made(folder: Path, space_path: Path, keys: np.ndarray) -> None:
+def _make_collection(folder: Path, space_path: Path, keys: np.ndarray) -> None:
     """A collection of so many pictures that were never made, with these keys."""
-    space = Space(Recipe.load("trimodal", [f"space.width={WIDTH}"]))
-    space.encoder("text").learn([Source("text", "a bell and a frog")])
+    space = Space(Recipe.load("trimodal", [f"space.embed_dim={DIM}"]))
+    space.encoder("text").fit_vocabulary([Source("text", "a bell and a frog")])
     checkpoint.save(space.eval(), space_path)
-    with write_access(str(folder)) as access:
-        note = Note(str(space_path), checkpoint.fingerprint(space_path))
-        _write(Writer.create(str(folder), note, WIDTH, access), keys)
-    Collection.open(folder)._sort_into_lists()
+    with acquire_write_access(str(folder)) as access:
+        note = CollectionMetadata(str(space_path), checkpoint.compute_fingerprint(space_path))
+        _write_items(Writer.create(str(folder), note, DIM, access), keys)
+    Collection.open(folder)._build_indexes()
 
 
-def _write(writer: Writer, keys: np.ndarray) -> None:
+def _write_items(writer: Writer, keys: np.ndarray) -> None:
     block, schema = 100_000, writer.store.schema
     for first in range(0, len(keys), block):
-        some = keys[first : first + block]
-        numbers = range(first, first + len(some))
-        texts = {
-            "id": [_id(i) for i in numbers],
-            "modality": ["image"] * len(some),
-            "file": [f"/pictures/{i % 100:02}/{i}.png" for i in numbers],
-            "content": [_id(i) for i in numbers],
-            "facts": [""] * len(some),
+        block_keys = keys[first : first + block]
+        row_ids = range(first, first + len(block_keys))
+        string_columns = {
+            "id": [_make_id(i) for i in row_ids],
+            "modality": ["image"] * len(block_keys),
+            "file": [f"/pictures/{i % 100:02}/{i}.png" for i in row_ids],
+            "content_hash": [_make_id(i) for i in row_ids],
+            "metadata_hash": [""] * len(block_keys),
         }
-        columns: dict[str, pa.Array] = {name: pa.array(values, pa.string()) for name, values in texts.items()}
-        columns["number"] = pa.array(numbers, pa.int64())
-        columns["origins"] = pa.array([["/pictures"]] * len(some), pa.list_(pa.string()))
-        columns["duration"] = pa.array([float(i % 10) for i in numbers], pa.float64())
-        columns["date"] = pa.array([float(i) for i in numbers], pa.float64())
-        columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(some.ravel()), WIDTH)
+        columns: dict[str, pa.Array] = {name: pa.array(values, pa.string()) for name, values in string_columns.items()}
+        columns["row_id"] = pa.array(row_ids, pa.int64())
+        columns["origins"] = pa.array([["/pictures"]] * len(block_keys), pa.list_(pa.string()))
+        columns["duration"] = pa.array([float(i % 10) for i in row_ids], pa.float64())
+        columns["modified_time"] = pa.array([float(i) for i in row_ids], pa.float64())
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(block_keys.ravel()), DIM)
         for field in schema:
-            columns.setdefault(field.name, pa.nulls(len(some), field.type))
-        writer.add(pa.table({field.name: columns[field.name] for field in schema}))
-    writer.tidy()
+            columns.setdefault(field.name, pa.nulls(len(block_keys), field.type))
+        writer.upsert(pa.table({field.name: columns[field.name] for field in schema}))
+    writer.optimize()
 
 
-def world() -> None:
+def bench_synthetic() -> None:
     """The demo's space, trained in full: do words for a held-out thing find it, and is it said when nothing matches?"""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        pairs = make(World(scenes=3000, seed=0), folder / "world")
-        train(Recipe.load("trimodal", [f"data.manifest={pairs}"]), folder / "run", show=False)
-        measure_world(pairs, folder / "run", folder)
-        show.out.print(show.localisations(localise(checkpoint.load(folder / "run"), pairs.parent, show=False)))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        manifest_path = generate(SyntheticConfig(scenes=3000, seed=0), folder / "world")
+        train(Recipe.load("trimodal", [f"data.manifest={manifest_path}"]), folder / "run", show_progress=False)
+        measure_synthetic(manifest_path, folder / "run", folder)
+        terminal.stdout.print(
+            terminal.make_localisation_table(
+                localise(checkpoint.load(folder / "run"), manifest_path.parent, show_progress=False)
+            )
+        )
 
 
-def measure_world(pairs: Path, run: Path, folder: Path) -> None:
+def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
     """Print the shares for a world and a space trained on it."""
-    rows = manifest.read(pairs).split("test").rows
-    truths = {truth.id: truth for truth in read_truth(pairs.parent)}
-    things = {row.id: {p.actor.thing for p in truths[row.id].performers} for row in rows}
+    rows = manifest.read(manifest_path).split("test").rows
+    truths = {truth.id: truth for truth in read_annotations(manifest_path.parent)}
+    things = {row.id: {p.attributes.category for p in truths[row.id].objects} for row in rows}
     collection = Collection.create(folder / "all", run)
-    collection.index(items_of(rows, collection.space), pairs, show=False)
-    for modality in SHOWN:
-        found = [_top(collection, max(row.texts, key=len), modality) for row in rows]
-        any_thing = [bool(things[row.id] & things[ids[0]]) for row, ids in zip(rows, found, strict=True)]
-        top5 = [any(things[row.id] <= things[name] for name in ids) for row, ids in zip(rows, found, strict=True)]
-        scene = [row.id in ids for row, ids in zip(rows, found, strict=True)]
-        named = [_top(collection, f"a {thing}", modality) for thing in THINGS]
-        plain = [any(thing in things[name] for name in ids) for thing, ids in zip(THINGS, named, strict=True)]
-        shares = [f"{100 * np.mean(some):.1f}%" for some in (top5, any_thing, scene)]
+    collection.index(items_from_rows(rows, collection.space), manifest_path, show_progress=False)
+    for modality in GALLERY_MODALITIES:
+        ids_by_row = [_search_ids(collection, max(row.texts, key=len), modality) for row in rows]
+        first_shares_thing = [bool(things[row.id] & things[ids[0]]) for row, ids in zip(rows, ids_by_row, strict=True)]
+        top5_has_all = [
+            any(things[row.id] <= things[name] for name in ids) for row, ids in zip(rows, ids_by_row, strict=True)
+        ]
+        top5_has_scene = [row.id in ids for row, ids in zip(rows, ids_by_row, strict=True)]
+        ids_by_thing = [_search_ids(collection, f"a {thing}", modality) for thing in THINGS]
+        thing_is_found = [
+            any(thing in things[name] for name in ids) for thing, ids in zip(THINGS, ids_by_thing, strict=True)
+        ]
+        percentages = [
+            f"{100 * np.mean(outcomes):.1f}%" for outcomes in (top5_has_all, first_shares_thing, top5_has_scene)
+        ]
         print(
-            f"text → {modality}: of {len(rows)} held-out captions {shares[0]} have all their things in one of the "
-            f"top 5, {shares[1]} one of them in the first, {shares[2]} the very scene in the top 5; 'a THING' has it "
-            f"in the top 5 for {sum(plain)} of {len(THINGS)} things",
+            f"text → {modality}: of {len(rows)} held-out captions {percentages[0]} have all their things in one of the "
+            f"top 5, {percentages[1]} one of them in the first, {percentages[2]} the very scene in the top 5; 'a THING' has it "
+            f"in the top 5 for {sum(thing_is_found)} of {len(THINGS)} things",
             flush=True,
         )
-    _say_when_nothing_matches(collection, rows, things, folder, pairs)
+    _measure_absent_queries(collection, rows, things, folder, manifest_path)
 
 
-def _top(collection: Collection, words: str, modality: Modality) -> list[str]:
-    return [hit.columns["id"][0] for hit in collection.search(Source("text", words), [modality], k=5)]
+def _search_ids(collection: Collection, text: str, modality: Modality) -> list[str]:
+    return [hit.columns["id"][0] for hit in collection.search(Source("text", text), [modality], k=5)]
 
 
-def _say_when_nothing_matches(
-    collection: Collection, rows: Sequence[Row], things: dict[str, set[str]], folder: Path, pairs: Path
+def _measure_absent_queries(
+    collection: Collection, rows: Sequence[Row], things: dict[str, set[str]], folder: Path, manifest_path: Path
 ) -> None:
     """Captions about one thing, asked of everything, and of a collection from which that thing was taken out."""
-    above: dict[tuple[str, bool], list[bool]] = {}
+    is_relevant: dict[tuple[str, bool], list[bool]] = {}
     for thing in THINGS:
-        left = Collection.create(folder / f"without-{thing}", collection.space_path)
-        left.index(items_of([r for r in rows if thing not in things[r.id]], left.space), pairs, show=False)
-        asked = [max(row.texts, key=len) for row in rows if things[row.id] == {thing}][:20]
-        for modality in SHOWN:
-            for there, where in ((True, collection), (False, left)):
-                for words in asked:
-                    first = where.search(Source("text", words), [modality], k=1)[0]
-                    above.setdefault((modality, there), []).append(first.relevance >= RELEVANT)
-    for modality in SHOWN:
-        kept, refused = (np.mean(above[modality, there]) for there in (True, False))
+        reduced = Collection.create(folder / f"without-{thing}", collection.space_path)
+        reduced.index(
+            items_from_rows([r for r in rows if thing not in things[r.id]], reduced.space),
+            manifest_path,
+            show_progress=False,
+        )
+        captions = [max(row.texts, key=len) for row in rows if things[row.id] == {thing}][:20]
+        for modality in GALLERY_MODALITIES:
+            for is_present, searched in ((True, collection), (False, reduced)):
+                for caption in captions:
+                    first = searched.search(Source("text", caption), [modality], k=1)[0]
+                    is_relevant.setdefault((modality, is_present), []).append(first.relevance >= RELEVANCE_THRESHOLD)
+    for modality in GALLERY_MODALITIES:
+        present_rate, absent_rate = (np.mean(is_relevant[modality, is_present]) for is_present in (True, False))
         print(
-            f"text → {modality}: the first hit is above the line for {100 * kept:.0f}% of captions whose thing is "
-            f"there, for {100 * refused:.0f}% of those whose thing was taken out",
+            f"text → {modality}: the first hit is above the line for {100 * present_rate:.0f}% of captions whose thing is "
+            f"there, for {100 * absent_rate:.0f}% of those whose thing was taken out",
             flush=True,
         )
 
 
-def ingest() -> None:
+def bench_ingest() -> None:
     """Which share of indexing is the encoder's, and which the store's."""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        pairs = make(World(scenes=1000, seed=1), folder / "world")
-        run = _quick(pairs, folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        manifest_path = generate(SyntheticConfig(scenes=1000, seed=1), folder / "world")
+        run = _train_briefly(manifest_path, folder)
         for name in ("a new collection", "the same again"):
             collection = Collection.create(folder / "collection", run)
             collection.cache = Cache(folder / "cache")
             started = time.perf_counter()
-            done = collection.index(items_of(manifest.read(pairs).rows, collection.space), pairs, show=False)
-            whole = time.perf_counter() - started
-            shares = ", ".join(f"{what} {100 * t / whole:.0f}%" for what, t in done.seconds.items())
-            print(f"{name}: {done.added} added, {done.kept} kept in {whole:.1f} s: {shares}", flush=True)
+            report = collection.index(
+                items_from_rows(manifest.read(manifest_path).rows, collection.space), manifest_path, show_progress=False
+            )
+            total_seconds = time.perf_counter() - started
+            breakdown = ", ".join(f"{stage} {100 * t / total_seconds:.0f}%" for stage, t in report.seconds.items())
+            print(
+                f"{name}: {report.added} added, {report.unchanged} kept in {total_seconds:.1f} s: {breakdown}",
+                flush=True,
+            )
 
 
-def kills() -> None:
+def bench_kills() -> None:
     """SIGKILL during `triptych index` at random moments, then resume: the same as one built in peace?"""
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        pairs = make(World(scenes=2000, seed=2), folder / "world")
-        run = _quick(pairs, folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        manifest_path = generate(SyntheticConfig(scenes=2000, seed=2), folder / "world")
+        run = _train_briefly(manifest_path, folder)
         started = time.perf_counter()
-        _index(pairs.parent, run, folder / "peace", folder / "cache-peace").wait()
-        whole = time.perf_counter() - started
-        peace, same = contents(folder / "peace"), list[bool]()
-        rng, stored = np.random.default_rng(0), list[int]()
-        while len(stored) < KILLS:
+        _start_indexing(manifest_path.parent, run, folder / "peace", folder / "cache-peace").wait()
+        build_seconds = time.perf_counter() - started
+        expected, is_same = read_contents(folder / "peace"), list[bool]()
+        rng, num_stored = np.random.default_rng(0), list[int]()
+        while len(num_stored) < NUM_KILLS:
             is_new, started = not (folder / "war").exists(), time.perf_counter()
-            child = _index(pairs.parent, run, folder / "war", folder / "cache-war")
+            child = _start_indexing(manifest_path.parent, run, folder / "war", folder / "cache-war")
             try:
                 # Half of it is loading libraries, where there is nothing to lose: more of the kills fall later.
-                child.wait(rng.uniform(0.3, 1.0) * whole)
-                whole = time.perf_counter() - started if is_new else whole  # the machine is less busy than it was
+                child.wait(rng.uniform(0.3, 1.0) * build_seconds)
+                build_seconds = (
+                    time.perf_counter() - started if is_new else build_seconds
+                )  # the machine is less busy than it was
             except subprocess.TimeoutExpired:
                 child.send_signal(signal.SIGKILL)
                 child.wait()
-                stored.append(len(Collection.open(folder / "war")) if (folder / "war" / "items.lance").exists() else 0)
-            if (folder / "war" / "items.lance").exists() and len(Collection.open(folder / "war")) == len(peace[0]):
-                same.append(_is_same(contents(folder / "war"), peace))
+                num_stored.append(
+                    len(Collection.open(folder / "war")) if (folder / "war" / "items.lance").exists() else 0
+                )
+            if (folder / "war" / "items.lance").exists() and len(Collection.open(folder / "war")) == len(expected[0]):
+                is_same.append(_is_same(read_contents(folder / "war"), expected))
                 shutil.rmtree(folder / "war")  # nothing is left to do: begin again
                 shutil.rmtree(folder / "cache-war")
-        _index(pairs.parent, run, folder / "war", folder / "cache-war").wait()
-        same.append(_is_same(contents(folder / "war"), peace))
+        _start_indexing(manifest_path.parent, run, folder / "war", folder / "cache-war").wait()
+        is_same.append(_is_same(read_contents(folder / "war"), expected))
         print(
-            f"killed {KILLS} times, with {stored} of {len(peace[0])} items stored; {len(same)} times it came to its "
-            f"end, {sum(same)} times as one built in peace"
+            f"killed {NUM_KILLS} times, with {num_stored} of {len(expected[0])} items stored; {len(is_same)} times it came to its "
+            f"end, {sum(is_same)} times as one built in peace"
         )
 
 
-def contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
+def read_contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
     """Everything a collection holds, without the order in which it came: facts, and vectors (N, S)."""
     collection = Collection.open(folder)
-    rows = collection.store.rows([*FACTS, "vector"]).to_pylist() if collection.store else []
+    rows = collection.store.select_rows([*METADATA_COLUMNS, "vector"]).to_pylist() if collection.store else []
     rows.sort(key=lambda row: row["id"])
     assert len({row["id"] for row in rows}) == len(rows)
-    keep = [name for name in FACTS if name != "number"]
-    return [[row[name] for name in keep] for row in rows], np.array([row["vector"] for row in rows])
+    columns = [name for name in METADATA_COLUMNS if name != "row_id"]
+    return [[row[name] for name in columns] for row in rows], np.array([row["vector"] for row in rows])
 
 
 def _is_same(one: tuple[list[list[object]], np.ndarray], other: tuple[list[list[object]], np.ndarray]) -> bool:
@@ -283,13 +308,27 @@ def _is_same(one: tuple[list[list[object]], np.ndarray], other: tuple[list[list[
     return one[0] == other[0] and bool(np.allclose(one[1], other[1], rtol=0, atol=1e-5))
 
 
-def _index(what: Path, run: Path, into: Path, cache: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "triptych", "index", str(what), "--space", str(run), "--into", str(into)]
+def _start_indexing(source: Path, run: Path, collection: Path, cache: Path) -> subprocess.Popen[bytes]:
+    command = [
+        sys.executable,
+        "-m",
+        "triptych",
+        "index",
+        str(source),
+        "--space",
+        str(run),
+        "--collection",
+        str(collection),
+    ]
     environment = os.environ | {"TRIPTYCH_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
 
 
-def _quick(pairs: Path, folder: Path) -> Path:
+def _train_briefly(manifest_path: Path, folder: Path) -> Path:
     """A space trained for a moment: how good it is does not matter here."""
-    train(Recipe.load("trimodal", [f"data.manifest={pairs}", "training.epochs=1"]), folder / "run", show=False)
+    train(
+        Recipe.load("trimodal", [f"data.manifest={manifest_path}", "training.epochs=1"]),
+        folder / "run",
+        show_progress=False,
+    )
     return folder / "run"

@@ -9,7 +9,7 @@ COMMANDS = {
     "python -c pass": ["-c", "pass"],
     "import triptych": ["-c", "import triptych"],
     "triptych --help": ["-m", "triptych", "--help"],
-    "triptych check --help": ["-m", "triptych", "check", "--help"],
+    "triptych validate --help": ["-m", "triptych", "validate", "--help"],
     "import torch": ["-c", "import torch"],
 }
 REPEATS = 7
@@ -23,5 +23,5 @@ def main() -> None:
             started = time.perf_counter()
             subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
             times[name].append(time.perf_counter() - started)
-    for name, found in times.items():
-        print(f"{name:<24}{statistics.median(found):6.2f} s   ({min(found):.2f} to {max(found):.2f})")
+    for name, durations in times.items():
+        print(f"{name:<24}{statistics.median(durations):6.2f} s   ({min(durations):.2f} to {max(durations):.2f})")

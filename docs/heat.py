@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from triptych.attribution import heat
 from triptych.checkpoint import load
-from triptych.contracts import Source
-from triptych.data.world import Truth, read_truth
+from triptych.data.synthetic import Truth, read_truth
 from triptych.evaluation.localisation import overlap
-from triptych.heat import heat
+from triptych.interfaces import Source
 from triptych.space import Space
 
 SHOWN, SIDE, GAP, LINE = 5, 168, 12, 22
@@ -33,7 +33,7 @@ def nouns(truth: Truth) -> tuple[str, list] | None:
     if len(truth.performers) != 2:
         return None
     for caption in truth.captions:
-        named = {w.actors[0]: w for w in reversed(caption.words) if w.factor == "thing"}
+        named = {w.actors[0]: w for w in reversed(caption.words) if w.factor == "category"}
         if len(named) == 2:
             return caption.text, [named[0], named[1]]
     return None
@@ -44,7 +44,7 @@ def row(space: Space, world: Path, truth: Truth) -> list[tuple[Image.Image, str]
     path = world / f"images/{truth.id}.png"
     picture, (text, words) = Image.open(path), nouns(truth) or ("", [])
     cells = [(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), "the scene")]
-    values, pieces, regions = heat(space, Source("image", path), Source("text", text)).seen_from("text")
+    values, pieces, regions = heat(space, Source("image", path), Source("text", text)).view_from("text")
     for word in words:
         asking = [i for i, piece in enumerate(pieces) if overlap(piece, (word.start, word.end))]
         shown = warmed(picture, values[asking].mean(dim=0).numpy(), list(regions))

@@ -7,18 +7,18 @@ from triptych.encoders import ENCODERS
 from triptych.objectives import OBJECTIVES
 from triptych.similarities import SIMILARITIES
 
-TITLES = {"Similarities": SIMILARITIES, "Objectives": OBJECTIVES, "Encoders": ENCODERS}
-HEAD = """# Mechanisms
+REGISTRIES = {"Similarities": SIMILARITIES, "Objectives": OBJECTIVES, "Encoders": ENCODERS}
+HEADER = """# Mechanisms
 
 Every part a recipe can name, from the code's own docstrings (`make docs` writes this page). The settings are the keys
 a recipe may give, with their defaults.
 """
 
 
-def page() -> str:
+def render_page() -> str:
     """The whole page as Markdown."""
-    sections = [HEAD]
-    for title, registry in TITLES.items():
+    sections = [HEADER]
+    for title, registry in REGISTRIES.items():
         sections.append(f"## {title}\n")
         for name, mechanism in registry.items():
             arguments = inspect.signature(mechanism).parameters.values()
@@ -29,4 +29,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    Path(__file__).with_suffix(".md").write_text(page(), encoding="utf-8")
+    Path(__file__).with_suffix(".md").write_text(render_page(), encoding="utf-8")

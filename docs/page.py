@@ -15,8 +15,8 @@ import uvicorn
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
-from triptych.app.server import application, bound
-from triptych.contracts import Modality, Source
+from triptych.app.server import bind_socket, create_app
+from triptych.interfaces import Modality, Source
 from triptych.search.collection import Collection
 from triptych.search.relevance import RELEVANT
 
@@ -47,8 +47,8 @@ def main(made: str = "demo/collection", real: str = "") -> None:
 @contextmanager
 def _served(collection: Collection) -> Iterator[Callable[..., Page]]:
     """New pages of Chromium, at a server of the collection that lives as long."""
-    with bound("127.0.0.1", 0) as at, sync_playwright() as playwright:
-        server = uvicorn.Server(uvicorn.Config(application(collection), log_level="warning"))
+    with bind_socket("127.0.0.1", 0) as at, sync_playwright() as playwright:
+        server = uvicorn.Server(uvicorn.Config(create_app(collection), log_level="warning"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
         thread.start()
         while not server.started:
@@ -76,14 +76,14 @@ def _answered(collection: Collection) -> tuple[str, str]:
 
 
 def _search(page: Page, words: str, name: str = "page-search") -> None:
-    page.goto(f"?text={words}&want=image&want=audio")
+    page.goto(f"?text={words}&modality=image&modality=audio")
     page.locator(".hit").first.wait_for()
     page.keyboard.press("Escape")
     _save(page, name)
 
 
 def _why(page: Page, words: str, thing: str) -> None:
-    page.goto(f"?text={words}&want=image")
+    page.goto(f"?text={words}&modality=image")
     page.locator(".why-button").first.click()
     page.locator("#why .score").wait_for()
     page.locator(".word", has_text=thing).hover()
@@ -91,7 +91,7 @@ def _why(page: Page, words: str, thing: str) -> None:
 
 
 def _sounds(page: Page) -> None:
-    page.goto("?text=waves on a beach&want=audio")
+    page.goto("?text=waves on a beach&modality=audio")
     page.locator(".hit").first.wait_for()
     for swap in page.locator(".swap").all()[::2]:
         swap.click()
@@ -107,7 +107,7 @@ def _map(page: Page, words: str, name: str = "page-map", colour: str = "label") 
 
 
 def _dark(page: Page, words: str) -> None:
-    page.goto(f"?text={words}&text=clocks&weight=-0.5&want=audio&want=image&view=list")
+    page.goto(f"?text={words}&text=clocks&weight=-0.5&modality=audio&modality=image&view=list")
     page.locator(".hit").first.wait_for()
     page.locator(".swap").first.click()
     page.evaluate("scrollTo(0, 0)")

@@ -10,7 +10,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from triptych.data import manifest
-from triptych.report import findings, page
+from triptych.report import page, report_data
 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 WIDE, NARROW, HEIGHT, GAP = 1180, 390, 1500, 24
@@ -18,13 +18,13 @@ WIDE, NARROW, HEIGHT, GAP = 1180, 390, 1500, 24
 
 def main(demo: Path) -> None:
     """A wide screen by day and a phone by night, side by side."""
-    found = findings.gather(demo / "run", manifest.read(demo / "world"))
+    found = report_data.gather(demo / "run", manifest.read(demo / "world"))
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "report.html"
-        file.write_text(page.html(found), encoding="utf-8")
+        file.write_text(page.render_report(found), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
         sheet = Image.new("RGB", (WIDE + GAP + NARROW, HEIGHT), "white")
-        for width, scheme, place, part in ((WIDE, "light", 0, "recall"), (NARROW, "dark", WIDE + GAP, "shape")):
+        for width, scheme, place, part in ((WIDE, "light", 0, "recall"), (NARROW, "dark", WIDE + GAP, "geometry")):
             context = browser.new_context(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
             shown = context.new_page()
             shown.goto(file.as_uri() + (f"#{part}" if part != "recall" else ""))

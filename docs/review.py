@@ -13,8 +13,8 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from triptych.audit.audit import PAGE, audit
-from triptych.data.damage import damage
-from triptych.data.world import World, make
+from triptych.data.noise_injection import damage
+from triptych.data.synthetic import World, make
 
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 WIDE, NARROW, HEIGHT, GAP = 1180, 390, 800, 24

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from triptych.data import manifest
-from triptych.data.world import World, make
+from triptych.data.synthetic import World, make
 from triptych.media import audio
 
 SHOWN, COLUMNS, SIDE, GAP, WORDS = 8, 4, 192, 16, 92
@@ -17,7 +17,7 @@ SPECTRUM = 80
 
 def spectrogram(path: Path) -> Image.Image:
     """A sound's log-mel picture, low pitch at the bottom."""
-    levels = audio.log_mel(audio.read(path, 16_000), 16_000, 64, 1024, 256).numpy()
+    levels = audio.log_mel_spectrogram(audio.read(path, 16_000), 16_000, 64, 1024, 256).numpy()
     grey = np.clip((levels.T[::-1] + 60) / 70, 0, 1)
     colours = np.stack([0.98 - 0.85 * grey, 0.98 - 0.6 * grey, 0.99 - 0.35 * grey], axis=2)
     return Image.fromarray((255 * colours).astype(np.uint8)).resize((SIDE, SPECTRUM), Image.Resampling.BILINEAR)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.real_data import find
+from bench.real_data import find_dataset
 
 
-def need(name: str) -> Path:
+def find_dataset_or_skip(name: str) -> Path:
     """The folder of a data set, or the test is skipped."""
-    return find(name) or pytest.skip(f"no {name} here: set TRIPTYCH_DATA to the folder that holds it")
+    return find_dataset(name) or pytest.skip(f"no {name} here: set TRIPTYCH_DATA to the folder that holds it")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from triptych.files import is_locked, lock, lock_names, os_error_code, remedy
+from triptych.files import extract_os_error_code, is_locked, lock, lock_file_names, suggest_remedy
 
 # Holds the lock of a file until its input ends. "no fcntl" is what Python is like where the system is not a Unix.
 HOLDER = """
@@ -24,13 +24,13 @@ with lock(Path(sys.argv[1])) as is_ours:
 """
 
 
-def hold(path: Path, system: str) -> subprocess.Popen[str]:
+def start_lock_holder(path: Path, system: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", HOLDER, str(path), system]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def is_held_by(process: subprocess.Popen[str]) -> bool:
+def holds_lock(process: subprocess.Popen[str]) -> bool:
     assert process.stdout
     return process.stdout.readline().strip() == "True"
 
@@ -38,17 +38,17 @@ def is_held_by(process: subprocess.Popen[str]) -> bool:
 @pytest.mark.parametrize("system", ["as it is", "no fcntl"])
 def test_a_lock_has_one_holder_and_ends_with_it(tmp_path, system):
     path = tmp_path / "some.lock"
-    with hold(path, system) as first:
-        assert is_held_by(first)
-        with hold(path, system) as second:
-            assert not is_held_by(second)
+    with start_lock_holder(path, system) as first:
+        assert holds_lock(first)
+        with start_lock_holder(path, system) as second:
+            assert not holds_lock(second)
         first.kill()
-    with hold(path, system) as third:
-        assert is_held_by(third), "a dead process still holds the lock"
+    with start_lock_holder(path, system) as third:
+        assert holds_lock(third), "a dead process still holds the lock"
     assert not list(tmp_path.iterdir()), "a lock file was left behind"
 
 
-def test_asking_for_a_lock_neither_takes_nor_removes_it(tmp_path):
+def test_is_locked_neither_acquires_nor_removes_the_lock(tmp_path):
     path = tmp_path / "some.lock"
     assert not is_locked(path)
     with lock(path) as is_ours:
@@ -60,15 +60,15 @@ def test_asking_for_a_lock_neither_takes_nor_removes_it(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_file_system_without_locks_still_keeps_processes_apart(tmp_path, monkeypatch, code):
-    def refuse(handle: int, operation: int) -> None:
+def test_locking_falls_back_to_soft_locks(tmp_path, monkeypatch, code):
+    def raise_unsupported(handle: int, operation: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr("fcntl.flock", raise_unsupported)
     path = tmp_path / "some.lock"
     with lock(path) as is_ours, lock(path) as is_ours_too:
         assert (is_ours, is_ours_too) == (True, False)
-        assert {file.name for file in tmp_path.iterdir()} <= lock_names("some.lock")
+        assert {file.name for file in tmp_path.iterdir()} <= lock_file_names("some.lock")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,6 @@ def test_a_file_system_without_locks_still_keeps_processes_apart(tmp_path, monke
         (RuntimeError("invalid magic number"), None),
     ],
 )
-def test_the_code_of_the_operating_system_is_found_in_errors_and_their_texts(error, code):
-    assert os_error_code(error) == code
-    assert remedy(code or 0)
+def test_extract_os_error_code_reads_errno_and_messages(error, code):
+    assert extract_os_error_code(error) == code
+    assert suggest_remedy(code or 0)

@@ -3,7 +3,18 @@
 import pytest
 
 from bench import mutants
-from bench.mutants import CAUGHT, SURVIVED, TESTS, TIMED_OUT, Runner, key_of, main, report, sample, share_caught
+from bench.mutants import (
+    CAUGHT,
+    SURVIVED,
+    TESTS,
+    TIMED_OUT,
+    Runner,
+    compute_caught_fraction,
+    compute_key,
+    main,
+    report,
+    sample,
+)
 from bench.mutation_operators import mutants_of
 
 # A line of a module, and what becomes of it.
@@ -36,17 +47,17 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("line", CHANGES)
-def test_every_change_of_a_line(line):
+def test_every_mutation_of_a_line(line):
     source = f'"""A module, naïve."""\n\n{line}\n'
     changed = {mutant.apply(source).splitlines()[2] for mutant in mutants_of("module.py", source)}
     assert changed == CHANGES[line]
 
 
-def test_changes_of_statements_in_functions_and_loops():
+def test_mutations_of_statements_in_functions_and_loops():
     body = "    while n:\n        if n:\n            break\n        n -= 1\n    return n\n"
     source = f"def f(n: int = 4) -> int | None:\n{body}"
-    found = {(mutant.line, mutant.diff(source)[-1]) for mutant in mutants_of("module.py", source)}
-    assert found == {
+    mutations = {(mutant.line, mutant.diff(source)[-1]) for mutant in mutants_of("module.py", source)}
+    assert mutations == {
         (1, "+ def f(n: int = 8) -> int | None:"),
         (2, "+ while (not (n)):"),
         (3, "+ if (not (n)):"),
@@ -61,11 +72,11 @@ def test_changes_of_statements_in_functions_and_loops():
 
 def test_the_seed_decides_the_sample():
     path = "triptych/search/relevance.py"
-    found = mutants_of(path, (mutants.ROOT / path).read_text())
-    chosen = sample(found, 10, 0, path)
-    assert chosen == sample(found, 10, 0, path) != sample(found, 10, 1, path)
+    candidates = mutants_of(path, (mutants.ROOT / path).read_text())
+    chosen = sample(candidates, 10, 0, path)
+    assert chosen == sample(candidates, 10, 0, path) != sample(candidates, 10, 1, path)
     assert len(set(chosen)) == 10
-    assert sample(found, 10_000, 0, path) == found
+    assert sample(candidates, 10_000, 0, path) == candidates
 
 
 def test_the_table_names_modules_and_tests_that_exist():
@@ -73,7 +84,7 @@ def test_the_table_names_modules_and_tests_that_exist():
     assert sorted(path for path in named if not (mutants.ROOT / path).is_file()) == []
 
 
-def test_modules_that_the_table_lacks_are_refused(capsys):
+def test_an_unknown_module_is_an_error(capsys):
     with pytest.raises(SystemExit):
         main(["triptych/nowhere"])
     assert "no module of the table begins with triptych/nowhere" in capsys.readouterr().err
@@ -93,30 +104,30 @@ def project(tmp_path):
 
 
 @pytest.mark.slow
-def test_outcomes_are_told_apart_and_kept(project, monkeypatch):
+def test_outcomes_are_distinguished_and_cached(project, monkeypatch):
     monkeypatch.setattr(mutants, "LEAST_SECONDS", 1.0)
     source, tests = (project / "count.py").read_text(), {"count.py": ["test_count.py"]}
-    wanted = {"return None": CAUGHT, "return (min(n, 0))": SURVIVED, "pass; sleep(0.001)": TIMED_OUT}
-    found = mutants_of("count.py", source)
-    chosen = {"count.py": [mutant for mutant in found if mutant.diff(source)[-1].removeprefix("+ ") in wanted]}
+    expected = {"return None": CAUGHT, "return (min(n, 0))": SURVIVED, "pass; sleep(0.001)": TIMED_OUT}
+    candidates = mutants_of("count.py", source)
+    chosen = {"count.py": [mutant for mutant in candidates if mutant.diff(source)[-1].removeprefix("+ ") in expected]}
     results = list(Runner(project, jobs=2).run(chosen, tests))
-    assert {result.diff[-1].removeprefix("+ "): result.outcome for result in results} == wanted
-    assert share_caught(results) == 1.0, "an accepted survivor does not count"
+    assert {result.diff[-1].removeprefix("+ "): result.outcome for result in results} == expected
+    assert compute_caught_fraction(results) == 1.0, "an accepted survivor does not count"
     assert (project / "count.py").read_text() == source
 
-    page = report(results, {"count.py": len(found)})
-    assert f"| count.py | {len(found)} | 3 | 1 | 1 | 1 | 1 |" in page
+    page = report(results, {"count.py": len(candidates)})
+    assert f"| count.py | {len(candidates)} | 3 | 1 | 1 | 1 | 1 |" in page
     assert "count.py:6  function\n    - return max(n, 0)\n    + return (min(n, 0))\n    accepted: equal" in page
 
     monkeypatch.setattr(mutants, "run_tests", lambda *_: pytest.fail("it ran again"))
-    again = list(Runner(project, jobs=1).run(chosen, tests))
-    assert sorted(r.outcome for r in again) == sorted(r.outcome for r in results)
-    keys = [key_of(project, mutant, tests["count.py"]) for mutant in chosen["count.py"]]
+    cached_results = list(Runner(project, jobs=1).run(chosen, tests))
+    assert sorted(r.outcome for r in cached_results) == sorted(r.outcome for r in results)
+    keys = [compute_key(project, mutant, tests["count.py"]) for mutant in chosen["count.py"]]
     (project / "test_count.py").write_text("# changed\n")
-    assert not set(keys) & {key_of(project, mutant, tests["count.py"]) for mutant in chosen["count.py"]}
+    assert not set(keys) & {compute_key(project, mutant, tests["count.py"]) for mutant in chosen["count.py"]}
 
 
-def test_tests_that_fail_without_a_change_are_named(project):
+def test_tests_that_fail_without_a_mutation_are_named(project):
     (project / "test_count.py").write_text("def test_count():\n    assert False\n")
     with pytest.raises(SystemExit, match=r"count\.py: its tests fail without any change"):
         main(["--sample", "1", "--jobs", "1"], project, {"count.py": ["test_count.py"]})

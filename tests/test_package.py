@@ -7,7 +7,7 @@ import sys
 import pytest
 
 # Two threads on one core: where one spins while it waits, it takes the core from the thread that it waits for.
-ON_ONE_CORE = """
+ONE_CORE_PROGRAM = """
 import triptych
 import os, time, torch
 
@@ -29,21 +29,21 @@ print(processor_time(2) / processor_time(1))
 """
 
 
-def python(code, **variables):
+def run_python(code, **variables):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     command = [sys.executable, "-c", code]
     return subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux can keep threads on one core")
-def test_threads_that_wait_for_each_other_leave_the_processor_to_others():
-    assert float(python(ON_ONE_CORE)) < 5, "40 where they spin"
+def test_waiting_threads_do_not_spin():
+    assert float(run_python(ONE_CORE_PROGRAM)) < 5, "40 where they spin"
 
 
 @pytest.mark.parametrize(
     ("first", "chosen", "policy"),
     [("triptych", {}, "PASSIVE"), ("triptych", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ("torch", {}, "None")],
 )
-def test_the_wait_policy_is_set_only_where_it_takes_effect_and_nobody_has_chosen(first, chosen, policy):
+def test_the_omp_wait_policy_is_set_only_before_torch_is_imported_and_unless_chosen(first, chosen, policy):
     code = f"import {first}, triptych, os; print(os.environ.get('OMP_WAIT_POLICY'))"
-    assert python(code, **chosen).strip() == policy
+    assert run_python(code, **chosen).strip() == policy

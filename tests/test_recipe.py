@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triptych.errors import RecipeError
-from triptych.recipe import Part, Recipe, shipped
+from triptych.recipe import Component, Recipe, list_bundled_recipes
 
-SMALL = """
+SMALL_RECIPE = """
 name = "small"
 [space.similarity]
 name = "cosine"
@@ -20,38 +20,38 @@ pairs = [["audio", "text"]]
 """
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_shipped_recipes_load_and_survive_the_round_trip(name):
+@pytest.mark.parametrize("name", list_bundled_recipes())
+def test_bundled_recipes_load_and_round_trip(name):
     recipe = Recipe.load(name)
     assert recipe.name == name
-    assert recipe.about
-    assert Recipe.parse(recipe.text()) == recipe
+    assert recipe.description
+    assert Recipe.parse(recipe.to_toml()) == recipe
 
 
-def test_the_text_writes_every_default_out():
-    text = Recipe.parse(SMALL).text()
+def test_to_toml_writes_every_default():
+    text = Recipe.parse(SMALL_RECIPE).to_toml()
     for line in ("temperature = 0.07", 'geometry = "sphere"', "mels = 64", "weight_decay = 0.01", "seed = 0"):
         assert line in text
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("override", "message"),
     [
-        ("training.epoch=3", "training: key 'epoch' is unknown; known: batch, chunk, clip"),
-        ("trainin.epochs=3", "the recipe: key 'trainin' is unknown; known: about, data, name"),
+        ("training.epoch=3", "training: key 'epoch' is unknown; known: batch_size, encoder_lr_scale, epochs"),
+        ("trainin.epochs=3", "the recipe: key 'trainin' is unknown; known: data, description, name"),
         ("space.similarity.name=cosin", "similarity 'cosin' is unknown; known: cosine, "),
         ("space.similarity.margin=1", "space.similarity: key 'margin' is unknown; known: name"),
         ("space.similarity={}", "space.similarity: the similarity's name is missing; known: cosine"),
         ("space.geometry=cube", "value 'cube' is unknown; known: ball, free, sphere"),
         ("space.encoders.audio.name=image_cnn", "space.encoders.audio: 'image_cnn' is for image"),
         ("space.encoders.smell.name=nose", "space.encoders: key 'smell' is unknown; known: audio, image, text"),
-        ("space.encoders.audio.mels=many", "space.encoders.audio.mels = 'many': must be a whole number"),
+        ("space.encoders.audio.n_mels=many", "space.encoders.audio.n_mels = 'many': must be a whole number"),
         ("space.encoders.audio=3", "space.encoders.audio = 3: must be a section"),
         ("training.epochs=0", "training.epochs = 0: must be between 1 and"),
         ("training.epochs=2.5", "training.epochs = 2.5: must be a whole number"),
         ("training.epochs=true", "training.epochs = True: must be a whole number"),
         ("training.learning_rate=nan", "training.learning_rate = nan: must be between"),
-        ("training.batch=1", "training.batch = 1: must be between 2 and"),
+        ("training.batch_size=1", "training.batch_size = 1: must be between 2 and"),
         ("objectives.0.name=infonc", "objective 'infonc' is unknown"),
         ("objectives.0.tau=1", "objectives.0: key 'tau' is unknown; known: "),
         ("objectives.0.similarity.name=cosin", "objectives.0.similarity: similarity 'cosin' is unknown"),
@@ -70,20 +70,20 @@ def test_the_text_writes_every_default_out():
         ("name.x.y=3", "what is above it is a value"),
     ],
 )
-def test_a_mistake_says_what_is_wrong_and_what_is_allowed(change, message):
+def test_errors_name_the_key_and_the_allowed_values(override, message):
     with pytest.raises(RecipeError) as caught:
-        Recipe.parse(SMALL, [change])
+        Recipe.parse(SMALL_RECIPE, [override])
     assert message in str(caught.value)
 
 
-def test_changes_reach_every_kind_of_value():
+def test_overrides_set_values_of_every_type():
     recipe = Recipe.parse(
-        SMALL,
+        SMALL_RECIPE,
         [
             "training.epochs=3",
             "training.learning_rate=1",
             "data.manifest=a folder/pairs.csv",
-            "space.encoders.audio.mels=32",
+            "space.encoders.audio.n_mels=32",
             "objectives.0.temperature=0.5",
             "objectives.0.learn_temperature=false",
             "objectives.0.similarity.name=cosine",
@@ -92,34 +92,36 @@ def test_changes_reach_every_kind_of_value():
     assert recipe.training.epochs == 3
     assert isinstance(recipe.training.learning_rate, float)
     assert recipe.data.manifest == "a folder/pairs.csv"
-    assert recipe.space.encoders["audio"].settings["mels"] == 32
+    assert recipe.space.encoders["audio"].settings["n_mels"] == 32
     assert recipe.objectives[0].settings["temperature"] == 0.5
     assert recipe.objectives[0].settings["learn_temperature"] is False
-    assert recipe.objectives[0].similarity == Part("cosine")
-    assert Recipe.parse(recipe.text()) == recipe
+    assert recipe.objectives[0].similarity == Component("cosine")
+    assert Recipe.parse(recipe.to_toml()) == recipe
 
 
-@pytest.mark.parametrize("text", ["", "name = ", "[space]\nwidth = 3", "objectives = 3\n[space]", "\x00"])
-def test_broken_files_are_named(text, tmp_path):
+@pytest.mark.parametrize("text", ["", "name = ", "[space]\nembed_dim = 3", "objectives = 3\n[space]", "\x00"])
+def test_errors_name_the_broken_file(text, tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(text)
     with pytest.raises(RecipeError, match=r"mine\.toml"):
         Recipe.load(path)
 
 
-def test_an_unknown_name_lists_the_known_ones():
+def test_an_unknown_recipe_name_lists_the_bundled_recipes():
     with pytest.raises(RecipeError, match=r"recipe 'trimodel' is unknown; known: .*did you mean 'trimodal'"):
         Recipe.load("trimodel")
 
 
 @given(st.text(), st.integers(2, 1 << 20), st.floats(1e-6, 1e2))
-def test_any_values_survive_the_round_trip(about, batch, rate):
-    recipe = Recipe.parse(SMALL, [f"training.batch={batch}", f"training.learning_rate={rate!r}"])
-    changed = Recipe(recipe.name, recipe.space, recipe.objectives, about, recipe.data, recipe.training)
-    assert Recipe.parse(changed.text()) == changed
+def test_any_values_round_trip(description, batch_size, learning_rate):
+    recipe = Recipe.parse(
+        SMALL_RECIPE, [f"training.batch_size={batch_size}", f"training.learning_rate={learning_rate!r}"]
+    )
+    changed = Recipe(recipe.name, recipe.space, recipe.objectives, description, recipe.data, recipe.training)
+    assert Recipe.parse(changed.to_toml()) == changed
 
 
-def test_distill_asks_for_a_teacher_that_was_taught_classes():
+def test_distill_requires_a_teacher_with_class_probabilities():
     assert Recipe.load("shre").data.teacher == "efficientnet_lite0"
     with pytest.raises(RecipeError, match=r"distill needs a teacher: set data\.teacher to one of efficientnet_lite0"):
         Recipe.load("shre", ["data.teacher="])
@@ -127,7 +129,7 @@ def test_distill_asks_for_a_teacher_that_was_taught_classes():
         Recipe.load("shre", ["data.teacher=image_cnn"])
 
 
-def test_a_setting_may_be_a_number_or_a_word():
+def test_a_setting_may_be_a_number_or_a_string():
     assert Recipe.load("mltm", ["objectives.0.mass=0.5"]).objectives[0].settings["mass"] == 0.5
     assert Recipe.load("mltm_partial").objectives[0].settings["mass"] == "estimate"
     with pytest.raises(RecipeError, match=r"objectives\.0\.mass: value 'guess' is unknown; known: estimate"):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triptych.checkpoint import load
-    from triptych.contracts import Source
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
+    from triptych.interfaces import Source
     from triptych.recipe import Recipe
     from triptych.search.collection import Collection
     from triptych.space import Space
@@ -30,10 +30,10 @@ __all__ = ["Collection", "Recipe", "Source", "Space", "__version__", "compare", 
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-_HOMES = {
+_MODULE_BY_NAME = {
     "Collection": "triptych.search.collection",
     "Recipe": "triptych.recipe",
-    "Source": "triptych.contracts",
+    "Source": "triptych.interfaces",
     "Space": "triptych.space",
     "compare": "triptych.evaluation.comparison",
     "evaluate": "triptych.evaluation.evaluate",
@@ -43,8 +43,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULE_BY_NAME:
+        return getattr(import_module(_MODULE_BY_NAME[name]), name)
     raise AttributeError(f"module 'triptych' has no attribute {name!r}; it has {', '.join(__all__)}")
 
 

@@ -7,33 +7,35 @@ from collections.abc import Mapping
 from typing import Any
 
 from triptych import __version__
-from triptych.contracts import Encoder, Modality
+from triptych.interfaces import Encoder, Modality
 from triptych.recipe import Recipe
 from triptych.saved import CONFIG_FILE
 
-CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
+MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
 
 
-def shared_files(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> dict[str, str]:
+def render_pretrained_files(
+    recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]
+) -> dict[str, str]:
     """Every text file of a shared space by its name."""
     config = {
         "model_type": "triptych",
         "architectures": ["Space"],
         "triptych_version": __version__,
         "modalities": list(encoders),
-        "width": recipe.space.width,
+        "embed_dim": recipe.space.embed_dim,
         "geometry": recipe.space.geometry,
         "similarity": recipe.space.similarity.name,
-        "encoders": {m: part.name for m, part in recipe.space.encoders.items()},
+        "encoders": {m: component.name for m, component in recipe.space.encoders.items()},
     }
-    found = {CONFIG_FILE: json.dumps(config, indent=2) + "\n", RECIPE_FILE: recipe.text()}
+    files = {CONFIG_FILE: json.dumps(config, indent=2) + "\n", RECIPE_FILE: recipe.to_toml()}
     for modality, encoder in encoders.items():
-        for name, text in encoder.files().items():
-            found[name if modality == "text" else f"{modality}_{name}"] = text
-    return found | {CARD_FILE: model_card(recipe, encoders, history)}
+        for name, text in encoder.extra_files().items():
+            files[name if modality == "text" else f"{modality}_{name}"] = text
+    return files | {MODEL_CARD_FILE: render_model_card(recipe, encoders, history)}
 
 
-def model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
+def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
     """The model card, as the hub reads it: facts as YAML, then words."""
     space = recipe.space
     rows = [
@@ -41,9 +43,12 @@ def model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Ma
         f"| {encoder.licence} |"
         for m, encoder in encoders.items()
     ]
-    terms = [f"`{use.name}` on {', '.join('–'.join(pair) for pair in use.pairs)}" for use in recipe.objectives]
-    frozen = [encoder for encoder in encoders.values() if encoder.frozen]
-    given = (
+    objectives = [
+        f"`{objective.name}` on {', '.join('–'.join(pair) for pair in objective.pairs)}"
+        for objective in recipe.objectives
+    ]
+    frozen_encoders = [encoder for encoder in encoders.values() if encoder.frozen]
+    frozen_note = (
         "The weights of frozen encoders are not in these files: they come with their own packages or files, under "
         "their own licences, and are checked by a hash when the space is loaded."
     )
@@ -52,23 +57,23 @@ def model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Ma
             *_front_matter(recipe, encoders, history),
             f"# {recipe.name}",
             "",
-            recipe.about or "An embedding space.",
+            recipe.description or "An embedding space.",
             "",
             "| takes | encoder | weights | origin | licence |",
             "|---|---|---|---|---|",
             *rows,
             "",
-            f"Embeddings have {space.width} numbers ({space.geometry}), compared by `{space.similarity.name}`. "
-            f"It learned from {'; '.join(terms) or 'nothing of ours: it is a ready-made model'}.",
-            *(["", given] if frozen else []),
+            f"Embeddings have {space.embed_dim} numbers ({space.geometry}), compared by `{space.similarity.name}`. "
+            f"It learned from {'; '.join(objectives) or 'nothing of ours: it is a ready-made model'}.",
+            *(["", frozen_note] if frozen_encoders else []),
             "",
             "## Trained on",
             "",
-            *_data(history),
+            *_format_training_data(history),
             "",
             "## Scores",
             "",
-            *_scores(history),
+            *_format_scores(history),
             "",
             "## Use",
             "",
@@ -76,7 +81,7 @@ def model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Ma
             "import triptych",
             "",
             'space = triptych.load("path/to/this/folder")',
-            f"features = space.embed_one(triptych.Source({_example(encoders)}))",
+            f"features = space.embed_one(triptych.Source({_format_example_arguments(encoders)}))",
             "print(features.embedding)",
             "```",
             "",
@@ -97,7 +102,7 @@ def _front_matter(recipe: Recipe, encoders: Mapping[Modality, Encoder], history:
             "    dataset:",
             f"      name: {json.dumps(', '.join(history.get('data', {})) or 'unknown')}",
             "      type: manifest",
-            f"      split: {json.dumps(recipe.data.valid)}",
+            f"      split: {json.dumps(recipe.data.valid_split)}",
             "    metrics:",
             "    - type: recall",
             "      name: mean of R@1, R@5 and R@10 in %, all trained directions",
@@ -106,19 +111,19 @@ def _front_matter(recipe: Recipe, encoders: Mapping[Modality, Encoder], history:
     return [*lines, "---", ""]
 
 
-def _data(history: Mapping[str, Any]) -> list[str]:
+def _format_training_data(history: Mapping[str, Any]) -> list[str]:
     if "data" not in history:
         return ["Nothing is noted of its training."]
     manifests = [f"- `{name}`, SHA-256 `{digest}`" for name, digest in history["data"].items()]
     return [f"{history.get('rows', '?')} rows, {history.get('epochs', '?')} epochs.", "", *manifests]
 
 
-def _scores(history: Mapping[str, Any]) -> list[str]:
+def _format_scores(history: Mapping[str, Any]) -> list[str]:
     if "valid" not in history:
         return ["No rows were kept for validation; `triptych evaluate` measures it on yours."]
-    words = "Mean of R@1, R@5 and R@10 on the validation rows, over both directions of every trained pair"
-    return [f"{words}: {history['valid']:.2f}%. This epoch was chosen by that number, so it flatters a little."]
+    summary = "Mean of R@1, R@5 and R@10 on the validation rows, over both directions of every trained pair"
+    return [f"{summary}: {history['valid']:.2f}%. This epoch was chosen by that number, so it flatters a little."]
 
 
-def _example(encoders: Mapping[Modality, Encoder]) -> str:
+def _format_example_arguments(encoders: Mapping[Modality, Encoder]) -> str:
     return '"text", "a dog barks"' if "text" in encoders else '"image", pathlib.Path("dog.jpg")'

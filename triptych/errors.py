@@ -55,16 +55,16 @@ class CollectionError(TriptychError):
     """A collection cannot be read, or was made with another space."""
 
 
-def check_range(name: str, value: float, least: float, most: float = math.inf) -> None:
+def check_range(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
     """The one sentence for every number that is out of its range; NaN and infinity are out of every range."""
-    if not least <= value <= most or math.isinf(value):
-        allowed = f"at least {least:g}" if math.isinf(most) else f"between {least:g} and {most:g}"
+    if not minimum <= value <= maximum or math.isinf(value):
+        allowed = f"at least {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
         raise RecipeError(f"{name} = {value}: must be {allowed}")
 
 
-def unknown(kind: str, found: str, known: Iterable[str]) -> str:
+def describe_unknown(category: str, name: str, known_names: Iterable[str]) -> str:
     """The one sentence for every unknown name: what was found, what is known, which was probably meant."""
-    names = sorted(known)
-    close = get_close_matches(found, names, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{kind} {found!r} is unknown; known: {', '.join(names) or 'none'}{meant}"
+    names = sorted(known_names)
+    matches = get_close_matches(name, names, n=1)
+    suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
+    return f"{category} {name!r} is unknown; known: {', '.join(names) or 'none'}{suggestion}"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-PART = ".part"
-SOFT = ".soft"
-NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # some network file systems
-REMEDIES = {
+TEMP_SUFFIX = ".part"
+SOFT_LOCK_SUFFIX = ".soft"
+LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # some network file systems
+OS_ERROR_REMEDIES = {
     errno.ENOSPC: "make room on the disk",
     errno.EDQUOT: "make room: your disk quota is used up",
     errno.EFBIG: "raise the system's limit on the size of a file (ulimit -f)",
@@ -28,11 +28,16 @@ REMEDIES = {
     errno.ENFILE: "raise the system's limit of open files",
     errno.EIO: "the disk reports an error: check it",
 }
-WINDOWS = {5: errno.EACCES, 19: errno.EROFS, 39: errno.ENOSPC, 112: errno.ENOSPC}  # its own codes of the same errors
+WINDOWS_ERROR_CODES = {
+    5: errno.EACCES,
+    19: errno.EROFS,
+    39: errno.ENOSPC,
+    112: errno.ENOSPC,
+}  # its own codes of the same errors
 
 
 @contextmanager
-def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
+def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
 
     durable waits for the disk, so that even a power cut leaves the old file or the new one; for thousands of files that
@@ -40,33 +45,33 @@ def replacing(path: Path, durable: bool = True) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The name is cut short, as it must stay below a file system's limit with what is added to it.
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}{PART}")
+    temp_path = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}{TEMP_SUFFIX}")
     try:
         # The system applies the umask here; asking for the umask itself would be a race between threads.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        yield temporary
+        os.close(os.open(temp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        yield temp_path
         if durable:
-            with temporary.open("rb") as file:
+            with temp_path.open("rb") as file:
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        temp_path.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        temp_path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file that is replaced whole or not at all."""
-    with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    with atomic_write(path) as temp_path:
+        temp_path.write_text(text, encoding="utf-8")
 
 
-def remains(folder: Path, files: Iterable[str]) -> set[str]:
+def find_stale_temp_files(folder: Path, file_names: Iterable[str]) -> set[str]:
     """The names of the temporary files that a killed process has left of these files in a folder."""
-    return {path.name for name in files for path in folder.glob(f".{name}.*{PART}")}
+    return {path.name for name in file_names for path in folder.glob(f".{name}.*{TEMP_SUFFIX}")}
 
 
-def sweep(folder: Path, files: Iterable[str]) -> None:
+def remove_stale_temp_files(folder: Path, file_names: Iterable[str]) -> None:
     """Remove what a killed process has left of these files."""
-    for name in remains(folder, files):
+    for name in find_stale_temp_files(folder, file_names):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -77,16 +82,16 @@ def lock(path: Path) -> Iterator[bool]:
     The system releases the lock when the process ends, however it ends: a lock file that is left over locks nothing.
     Where a file system has no locks, the existence of the file is the lock, and its holder's process id is in it.
     """
-    held = _acquire_lock(path)
-    if held is None:
+    file_lock = _acquire_lock(path)
+    if file_lock is None:
         yield False
         return
     try:
         yield True
     finally:
         with suppress(OSError):  # removed while it is held, so that nobody locks a file that goes; Windows refuses that
-            Path(held.lock_file).unlink()
-        held.release()
+            Path(file_lock.lock_file).unlink()
+        file_lock.release()
 
 
 def is_locked(path: Path) -> bool:
@@ -100,41 +105,41 @@ def is_locked(path: Path) -> bool:
         return error.errno == errno.ENOSYS  # no locks here: the file's existence is the lock
 
 
-def lock_names(name: str) -> set[str]:
+def lock_file_names(name: str) -> set[str]:
     """The names of the files that a lock file of this name may leave."""
-    return {name, name + SOFT}
+    return {name, name + SOFT_LOCK_SUFFIX}
 
 
 def _acquire_lock(path: Path) -> BaseFileLock | None:
     from filelock import FileLock, SoftFileLock, Timeout
 
     try:
-        held: BaseFileLock = FileLock(path, blocking=False, thread_local=False)
+        file_lock: BaseFileLock = FileLock(path, blocking=False, thread_local=False)
         try:
-            held.acquire()
+            file_lock.acquire()
         except OSError as error:
-            if error.errno not in NO_LOCKS:
+            if error.errno not in LOCKS_UNSUPPORTED:
                 raise
-            held = SoftFileLock(path.with_name(path.name + SOFT), blocking=False, thread_local=False)
-            held.acquire()
+            file_lock = SoftFileLock(path.with_name(path.name + SOFT_LOCK_SUFFIX), blocking=False, thread_local=False)
+            file_lock.acquire()
     except Timeout:
         return None
-    return held
+    return file_lock
 
 
-def os_error_code(error: BaseException) -> int | None:
+def extract_os_error_code(error: BaseException) -> int | None:
     """The operating system's code of an error, also of one that a library has turned into a text; None if it has none.
 
     A file that is missing counts as none: it says nothing about the disk.
     """
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
-        told = re.search(r"\(os error (\d+)\)", str(error))
-        code = int(told.group(1)) if told else None
-        code = WINDOWS.get(code or 0, code) if os.name == "nt" else code
+        match = re.search(r"\(os error (\d+)\)", str(error))
+        code = int(match.group(1)) if match else None
+        code = WINDOWS_ERROR_CODES.get(code or 0, code) if os.name == "nt" else code
     return None if code == errno.ENOENT else code
 
 
-def remedy(code: int) -> str:
+def suggest_remedy(code: int) -> str:
     """What to do about an error of the operating system."""
-    return REMEDIES.get(code, "see to it that the folder can be read and written")
+    return OS_ERROR_REMEDIES.get(code, "see to it that the folder can be read and written")

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from triptych.contracts import Pair
 from triptych.errors import InputError
+from triptych.interfaces import Pair
 
-BLOCK = 2048  # a float32 tile is 16 MB, and two are needed; smaller tiles were no quicker at N = 8192
+DEFAULT_BLOCK_SIZE = 2048  # a float32 tile is 16 MB, and two are needed; smaller tiles were no quicker at N = 8192
 LOG2E = math.log2(math.e)  # exp2 costs half of exp on a CPU, so logits are kept in powers of two
-HIGHEST = {torch.float32: 100.0, torch.float64: 900.0}  # log2 of the largest exponential the quick way allows
+MAX_LOG2 = {torch.float32: 100.0, torch.float64: 900.0}  # log2 of the largest exponential the quick way allows
 Groups = tuple[Tensor, Tensor]
 
 
@@ -30,9 +30,9 @@ def log_sum_exps(
     scale: Tensor | float = 1.0,
     row_bias: Tensor | None = None,  # (N,)
     column_bias: Tensor | None = None,  # (M,)
-    left_out: Groups | None = None,
-    diagonal: bool = True,
-    block: int = BLOCK,
+    excluded_groups: Groups | None = None,
+    include_diagonal: bool = True,
+    block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp of every row and of every column of the logits, without the logits.
 
@@ -45,14 +45,14 @@ def log_sum_exps(
     Use when: N · M numbers are too many, or too slow to read and write several times.
     Beware: differentiable once, in every tensor given. bfloat16 and half are worked on, and answered, in float32.
     """
-    _check(query, keys, block, left_out)
+    _check_inputs(query, keys, block_size, excluded_groups)
     row_bias = query.new_zeros(len(query)) if row_bias is None else row_bias
     column_bias = keys.new_zeros(len(keys)) if column_bias is None else column_bias
     for name, bias, length in (("row_bias", row_bias, len(query)), ("column_bias", column_bias, len(keys))):
         if bias.shape != (length,) or not torch.isfinite(bias).all():
             raise InputError(f"{name} is {tuple(bias.shape)}; need ({length},), all finite")
-    left = _Left(left_out, diagonal)
-    return _LogSumExps.apply(query, keys, _scalar(scale, query), row_bias, column_bias, left, block)
+    exclusions = _Exclusions(excluded_groups, include_diagonal)
+    return _LogSumExps.apply(query, keys, _to_scalar(scale, query), row_bias, column_bias, exclusions, block_size)
 
 
 def softplus_sum(
@@ -61,7 +61,7 @@ def softplus_sum(
     scale: Tensor | float = 1.0,
     bias: Tensor | float = 0.0,
     groups: Groups | None = None,
-    block: int = BLOCK,
+    block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Tensor:
     """Sum over all pairs of -log sigmoid(z · logit), without the logits.
 
@@ -71,105 +71,107 @@ def softplus_sum(
     Use when: as for log_sum_exps. The gradient is made on the way forward, where the tile is at hand: three products.
     Beware: differentiable once. bfloat16 and half are worked on, and answered, in float32.
     """
-    _check(query, keys, block, groups)
-    scale, bias = _scalar(scale, query), _scalar(bias, query)
-    return _SoftplusSum.apply(query, keys, scale, bias, groups, block, torch.is_grad_enabled())
+    _check_inputs(query, keys, block_size, groups)
+    scale, bias = _to_scalar(scale, query), _to_scalar(bias, query)
+    return _SoftplusSum.apply(query, keys, scale, bias, groups, block_size, torch.is_grad_enabled())
 
 
-def streamable(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
+def compute_streaming_inputs(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
     """Query (N, S), keys (N, S) and group ids (N,) of a pair: what the kernels need of it."""
-    if not pair.similarity.exact:
+    if not pair.similarity.is_exact:
         name = type(pair.similarity).__name__
-        raise InputError(f"{name} is not exact: its scores are not query @ keys.T and can't be streamed; set block = 0")
+        raise InputError(
+            f"{name} is not exact: its scores are not query @ keys.T and can't be streamed; set stream_block = 0"
+        )
     return pair.similarity.query(pair.a), pair.similarity.keys(pair.b), pair.group
 
 
-def _check(query: Tensor, keys: Tensor, block: int, groups: Groups | None) -> None:
+def _check_inputs(query: Tensor, keys: Tensor, block_size: int, groups: Groups | None) -> None:
     if query.dim() != 2 or keys.dim() != 2 or query.shape[1] != keys.shape[1] or 0 in (len(query), len(keys)):
         raise InputError(f"query {tuple(query.shape)}, keys {tuple(keys.shape)}; need (N, S) and (M, S), none empty")
     if query.dtype != keys.dtype or not query.is_floating_point():
         raise InputError(f"query is {query.dtype} and keys {keys.dtype}; need one floating type")
-    if block < 1:
-        raise InputError(f"block = {block}; need 1 or more")
+    if block_size < 1:
+        raise InputError(f"block_size = {block_size}; need 1 or more")
     for name, tensor in (("query", query), ("keys", keys)):
         if not torch.isfinite(tensor).all():
             raise InputError(f"{name} holds NaN or infinity")
     if groups is not None and (groups[0].shape, groups[1].shape) != ((len(query),), (len(keys),)):
-        found = f"{tuple(groups[0].shape)} and {tuple(groups[1].shape)}"
-        raise InputError(f"groups are {found}; need ({len(query)},) and ({len(keys)},)")
+        shapes = f"{tuple(groups[0].shape)} and {tuple(groups[1].shape)}"
+        raise InputError(f"groups are {shapes}; need ({len(query)},) and ({len(keys)},)")
 
 
-class _Left:
+class _Exclusions:
     """Which entries do not count, tile by tile."""
 
-    def __init__(self, groups: Groups | None, diagonal: bool) -> None:
-        self.groups, self.diagonal = groups, diagonal
+    def __init__(self, groups: Groups | None, include_diagonal: bool) -> None:
+        self.groups, self.include_diagonal = groups, include_diagonal
 
-    def blank(self, tile: Tensor, rows: slice, columns: slice, value: float) -> None:
+    def fill(self, tile: Tensor, rows: slice, columns: slice, value: float) -> None:
         """Write the value over every entry of the tile that does not count."""
-        own = tile.diagonal(rows.start - columns.start) if _crosses(rows, columns) else None
-        kept = own.clone() if own is not None and self.diagonal else None
-        same = _same(self.groups, rows, columns)
-        if same is not None:
-            tile.masked_fill_(same, value)
-        if own is not None:
-            own.fill_(value) if kept is None else own.copy_(kept)
+        diagonal = tile.diagonal(rows.start - columns.start) if _contains_diagonal(rows, columns) else None
+        saved_diagonal = diagonal.clone() if diagonal is not None and self.include_diagonal else None
+        same_group = _same_group_mask(self.groups, rows, columns)
+        if same_group is not None:
+            tile.masked_fill_(same_group, value)
+        if diagonal is not None:
+            diagonal.fill_(value) if saved_diagonal is None else diagonal.copy_(saved_diagonal)
 
 
-def _crosses(rows: slice, columns: slice) -> bool:
+def _contains_diagonal(rows: slice, columns: slice) -> bool:
     """Whether a tile holds a part of the diagonal i = j."""
     return max(rows.start, columns.start) < min(rows.stop, columns.stop)
 
 
-def _same(groups: Groups | None, rows: slice, columns: slice) -> Tensor | None:
+def _same_group_mask(groups: Groups | None, rows: slice, columns: slice) -> Tensor | None:
     """Where a tile's rows and columns share a group; None where they do nowhere, which is quick to see."""
     if groups is None:
         return None
-    left, right = groups[0][rows], groups[1][columns]
-    return left[:, None] == right if bool(torch.isin(left, right).any()) else None
+    row_groups, column_groups = groups[0][rows], groups[1][columns]
+    return row_groups[:, None] == column_groups if bool(torch.isin(row_groups, column_groups).any()) else None
 
 
-def _slices(length: int, block: int) -> Iterator[slice]:
-    for start in range(0, length, block):
-        yield slice(start, min(start + block, length))
+def _iter_slices(length: int, block_size: int) -> Iterator[slice]:
+    for start in range(0, length, block_size):
+        yield slice(start, min(start + block_size, length))
 
 
 class _Tiles:
     """scale · left @ right.T as tiles, one after another in the same buffer: read a tile before taking the next."""
 
-    def __init__(self, left: Tensor, right: Tensor, scale: Tensor, block: int) -> None:
-        self.left, self.right, self.scale, self.block = left, right, scale, block
-        self.first = self._room()
-        self.second: Tensor | None = None
+    def __init__(self, left: Tensor, right: Tensor, scale: Tensor, block_size: int) -> None:
+        self.left, self.right, self.scale, self.block_size = left, right, scale, block_size
+        self._buffer = self._allocate_buffer()
+        self._spare_buffer: Tensor | None = None
 
-    def _room(self) -> Tensor:
-        return self.left.new_empty(min(self.block, len(self.left)) * min(self.block, len(self.right)))
+    def _allocate_buffer(self) -> Tensor:
+        return self.left.new_empty(min(self.block_size, len(self.left)) * min(self.block_size, len(self.right)))
 
-    def spare(self, like: Tensor) -> Tensor:
+    def spare_tile(self, like: Tensor) -> Tensor:
         """A second buffer of a tile's shape."""
-        self.second = self._room() if self.second is None else self.second
-        return self.second[: like.numel()].view(like.shape)
+        self._spare_buffer = self._allocate_buffer() if self._spare_buffer is None else self._spare_buffer
+        return self._spare_buffer[: like.numel()].view(like.shape)
 
     def __iter__(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        for rows in _slices(len(self.left), self.block):
-            left = self.left[rows] * self.scale  # here, and not for all rows: a copy of the queries is saved
-            for columns in _slices(len(self.right), self.block):
+        for rows in _iter_slices(len(self.left), self.block_size):
+            scaled_rows = self.left[rows] * self.scale  # here, and not for all rows: a copy of the queries is saved
+            for columns in _iter_slices(len(self.right), self.block_size):
                 shape = rows.stop - rows.start, columns.stop - columns.start
-                tile = self.first[: shape[0] * shape[1]].view(shape)
-                torch.mm(left, self.right[columns].T, out=tile)
+                tile = self._buffer[: shape[0] * shape[1]].view(shape)
+                torch.mm(scaled_rows, self.right[columns].T, out=tile)
                 yield rows, columns, tile
 
 
-def _working(*tensors: Tensor) -> list[Tensor]:
+def _to_compute_dtype(*tensors: Tensor) -> list[Tensor]:
     """The tensors in the type that is worked in: that of the first; float64 stays, all else becomes float32."""
     dtype = torch.promote_types(tensors[0].dtype, torch.float32)
     return [tensor.detach().to(dtype).contiguous() for tensor in tensors]
 
 
-def _scalar(number: Tensor | float, query: Tensor) -> Tensor:
-    if isinstance(number, Tensor):
-        return number.reshape(())
-    return query.new_tensor(number, dtype=torch.promote_types(query.dtype, torch.float32))
+def _to_scalar(value: Tensor | float, query: Tensor) -> Tensor:
+    if isinstance(value, Tensor):
+        return value.reshape(())
+    return query.new_tensor(value, dtype=torch.promote_types(query.dtype, torch.float32))
 
 
 class _LogSumExps(torch.autograd.Function):
@@ -183,29 +185,29 @@ class _LogSumExps(torch.autograd.Function):
         scale: Tensor,
         row_bias: Tensor,
         column_bias: Tensor,
-        left: _Left,
-        block: int,
+        exclusions: _Exclusions,
+        block_size: int,
     ) -> tuple[Tensor, Tensor]:
         with torch.autocast(query.device.type, enabled=False):
-            q, k, factor, *biases = _working(query, keys, scale, row_bias, column_bias)
-            plain = all(bool((bias == bias[0]).all()) for bias in biases)
-            bound = abs(factor.item()) * LOG2E * _longest(q) * _longest(k)
+            q, k, factor, *biases = _to_compute_dtype(query, keys, scale, row_bias, column_bias)
+            has_constant_biases = all(bool((bias == bias[0]).all()) for bias in biases)
+            bound = abs(factor.item()) * LOG2E * _max_norm(q) * _max_norm(k)
             if not math.isfinite(bound):
                 raise InputError(f"scale · |query| · |keys| is {bound}: too large for {q.dtype}, or scale is NaN")
-            highest = HIGHEST[q.dtype] if plain else HIGHEST[q.dtype] / 3
-            shift, sums = max(0.0, bound - highest), []
-            if shift < 3 * highest:  # beyond, trying is a waste
-                sums = _quick_sums(_Tiles(q, k, factor * LOG2E, block), biases, left, shift)
-            ctx.quick = bool(sums) and _all_digits(sums, shift, bound, plain)
-            if ctx.quick:
+            max_log2 = MAX_LOG2[q.dtype] if has_constant_biases else MAX_LOG2[q.dtype] / 3
+            shift, sums = max(0.0, bound - max_log2), []
+            if shift < 3 * max_log2:  # beyond, trying is a waste
+                sums = _fast_exp_sums(_Tiles(q, k, factor * LOG2E, block_size), biases, exclusions, shift)
+            ctx.is_fast = bool(sums) and _is_accurate(sums, shift, bound, has_constant_biases)
+            if ctx.is_fast:
                 lses = [
-                    total.log() + (shift / LOG2E + other.max()) + own
-                    for total, own, other in zip(sums, biases, biases[::-1], strict=True)
+                    total.log() + (shift / LOG2E + other_bias.max()) + side_bias
+                    for total, side_bias, other_bias in zip(sums, biases, biases[::-1], strict=True)
                 ]
             else:
-                sums = lses = _careful_lses(_Tiles(q, k, factor, block), biases, left)
+                sums = lses = _stable_log_sum_exps(_Tiles(q, k, factor, block_size), biases, exclusions)
         ctx.save_for_backward(query, keys, scale, row_bias, column_bias, *sums)
-        ctx.left, ctx.block, ctx.shift = left, block, shift
+        ctx.exclusions, ctx.block_size, ctx.shift = exclusions, block_size, shift
         return lses[0], lses[1]
 
     @staticmethod
@@ -214,114 +216,123 @@ class _LogSumExps(torch.autograd.Function):
         row_grad, column_grad = grad_outputs
         query, keys, scale, row_bias, column_bias, row, column = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
-            q, k, factor, *biases = _working(query, keys, scale, row_bias, column_bias)
+            q, k, factor, *biases = _to_compute_dtype(query, keys, scale, row_bias, column_bias)
             # Divided by their largest, so that tiny gradients over huge sums do not fall below the smallest float.
-            largest = max(float(row_grad.abs().max()), float(column_grad.abs().max())) or 1.0
-            grads = [row_grad / largest, column_grad / largest]
-            tiles = _Tiles(q, k, factor * (LOG2E if ctx.quick else 1.0), ctx.block)
-            if ctx.quick:
-                made = _quick_gradients(tiles, grads, (row, column), biases, ctx.left, ctx.shift)
+            max_grad = max(float(row_grad.abs().max()), float(column_grad.abs().max())) or 1.0
+            grads = [row_grad / max_grad, column_grad / max_grad]
+            tiles = _Tiles(q, k, factor * (LOG2E if ctx.is_fast else 1.0), ctx.block_size)
+            if ctx.is_fast:
+                gradient_tiles = _fast_gradient_tiles(tiles, grads, (row, column), biases, ctx.exclusions, ctx.shift)
             else:
-                made = _careful_gradients(tiles, grads, (row, column), biases, ctx.left)
-            d_query, d_keys, d_row, d_column = _collect(tiles, made, any(ctx.needs_input_grad[3:5]))
-            d_scale = _inner(q, d_query) * largest
-            d_query.mul_(factor * largest)
-            d_keys.mul_(factor * largest)
-        found = d_query, d_keys, d_scale, d_row * largest, d_column * largest
+                gradient_tiles = _stable_gradient_tiles(tiles, grads, (row, column), biases, ctx.exclusions)
+            d_query, d_keys, d_row, d_column = _accumulate_gradients(
+                tiles, gradient_tiles, any(ctx.needs_input_grad[3:5])
+            )
+            d_scale = _inner_product(q, d_query) * max_grad
+            d_query.mul_(factor * max_grad)
+            d_keys.mul_(factor * max_grad)
+        gradients = d_query, d_keys, d_scale, d_row * max_grad, d_column * max_grad
         inputs = query, keys, scale, row_bias, column_bias
-        return *(x.to(like.dtype) for x, like in zip(found, inputs, strict=True)), None, None
+        return *(x.to(like.dtype) for x, like in zip(gradients, inputs, strict=True)), None, None
 
 
-def _longest(x: Tensor) -> float:
+def _max_norm(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x, dim=1).max())
 
 
-def _inner(x: Tensor, y: Tensor) -> Tensor:
+def _inner_product(x: Tensor, y: Tensor) -> Tensor:
     """Σ x · y, without the product in memory."""
     return torch.einsum("ns,ns->n", x, y).sum()
 
 
-def _quick_sums(tiles: _Tiles, biases: list[Tensor], left: _Left, shift: float) -> list[Tensor]:
+def _fast_exp_sums(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions, shift: float) -> list[Tensor]:
     """Σ_j 2^(logit_ij - shift) e^(column_bias_j - its max) and the like over i: one exponential for both directions."""
     weights = [(bias - bias.max()).exp() for bias in biases]
     row, column = torch.zeros_like(weights[0]), torch.zeros_like(weights[1])
     for rows, columns, tile in tiles:
-        _raise_two(tile, shift)
-        left.blank(tile, rows, columns, 0.0)
+        _shifted_exp2_(tile, shift)
+        exclusions.fill(tile, rows, columns, 0.0)
         row[rows].addmv_(tile, weights[1][columns])
         column[columns].addmv_(tile.T, weights[0][rows])
     return [row, column]
 
 
-def _raise_two(tile: Tensor, shift: float) -> None:
+def _shifted_exp2_(tile: Tensor, shift: float) -> None:
     if shift:
         tile.sub_(shift)
     tile.exp2_()
 
 
-def _all_digits(sums: list[Tensor], shift: float, bound: float, plain: bool) -> bool:
+def _is_accurate(sums: list[Tensor], shift: float, bound: float, has_constant_biases: bool) -> bool:
     """Whether what fell below the smallest float is too little to matter in every sum.
 
     A lost exponential is less than tiny; a lost weight is less than tiny too, times the largest exponential.
     """
-    number = torch.finfo(sums[0].dtype)
-    lost = number.tiny * (1.0 if plain else 1.0 + 2.0 ** (bound - shift))
-    return all(float(total.min()) > lost * sum(map(len, sums)) / number.eps for total in sums)
+    finfo = torch.finfo(sums[0].dtype)
+    max_underflow = finfo.tiny * (1.0 if has_constant_biases else 1.0 + 2.0 ** (bound - shift))
+    return all(float(total.min()) > max_underflow * sum(map(len, sums)) / finfo.eps for total in sums)
 
 
-def _quick_gradients(
-    tiles: _Tiles, grads: list[Tensor], sums: tuple[Tensor, Tensor], biases: list[Tensor], left: _Left, shift: float
+def _fast_gradient_tiles(
+    tiles: _Tiles,
+    grads: list[Tensor],
+    sums: tuple[Tensor, Tensor],
+    biases: list[Tensor],
+    exclusions: _Exclusions,
+    shift: float,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """g_i · P^row_ij + h_j · P^column_ij: the exponential again, times one rank-two factor."""
     weights = [(bias - bias.max()).exp() for bias in biases]
     outer = torch.stack([grads[0] / sums[0], weights[0]], dim=1)  # (N, 2)
     inner = torch.stack([weights[1], grads[1] / sums[1]])  # (2, M)
     for rows, columns, tile in tiles:
-        _raise_two(tile, shift)
-        left.blank(tile, rows, columns, 0.0)
-        tile.mul_(torch.mm(outer[rows], inner[:, columns], out=tiles.spare(tile)))
+        _shifted_exp2_(tile, shift)
+        exclusions.fill(tile, rows, columns, 0.0)
+        tile.mul_(torch.mm(outer[rows], inner[:, columns], out=tiles.spare_tile(tile)))
         yield rows, columns, tile
 
 
-def _logits(tiles: _Tiles, biases: list[Tensor], left: _Left) -> Iterator[tuple[slice, slice, Tensor]]:
+def _iter_logit_tiles(
+    tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions
+) -> Iterator[tuple[slice, slice, Tensor]]:
     for rows, columns, tile in tiles:
         tile.add_(biases[0][rows][:, None]).add_(biases[1][columns])
-        left.blank(tile, rows, columns, -math.inf)
+        exclusions.fill(tile, rows, columns, -math.inf)
         yield rows, columns, tile
 
 
-def _careful_lses(tiles: _Tiles, biases: list[Tensor], left: _Left) -> list[Tensor]:
+def _stable_log_sum_exps(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions) -> list[Tensor]:
     """A maximum for each row and column of each tile: any range of logits, at the price of more passes."""
     row, column = (torch.full_like(bias, -math.inf) for bias in biases)
-    for rows, columns, tile in _logits(tiles, biases, left):
+    for rows, columns, tile in _iter_logit_tiles(tiles, biases, exclusions):
         torch.logaddexp(row[rows], tile.logsumexp(1), out=row[rows])
         torch.logaddexp(column[columns], tile.logsumexp(0), out=column[columns])
     return [row, column]
 
 
-def _careful_gradients(
-    tiles: _Tiles, grads: list[Tensor], lses: tuple[Tensor, Tensor], biases: list[Tensor], left: _Left
+def _stable_gradient_tiles(
+    tiles: _Tiles, grads: list[Tensor], lses: tuple[Tensor, Tensor], biases: list[Tensor], exclusions: _Exclusions
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """As _quick_gradients, with one exponential for each direction."""
     row, column = (
         lse.masked_fill(lse == -math.inf, 0.0) for lse in lses
     )  # all its logits are -inf: any number will do
-    for rows, columns, tile in _logits(tiles, biases, left):
-        by_row = torch.sub(tile, row[rows][:, None], out=tiles.spare(tile)).exp_().mul_(grads[0][rows][:, None])
+    for rows, columns, tile in _iter_logit_tiles(tiles, biases, exclusions):
+        by_row = torch.sub(tile, row[rows][:, None], out=tiles.spare_tile(tile)).exp_().mul_(grads[0][rows][:, None])
         tile.sub_(column[columns]).exp_().mul_(grads[1][columns]).add_(by_row)
         yield rows, columns, tile
 
 
-def _collect(
-    tiles: _Tiles, made: Iterator[tuple[slice, slice, Tensor]], sums: bool = False
+def _accumulate_gradients(
+    tiles: _Tiles, gradient_tiles: Iterator[tuple[slice, slice, Tensor]], with_sums: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """From tiles of a gradient G: G @ right, G.T @ left, and where they are wanted G's row and column sums (else 0)."""
     d_left, d_right = torch.zeros_like(tiles.left), torch.zeros_like(tiles.right)
     by_row, by_column = (x.new_zeros(len(x)) for x in (tiles.left, tiles.right))
-    for rows, columns, tile in made:
+    for rows, columns, tile in gradient_tiles:
         d_left[rows].addmm_(tile, tiles.right[columns])
         d_right[columns].addmm_(tile.T, tiles.left[rows])
-        if sums:
+        if with_sums:
             by_row[rows] += tile.sum(1)
             by_column[columns] += tile.sum(0)
     return d_left, d_right, by_row, by_column
@@ -338,24 +349,24 @@ class _SoftplusSum(torch.autograd.Function):
         scale: Tensor,
         bias: Tensor,
         groups: Groups | None,
-        block: int,
-        grad: bool,
+        block_size: int,
+        needs_grad: bool,
     ) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
-            q, k, factor = _working(query, keys, scale)
-            tiles = _Tiles(q, k, factor, block)
+            q, k, factor = _to_compute_dtype(query, keys, scale)
+            tiles = _Tiles(q, k, factor, block_size)
             total, d_bias = q.new_zeros((), dtype=torch.float64), q.new_zeros((), dtype=torch.float64)
-            made = _sigmoids(tiles, float(bias.detach()), groups, total, d_bias)
-            if grad and any(ctx.needs_input_grad[:4]):
-                d_query, d_keys, _, _ = _collect(tiles, made)
-                d_scale = _inner(q, d_query)
+            gradient_tiles = _sigmoid_gradient_tiles(tiles, float(bias.detach()), groups, total, d_bias)
+            if needs_grad and any(ctx.needs_input_grad[:4]):
+                d_query, d_keys, _, _ = _accumulate_gradients(tiles, gradient_tiles)
+                d_scale = _inner_product(q, d_query)
                 d_query.mul_(factor)
                 d_keys.mul_(factor)
                 ctx.save_for_backward(
                     d_query.to(query.dtype), d_keys.to(keys.dtype), d_scale.to(scale.dtype), d_bias.to(bias.dtype)
                 )
             else:
-                for _ in made:
+                for _ in gradient_tiles:
                     pass
         if not torch.isfinite(total):
             raise InputError(f"scale = {scale.item()}, bias = {bias.item()}: the logits do not fit into {q.dtype}")
@@ -364,28 +375,28 @@ class _SoftplusSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *(made * grad_outputs[0].to(made.dtype) for made in ctx.saved_tensors), None, None, None
+        return *(gradient * grad_outputs[0].to(gradient.dtype) for gradient in ctx.saved_tensors), None, None, None
 
 
-def _sigmoids(
+def _sigmoid_gradient_tiles(
     tiles: _Tiles, bias: float, groups: Groups | None, total: Tensor, d_bias: Tensor
 ) -> Iterator[tuple[slice, slice, Tensor]]:
     """d/dlogit of each tile's softplus(-z · logit); adds the tile's sums to total and d_bias."""
     zero = total.new_zeros((), dtype=tiles.left.dtype)
     for rows, columns, tile in tiles:
         tile.add_(bias)
-        right = _same(groups, rows, columns)
-        if right is not None:
-            torch.where(right, -tile, tile, out=tile)
-        spare = tiles.spare(tile)
+        same_group = _same_group_mask(groups, rows, columns)
+        if same_group is not None:
+            torch.where(same_group, -tile, tile, out=tile)
+        buffer = tiles.spare_tile(tile)
         if float(tile.max()) < 1.0:
             # -log(1 - sigmoid) has all its digits here, and costs half of softplus.
-            total -= torch.neg(tile.sigmoid_(), out=spare).log1p_().sum()
+            total -= torch.neg(tile.sigmoid_(), out=buffer).log1p_().sum()
         else:
             # softplus, without its threshold of 20 above which it answers x: too low for float64.
-            total += torch.logaddexp(tile, zero, out=spare).sum()
+            total += torch.logaddexp(tile, zero, out=buffer).sum()
             tile.sigmoid_()
-        if right is not None:
-            torch.where(right, -tile, tile, out=tile)
+        if same_group is not None:
+            torch.where(same_group, -tile, tile, out=tile)
         d_bias += tile.sum()
         yield rows, columns, tile

@@ -4,26 +4,26 @@ import sys
 import time
 from collections.abc import Sequence
 
+from bench.results.markdown import write_overview, write_page
 from bench.results.pages import PAGES
-from bench.results.runner import elapsed, measured
-from bench.results.writing import write_overview, write_page
+from bench.results.runner import format_elapsed, measure_run
 
 
 def main(names: Sequence[str]) -> None:
     """Every row of the pages named, or of all; `--write` writes the pages from what is stored, and runs nothing."""
     only_write = "--write" in names
-    wanted = [name for name in names if name != "--write"] or list(PAGES)
-    for name in wanted:
+    selected = [name for name in names if name != "--write"] or list(PAGES)
+    for name in selected:
         if name not in PAGES:
             sys.exit(f"there is no page {name!r}; known: {', '.join(PAGES)}")
-    for name in wanted:
+    for name in selected:
         started = time.monotonic()
         print(f"== {name}", flush=True)
         for table in PAGES[name].tables:
             for row in table.rows if not only_write else ():
                 for run in row.runs():
-                    measured(run)
-        print(f"   {write_page(PAGES[name])} in {elapsed(started)}", flush=True)
+                    measure_run(run)
+        print(f"   {write_page(PAGES[name])} in {format_elapsed(started)}", flush=True)
     print(f"   {write_overview(list(PAGES.values()))}")
 
 

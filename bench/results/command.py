@@ -12,14 +12,14 @@ from pathlib import Path
 
 from triptych.app.cli import main
 
-TOLD = 2000  # characters of what a failed command said last
+LOG_TAIL = 2000  # characters of what a failed command said last
 # Loaded here so that no child has to; nothing is computed before a fork, so no thread is lost in one.
 for module in ("triptych.training.loop", "triptych.evaluation.evaluate", "triptych.evaluation.zero_shot"):
     import_module(module)
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """What a command printed, and the resources it took."""
 
     output: str
@@ -31,31 +31,31 @@ class Done:
         return self.usage.ru_maxrss / 1024  # Linux counts kilobytes
 
 
-def run(command: Sequence[str], log: Path) -> Done:
+def run(command: Sequence[str], log: Path) -> CommandResult:
     """Run a command as it would be typed ($NAME from the environment); its errors go to `log`. A failure ends all."""
-    words = [os.path.expandvars(word) for word in command]
-    unknown = [word for word in words if word.startswith("$")]
+    arguments = [os.path.expandvars(word) for word in command]
+    unknown = [word for word in arguments if word.startswith("$")]
     if unknown:
         sys.exit(f"{unknown[0].split('/')[0]} is not set; set it to the folder that holds the data sets")
     log.parent.mkdir(parents=True, exist_ok=True)
     output = log.with_suffix(".out")
     sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        _become(words, output, log)
-    _, status, usage = os.wait4(child, 0)  # the only call that tells one child's memory
+    pid = os.fork()
+    if pid == 0:
+        _run_in_child(arguments, output, log)
+    _, status, usage = os.wait4(pid, 0)  # the only call that tells one child's memory
     if status:
-        sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-TOLD:]}")
-    return Done(output.read_text(), usage)
+        sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-LOG_TAIL:]}")
+    return CommandResult(output.read_text(), usage)
 
 
-def _become(words: Sequence[str], output: Path, log: Path) -> None:
+def _run_in_child(arguments: Sequence[str], output: Path, log: Path) -> None:
     """Be that command, and end as it ends."""
     code = 1
     try:
         for path, stream in ((output, 1), (log, 2)):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), stream)
-        sys.argv = list(words)
+        sys.argv = list(arguments)
         main()
         code = 0
     except SystemExit as stop:

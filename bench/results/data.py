@@ -2,52 +2,56 @@
 
 from __future__ import annotations
 
-from bench.results.plan import HOME, Made
+from bench.results.schema import RESULTS_FOLDER, Dataset
 
 FOLDS = (1, 2, 3, 4, 5)
 ESC50 = {"fold": "fold", "unseen": "classes"}  # folds of clips, and of classes
 
 
-def _esc50(name: str, *options: str) -> Made:
-    return Made(name, ("triptych", "data", "esc50", "$TRIPTYCH_DATA/esc50", "-o", "{data}", *options))
+def _esc50(name: str, *options: str) -> Dataset:
+    return Dataset(name, ("triptych", "data", "esc50", "$TRIPTYCH_DATA/esc50", "-o", "{data}", *options))
 
 
-ALL = [
-    Made("gcompris", ("triptych", "data", "gcompris", "$TRIPTYCH_DATA/gcompris", "-o", "{data}")),
-    Made(
+DATASETS = [
+    Dataset("gcompris", ("triptych", "data", "gcompris", "$TRIPTYCH_DATA/gcompris", "-o", "{data}")),
+    Dataset(
         "flickr8k-spoken",
-        ("triptych", "data", "speak", "{flickr8k}", "--allow-outside", "--each", "1", "-o", "{data}"),
+        ("triptych", "data", "add-speech", "{flickr8k}", "--allow-outside", "--captions-per-row", "1", "-o", "{data}"),
         needs=("flickr8k",),
     ),
-    Made(
+    Dataset(
         "world",
-        ("triptych", "world", f"{HOME}/data/world", "--scenes", "1000", "--captions", "2"),
+        ("triptych", "world", f"{RESULTS_FOLDER}/data/world", "--scenes", "1000", "--captions", "2"),
         file="world/manifest.csv",
     ),
-    Made("films", ("triptych", "world", f"{HOME}/data/films", "--films", "--scenes", "600"), file="films/manifest.csv"),
-    Made("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
+    Dataset(
+        "films",
+        ("triptych", "world", f"{RESULTS_FOLDER}/data/films", "--video", "--scenes", "600"),
+        file="films/manifest.csv",
+    ),
+    Dataset("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
     *(
-        Made(
+        Dataset(
             f"flickr8k-{kind}{percent}{left}",
             (
-                *("triptych", "data", "damage", "{flickr8k}", "--allow-outside", "-o", "{data}"),
-                *("--share", str(percent / 100), "--kind", kind, *drop),
+                *("triptych", "data", "inject-noise", "{flickr8k}", "--allow-outside", "-o", "{data}"),
+                *("--noise-rate", str(percent / 100), "--noise-kind", kind, *drop),
             ),
             needs=("flickr8k",),
         )
         for left, drop in (("", ()), ("-left", ("--drop",)))
         for kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
     ),
-    Made(
+    Dataset(
         "flickr8k-single",
         (*("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}"), "--captions", "single"),
     ),
     *(
-        Made(
+        Dataset(
             f"flickr8k-single-random{percent}",
             (
-                *("triptych", "data", "damage", "{flickr8k-single}", "--allow-outside", "-o", "{data}"),
-                *("--share", str(percent / 100)),
+                *("triptych", "data", "inject-noise", "{flickr8k-single}", "--allow-outside", "-o", "{data}"),
+                *("--noise-rate", str(percent / 100)),
             ),
             needs=("flickr8k-single",),
         )
@@ -60,11 +64,11 @@ ALL = [
         for n in FOLDS
     ),
     *(
-        Made(
+        Dataset(
             f"esc50-fold{n}-random{percent}",
             (
-                *("triptych", "data", "damage", f"{{esc50-fold{n}-all}}", "--allow-outside", "-o", "{data}"),
-                *("--share", str(percent / 100), "--split", "train"),
+                *("triptych", "data", "inject-noise", f"{{esc50-fold{n}-all}}", "--allow-outside", "-o", "{data}"),
+                *("--noise-rate", str(percent / 100), "--split", "train"),
             ),
             needs=(f"esc50-fold{n}-all",),
         )
@@ -72,4 +76,4 @@ ALL = [
         for n in FOLDS
     ),
 ]
-DATA = {made.name: made for made in ALL}
+DATA = {made.name: made for made in DATASETS}

@@ -2,62 +2,77 @@
 
 from __future__ import annotations
 
-from bench.results.plan import COST, EVALUATE, HOME, Column, Found, Page, Row, Table, recall, recalls
-
-IMAGE, AUDIO, TEXT = (
-    "space.encoders.image={name='image_cnn', width=32}",
-    "space.encoders.audio={name='audio_cnn', width=32, mels=32}",
-    "space.encoders.text={name='text_transformer', width=32, layers=1}",
+from bench.results.schema import (
+    COST_COLUMNS,
+    EVALUATE,
+    RESULTS_FOLDER,
+    Column,
+    Measurements,
+    Page,
+    Row,
+    Table,
+    recall_column,
+    recall_columns,
 )
-SPEECH = "space.encoders.audio={name='speech_cnn', width=128}"
-LOCALISE = ("triptych", "localise", "{run}", "--world", f"{HOME}/data/world", "--json")
-BOTH = {"recall": EVALUATE, "places": LOCALISE}
+
+IMAGE_ENCODER, AUDIO_ENCODER, TEXT_ENCODER = (
+    "space.encoders.image={name='image_cnn', feature_dim=32}",
+    "space.encoders.audio={name='audio_cnn', feature_dim=32, n_mels=32}",
+    "space.encoders.text={name='text_transformer', feature_dim=32, num_layers=1}",
+)
+SPEECH_ENCODER = "space.encoders.audio={name='speech_cnn', feature_dim=128}"
+LOCALISE = ("triptych", "localise", "{run}", "--data", f"{RESULTS_FOLDER}/data/world", "--json")
+RECALL_AND_LOCALISATION = {"recall": EVALUATE, "localisation": LOCALISE}
 
 
-def located(query: str, gallery: str, about: str = "all") -> list[Column]:
+def localisation_columns(query: str, gallery: str, about: str = "all") -> list[Column]:
     """Where the heat falls, as `triptych localise --json` prints it."""
 
-    def column(title: str, name: str, headline: bool = False) -> Column:
-        def read(found: Found) -> float:
-            rows = found["places"]
-            one = next(r for r in rows if (r["query"], r["gallery"], r["about"]) == (query, gallery, about))
-            return 100 * one[name]
+    def make_column(title: str, name: str, headline: bool = False) -> Column:
+        def read(measurements: Measurements) -> float:
+            rows = measurements["localisation"]
+            row = next(r for r in rows if (r["query"], r["gallery"], r["factor"]) == (query, gallery, about))
+            return 100 * row[name]
 
         return Column(title, read, headline=headline)
 
-    words = "" if about == "all" else f" ({about})"
+    suffix = "" if about == "all" else f" ({about})"
     return [
-        column(f"{query} → {gallery}{words}: hottest part on it", "hit", headline=True),
-        column("chance", "hit_chance"),
-        column("heat inside it", "mass"),
-        column("chance", "mass_chance"),
-        column("told apart (chance 50)", "apart"),
+        make_column(f"{query} → {gallery}{suffix}: hottest part on it", "hit", headline=True),
+        make_column("chance", "hit_chance_level"),
+        make_column("heat inside it", "mass"),
+        make_column("chance", "mass_chance_level"),
+        make_column("told apart (chance 50)", "discrimination"),
     ]
 
 
-def lift(query: str, gallery: str, measure: str = "recall") -> Column:
+def lift_column(query: str, gallery: str, measure: str = "recall") -> Column:
     """R@10 as a multiple of chance on the same items."""
 
-    def read(found: Found) -> float:
-        one = next(d for d in found[measure] if (d["query"], d["gallery"]) == (query, gallery))
-        return one["recall"]["10"] / one["chance"]["10"]
+    def read(measurements: Measurements) -> float:
+        direction = next(d for d in measurements[measure] if (d["query"], d["gallery"]) == (query, gallery))
+        return direction["recall"]["10"] / direction["chance_recall"]["10"]
 
     return Column(f"{query} → {gallery} R@10 ÷ chance", read, headline=True)
 
 
-def on_the_world(recipe: str, label: str, *changes: str, **more: object) -> Row:
+def synthetic_row(recipe: str, label: str, *overrides: str, **fields: object) -> Row:
     """A recipe with small encoders from scratch, on the made world."""
-    small = {"damsm": (IMAGE, TEXT), "davenet": (IMAGE, AUDIO), "shre": (IMAGE, AUDIO, TEXT)}[recipe]
+    small_encoders = {
+        "damsm": (IMAGE_ENCODER, TEXT_ENCODER),
+        "davenet": (IMAGE_ENCODER, AUDIO_ENCODER),
+        "shre": (IMAGE_ENCODER, AUDIO_ENCODER, TEXT_ENCODER),
+    }[recipe]
     return Row(
         label,
         recipe,
         ("world",),
-        (*small, "space.width=32", "training.learning_rate=3e-3", *changes),
-        **{"measures": BOTH, **more},
+        (*small_encoders, "space.embed_dim=32", "training.learning_rate=3e-3", *overrides),
+        **{"measures": RECALL_AND_LOCALISATION, **fields},
     )
 
 
-WORLD = (
+SYNTHETIC_ABOUT = (
     "1,000 made scenes with one or two things each (150 of them test), encoders of width 32 from scratch; pictures are "
     "8 × 8 regions. Asked of every word that speaks of something visible, or of everything that sounds: is the hottest "
     "region on the right thing, how much of the heat lies inside its box, and, where there are two things, is the "
@@ -70,7 +85,7 @@ DAMSM = Page(
     [
         Table(
             "Flickr8k",
-            [*recalls("text", "image"), *recalls("image", "text"), *COST],
+            [*recall_columns("text", "image"), *recall_columns("image", "text"), *COST_COLUMNS],
             [
                 Row("words and sentences", "damsm", ("flickr8k",), headline=True),
                 Row("sentences alone (cosine)", "damsm", ("flickr8k",), ("space.similarity={name='cosine'}",)),
@@ -80,19 +95,19 @@ DAMSM = Page(
         Table(
             "The made world",
             [
-                recall("text", "image", 10),
-                *located("text", "image"),
-                located("text", "image", "thing")[0],
-                located("text", "image", "colour")[0],
-                *COST,
+                recall_column("text", "image", 10),
+                *localisation_columns("text", "image"),
+                localisation_columns("text", "image", "thing")[0],
+                localisation_columns("text", "image", "colour")[0],
+                *COST_COLUMNS,
             ],
             [
-                on_the_world("damsm", "words and sentences", "training.epochs=20", headline=True),
-                on_the_world(
+                synthetic_row("damsm", "words and sentences", "training.epochs=20", headline=True),
+                synthetic_row(
                     "damsm", "sentences alone (cosine)", "training.epochs=20", "space.similarity={name='cosine'}"
                 ),
             ],
-            WORLD,
+            SYNTHETIC_ABOUT,
         ),
     ],
     "Words and regions of frozen encoders come, with 128 dimensions and eight epochs, close to `clap` with 512 and "
@@ -105,7 +120,7 @@ DAMSM = Page(
     "ground, which fits no word, goes to any of them at full strength. One seed.",
 )
 
-KINDS = ("misa", "sisa", "sima")
+MATCHMAP_MODES = ("misa", "sisa", "sima")
 
 DAVENET = Page(
     "davenet",
@@ -113,28 +128,28 @@ DAVENET = Page(
     [
         Table(
             "GCompris: pictures and human voices",
-            [*recalls("audio", "image"), *recalls("image", "audio"), *COST],
+            [*recall_columns("audio", "image"), *recall_columns("image", "audio"), *COST_COLUMNS],
             [
                 Row(
                     kind,
                     "davenet",
                     ("gcompris",),
-                    (f"space.similarity.kind={kind}", SPEECH, "space.width=128", "training.epochs=20"),
+                    (f"space.similarity.reduction={kind}", SPEECH_ENCODER, "space.embed_dim=128", "training.epochs=20"),
                     headline=kind == "misa",
                 )
-                for kind in KINDS
+                for kind in MATCHMAP_MODES
             ],
             "One spoken word a picture: 743 to learn from, 243 to be tested on, none of which is heard in training.",
         ),
         Table(
             "Flickr8k and made speech",
-            [*recalls("audio", "image"), *recalls("image", "audio"), *COST],
+            [*recall_columns("audio", "image"), *recall_columns("image", "audio"), *COST_COLUMNS],
             [
                 Row(
                     "misa",
                     "davenet",
                     ("flickr8k-spoken",),
-                    (SPEECH, "space.width=128", "training.epochs=6", "training.validate=0"),
+                    (SPEECH_ENCODER, "space.embed_dim=128", "training.epochs=6", "training.eval_every=0"),
                     headline=True,
                 )
             ],
@@ -142,21 +157,26 @@ DAVENET = Page(
         ),
         Table(
             "The made world",
-            [recall("audio", "image", 10), *located("audio", "image"), *located("image", "audio")[::4], *COST],
             [
-                on_the_world(
+                recall_column("audio", "image", 10),
+                *localisation_columns("audio", "image"),
+                *localisation_columns("image", "audio")[::4],
+                *COST_COLUMNS,
+            ],
+            [
+                synthetic_row(
                     "davenet",
                     kind,
-                    f"space.similarity.kind={kind}",
+                    f"space.similarity.reduction={kind}",
                     "training.epochs=20",
-                    "training.batch=32",
-                    "training.validate=0",
+                    "training.batch_size=32",
+                    "training.eval_every=0",
                     seeds=(0, 1, 2),
                     headline=kind == "misa",
                 )
-                for kind in KINDS
+                for kind in MATCHMAP_MODES
             ],
-            WORLD,
+            SYNTHETIC_ABOUT,
         ),
     ],
     "GCompris asks for words that were never heard in training, and 743 spoken words do not teach what an unheard "
@@ -169,7 +189,7 @@ DAVENET = Page(
     "asks for.",
 )
 
-WITHOUT = {
+ABLATIONS = {
     "distillation and ranking": (),
     "without distillation": ("objectives.0.weight=0.0",),
     "without ranking": ("objectives.1.weight=0.0",),
@@ -182,50 +202,50 @@ SHRE = Page(
         Table(
             "Flickr8k and made speech",
             [
-                lift("text", "audio"),
-                recall("text", "audio", 10),
-                recall("audio", "text", 10),
-                recall("text", "image", 10),
-                recall("audio", "image", 10),
-                *COST,
+                lift_column("text", "audio"),
+                recall_column("text", "audio", 10),
+                recall_column("audio", "text", 10),
+                recall_column("text", "image", 10),
+                recall_column("audio", "image", 10),
+                *COST_COLUMNS,
             ],
             [
                 Row(
                     label,
                     "shre",
                     ("flickr8k-spoken",),
-                    (SPEECH, "training.epochs=8", "training.validate=0", *changes),
+                    (SPEECH_ENCODER, "training.epochs=8", "training.eval_every=0", *changes),
                     headline=not changes,
                 )
-                for label, changes in WITHOUT.items()
+                for label, changes in ABLATIONS.items()
             ],
             "The first caption of each photograph, as text and read aloud by espeak-ng; teacher EfficientNet-lite0.",
         ),
         Table(
             "The made world",
             [
-                lift("text", "audio"),
-                recall("text", "audio", 10),
-                recall("audio", "text", 10),
-                recall("text", "image", 10),
-                recall("audio", "image", 10),
-                *COST,
+                lift_column("text", "audio"),
+                recall_column("text", "audio", 10),
+                recall_column("audio", "text", 10),
+                recall_column("text", "image", 10),
+                recall_column("audio", "image", 10),
+                *COST_COLUMNS,
             ],
             [
-                on_the_world(
+                synthetic_row(
                     "shre",
                     label,
-                    "space.shared=64",
-                    "objectives.0.width=32",
+                    "space.shared_hidden_dim=64",
+                    "objectives.0.embed_dim=32",
                     "training.epochs=20",
-                    "training.batch=32",
-                    "training.validate=0",
+                    "training.batch_size=32",
+                    "training.eval_every=0",
                     *changes,
                     measures={"recall": EVALUATE},
                     seeds=(0, 1, 2) if not changes else (0,),
                     headline=not changes,
                 )
-                for label, changes in WITHOUT.items()
+                for label, changes in ABLATIONS.items()
             ],
             "1,000 made scenes; what a text and a sound share there is thing, count and height. Encoders from scratch.",
         ),
@@ -249,15 +269,21 @@ VIDEO = Page(
     [
         Table(
             "Made films",
-            [*recalls("image", "audio"), *recalls("audio", "image"), *COST],
+            [*recall_columns("image", "audio"), *recall_columns("audio", "image"), *COST_COLUMNS],
             [
                 Row(
                     "small encoders from scratch",
                     "video",
                     ("films",),
                     (
-                        *(IMAGE, AUDIO, "space.width=32", "training.learning_rate=3e-3", "training.epochs=15"),
-                        *("training.batch=32", "training.validate=0"),
+                        *(
+                            IMAGE_ENCODER,
+                            AUDIO_ENCODER,
+                            "space.embed_dim=32",
+                            "training.learning_rate=3e-3",
+                            "training.epochs=15",
+                        ),
+                        *("training.batch_size=32", "training.eval_every=0"),
                     ),
                     seeds=(0, 1, 2),
                     headline=True,
@@ -268,6 +294,6 @@ VIDEO = Page(
     ],
     "Nothing but films goes in, and no caption: what is seen in a film finds what is heard in it. Recall at ten is six "
     "times chance (11.1% of 90 films), at one not yet good: several films show the same things. `triptych index` "
-    "takes a folder of films with this space, and `triptych search --sound`, `--picture` or `--video` finds the film "
+    "takes a folder of films with this space, and `triptych search --audio`, `--image` or `--video` finds the film "
     "by either half of it.",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.results.contrastive import ALIGN_UNIFORM, CLAP, SIGLIP, WANG_CONTRASTIVE
 from bench.results.grounding import DAMSM, DAVENET, SHRE, VIDEO
-from bench.results.plan import Page
+from bench.results.schema import Page
 from bench.results.transport import MLTM, PARTIAL
 
 PAGES: dict[str, Page] = {

@@ -70,13 +70,13 @@ def test_the_installed_script_and_the_version():
     assert result.stdout == f"triptych {__version__}\n"
 
 
-def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
+def test_index_then_search(run_dir, synthetic_manifest, tmp_path):
     collection = tmp_path / "collection"
-    result = triptych("index", world.parent / "images", "--space", run, "--into", collection)
+    result = triptych("index", synthetic_manifest.parent / "images", "--space", run_dir, "--collection", collection)
     assert result.returncode == 0, result.stderr
     assert "80 items (80 new, 0 as before, 0 gone)" in result.stdout
-    picture = world.parent / "images" / "000003.png"
-    asked = ["search", "--picture", picture, "--in", collection, "-k", "2", "--json"]
+    picture = synthetic_manifest.parent / "images" / "000003.png"
+    asked = ["search", "--image", picture, "--collection", collection, "-k", "2", "--json"]
     result = triptych(*asked)
     hits = json.loads(result.stdout)
     assert str(picture.resolve()) not in {hit["item"] for hit in hits}
@@ -85,21 +85,23 @@ def test_a_whole_line_from_files_to_hits(run, world, tmp_path):
     result = triptych(*asked, "--include-query")
     assert json.loads(result.stdout)[0]["item"] == str(picture.resolve())
     assert "is not shown" not in result.stderr
-    result = triptych("search", "two red bells", "--in", collection, "-k", "3")
+    result = triptych("search", "two red bells", "--collection", collection, "-k", "3")
     assert result.stdout.count(".png") == 3
-    assert "nothing of that kind" in triptych("search", "bells", "--in", collection, "--want", "sound").stderr
+    assert (
+        "nothing of that kind" in triptych("search", "bells", "--collection", collection, "--modality", "audio").stderr
+    )
 
 
-def test_index_counts_what_it_leaves_out_and_lists_all_of_it(run, world, tmp_path):
+def test_index_reports_skipped_files(run_dir, synthetic_manifest, tmp_path):
     mine, collection = tmp_path / "mine", tmp_path / "mine" / "collection"
     mine.mkdir()
-    shutil.copy(world.parent / "images" / "000000.png", mine)
+    shutil.copy(synthetic_manifest.parent / "images" / "000000.png", mine)
     for number in range(7):
         (mine / f"broken {number}.wav").write_text("no sound")
     for name in ("a.heic", "b.HEIC", "c.psd", "LICENSE"):
         (mine / name).write_text("x")
     for _ in range(2):  # the second time the collection is in the folder
-        result = triptych("index", mine, "--space", run, "--into", collection, cwd=tmp_path)
+        result = triptych("index", mine, "--space", run_dir, "--collection", collection, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert "passed over: 2 .heic, 1 without an ending, 1 .psd (triptych does not read" in result.stderr
         assert "left out: 7" in result.stderr
@@ -107,57 +109,62 @@ def test_index_counts_what_it_leaves_out_and_lists_all_of_it(run, world, tmp_pat
         assert len((collection / "not-indexed.tsv").read_text().splitlines()) == 12
     for path in (*mine.glob("broken*"), *mine.glob("*.[hHp][eEs]*"), mine / "LICENSE"):
         path.unlink()
-    result = triptych("index", mine, "--space", run, "--into", collection)
+    result = triptych("index", mine, "--space", run_dir, "--collection", collection)
     assert "not-indexed.tsv" not in result.stderr
     assert not (collection / "not-indexed.tsv").exists()
 
 
-def test_a_folder_of_formats_that_are_not_read_is_told_by_their_endings(run, tmp_path):
+def test_index_reports_unsupported_suffixes(run_dir, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "a.heic").write_text("x")
-    result = triptych("index", tmp_path / "mine", "--space", run, "--into", tmp_path / "c")
+    result = triptych("index", tmp_path / "mine", "--space", run_dir, "--collection", tmp_path / "c")
     assert result.returncode == 2
     assert "passed over: 1 .heic" in result.stderr
     assert "nothing here that this space can embed" in result.stderr
     assert not (tmp_path / "c").exists()
 
 
-def test_names_that_are_not_utf8_ask_or_are_refused_in_words(run, world, tmp_path):
+def test_file_names_that_are_not_utf8(run_dir, synthetic_manifest, tmp_path):
     collection, sound = tmp_path / "c", tmp_path / os.fsdecode(b"q\xff.wav")
-    assert triptych("index", world.parent / "sounds", "--space", run, "--into", collection).returncode == 0
-    shutil.copy(world.parent / "sounds" / "000003.wav", sound)
-    for asked in (["--sound", sound], ["bell", "--minus", sound]):
-        result = triptych("search", *asked, "--in", collection, "-k", "2", "--json")
+    assert (
+        triptych(
+            "index", synthetic_manifest.parent / "audio", "--space", run_dir, "--collection", collection
+        ).returncode
+        == 0
+    )
+    shutil.copy(synthetic_manifest.parent / "audio" / "000003.wav", sound)
+    for asked in (["--audio", sound], ["bell", "--not", sound]):
+        result = triptych("search", *asked, "--collection", collection, "-k", "2", "--json")
         assert result.returncode == 0, result.stderr
         assert len(json.loads(result.stdout)) == 2
     for asked in (["--item", sound.name], ["bell", "--folder", sound.name], ["bell", "--where", f"{sound.name}=1"]):
-        result = triptych("search", *asked, "--in", collection)
+        result = triptych("search", *asked, "--collection", collection)
         assert result.returncode == 2
         assert "is not UTF-8" in result.stderr
         assert "damaged" not in result.stderr
 
 
-def test_a_moment_without_an_end_is_shown(run, world, tmp_path):
-    sound = next((world.parent / "sounds").iterdir())
+def test_search_shows_segment_without_end(run_dir, synthetic_manifest, tmp_path):
+    sound = next((synthetic_manifest.parent / "audio").iterdir())
     shutil.copy(sound, tmp_path / "s.wav")
     (tmp_path / "pairs.csv").write_text("audio,text,start\ns.wav,a bell,0.5\n")
-    assert triptych("index", tmp_path / "pairs.csv", "--space", run, "--into", tmp_path / "c").returncode == 0
-    result = triptych("search", "a", "bell", "--in", tmp_path / "c", "--want", "sound")
+    assert triptych("index", tmp_path / "pairs.csv", "--space", run_dir, "--collection", tmp_path / "c").returncode == 0
+    result = triptych("search", "a", "bell", "--collection", tmp_path / "c", "--modality", "audio")
     assert "s.wav [0.5–end s]" in result.stdout, result.stderr
 
 
-def test_evaluate_prints_six_directions(run, world):
-    result = triptych("evaluate", run, "--data", world)
+def test_evaluate_prints_six_directions(run_dir, synthetic_manifest):
+    result = triptych("evaluate", run_dir, "--data", synthetic_manifest)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("→") == 7
-    found = json.loads(triptych("evaluate", run, "--data", world, "--json").stdout)
+    found = json.loads(triptych("evaluate", run_dir, "--data", synthetic_manifest, "--json").stdout)
     assert {(d["query"], d["gallery"]) for d in found} == {
         (a, b) for a in ("audio", "image", "text") for b in ("audio", "image", "text") if a != b
     }
 
 
-def test_localise_prints_every_question_with_its_chance(run, world):
-    done = triptych("localise", run, "--world", world.parent, "--json")
+def test_localise_reports_chance_level_per_direction(run_dir, synthetic_manifest):
+    done = triptych("localise", run_dir, "--data", synthetic_manifest.parent, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {(each["query"], each["gallery"]) for each in found} == {
@@ -166,11 +173,11 @@ def test_localise_prints_every_question_with_its_chance(run, world):
         ("audio", "image"),
         ("image", "audio"),
     }
-    assert all(0 < each["hit_chance"] < 1 and each["queries"] > 0 for each in found)
+    assert all(0 < each["hit_chance_level"] < 1 and each["num_queries"] > 0 for each in found)
 
 
-def test_evaluate_ranks_all_queries_together_when_asked_and_writes_everything(run, world, tmp_path):
-    result = triptych("evaluate", run, "--data", world, "--transductive", "--out", tmp_path / "out")
+def test_evaluate_transductive_and_output_files(run_dir, synthetic_manifest, tmp_path):
+    result = triptych("evaluate", run_dir, "--data", synthetic_manifest, "--transductive", "--output", tmp_path / "out")
     assert result.returncode == 0, result.stderr
     assert "transductive" in result.stdout
     assert "±" in result.stdout
@@ -180,29 +187,29 @@ def test_evaluate_ranks_all_queries_together_when_asked_and_writes_everything(ru
     assert (tmp_path / "out" / "queries.parquet").exists()
 
 
-def test_compare_says_plainly_that_a_run_is_no_better_than_itself(run, world):
-    result = triptych("compare", run, run, "--data", world)
+def test_compare_run_with_itself_is_not_separable(run_dir, synthetic_manifest):
+    result = triptych("compare", run_dir, run_dir, "--data", synthetic_manifest)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("not separable") >= 18
     assert "is better" not in result.stdout
-    found = json.loads(triptych("compare", run, run, "--data", world, "--json").stdout)
+    found = json.loads(triptych("compare", run_dir, run_dir, "--data", synthetic_manifest, "--json").stdout)
     assert len(found) == 6
     assert {d["verdict"] for c in found for d in c["differences"].values()} == {"not separable"}
 
 
-def test_check_lists_everything_and_exits_2(world, tmp_path):
-    clean = triptych("check", world)
+def test_validate_lists_problems_and_exits_2(synthetic_manifest, tmp_path):
+    clean = triptych("validate", synthetic_manifest)
     assert clean.returncode == 0
     assert "80 rows, 160 captions" in clean.stdout
     (tmp_path / "pairs.csv").write_text("audio,text,colour\nmissing.wav,a bell,red\n../up.wav,,red\n")
-    result = triptych("check", tmp_path / "pairs.csv")
+    result = triptych("validate", tmp_path / "pairs.csv")
     assert result.returncode == 2
     for part in ("missing file: 1", "row 2, audio: no such file: missing.wav", "outside path", "colour"):
         assert part in result.stdout
-    assert json.loads(triptych("check", tmp_path / "pairs.csv", "--json").stdout)["errors"] == 2
+    assert json.loads(triptych("validate", tmp_path / "pairs.csv", "--json").stdout)["errors"] == 2
 
 
-def test_world_and_recipes(tmp_path):
+def test_synthetic_data_and_recipes(tmp_path):
     result = triptych("world", tmp_path / "w", "--scenes", "12", "--captions", "1")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "w" / "manifest.csv").exists()
@@ -210,7 +217,7 @@ def test_world_and_recipes(tmp_path):
     assert "epochs = 3" in triptych("recipes", "trimodal", "--set", "training.epochs=3").stdout
 
 
-MISTAKES = [
+USAGE_ERRORS = [
     (["fly"], "No such command 'fly'"),
     (["train", "trimodel"], "recipe 'trimodel' is unknown"),
     (["train", "trimodal"], "names no manifest"),
@@ -218,22 +225,22 @@ MISTAKES = [
     (["train", "trimodal", "--set", "training.epoch=1"], "key 'epoch' is unknown; known: batch"),
     (["evaluate", "missing", "--data", "missing.csv"], "no such file"),
     (["index", "missing", "--space", "missing"], "no such run folder"),
-    (["search", "bell", "--in", "missing"], "no collection here"),
+    (["search", "bell", "--collection", "missing"], "no collection here"),
     (["search"], "Usage"),
-    (["search", "--want", "audio"], "nothing to look for"),
+    (["search", "--modality", "audio"], "nothing to look for"),
     (["search", "bell", "--weight", "smell=2"], "part 'smell' is unknown"),
-    (["search", "bell", "--weight", "words=-2"], "give a number above 0"),
+    (["search", "bell", "--weight", "text=-2"], "give a number above 0"),
     (["search", "bell", "--where", "split"], "write NAME=VALUE"),
-    (["search", "bell", "--want", "smell"], "kind 'smell' is unknown; known: audio, image, text"),
+    (["search", "bell", "--modality", "smell"], "modality 'smell' is unknown; known: audio, image, text"),
     (["search", "bell", "-k", "0"], "greater than or equal to 1"),
-    (["check", "missing.csv"], "missing.csv: no such file"),
+    (["validate", "missing.csv"], "missing.csv: no such file"),
     (["world", "here", "--scenes", "1"], "scenes is 1; allowed"),
-    (["world", "here", "--noise", "1.5"], "noise is 1.5; allowed"),
+    (["world", "here", "--noise-rate", "1.5"], "noise_rate is 1.5; allowed"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
-def test_a_mistake_gets_one_clear_message_and_exit_code_2(arguments, message, tmp_path):
+@pytest.mark.parametrize(("arguments", "message"), USAGE_ERRORS, ids=[" ".join(m[0]) for m in USAGE_ERRORS])
+def test_usage_errors_print_one_message_and_exit_2(arguments, message, tmp_path):
     result = triptych(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     assert message in result.stdout + result.stderr
@@ -241,15 +248,15 @@ def test_a_mistake_gets_one_clear_message_and_exit_code_2(arguments, message, tm
     assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
 
 
-def test_every_manifest_that_is_given_is_read(world, tmp_path):
-    result = triptych("train", "trimodal", "--data", world, "--data", "missing.csv", cwd=tmp_path)
+def test_train_reads_every_manifest(synthetic_manifest, tmp_path):
+    result = triptych("train", "trimodal", "--data", synthetic_manifest, "--data", "missing.csv", cwd=tmp_path)
     assert (result.returncode, list(tmp_path.iterdir())) == (2, [])
     assert "missing.csv: no such file" in result.stderr
 
 
-def test_an_unwritable_folder_is_named(quick, tmp_path):
+def test_unwritable_output_folder_is_named(tiny_recipe, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    (tmp_path / "recipe.toml").write_text(quick.text())
+    (tmp_path / "recipe.toml").write_text(tiny_recipe.text())
     result = triptych("train", tmp_path / "recipe.toml", "-o", tmp_path / "file" / "run")
     assert result.returncode == 2
     assert "file" in result.stderr
@@ -276,7 +283,7 @@ def interrupt(arguments, ready, tmp_path):
         return process.returncode, errors
 
 
-def test_ctrl_c_while_making_a_world_leaves_nothing(tmp_path):
+def test_interrupted_synthetic_data_leaves_no_files(tmp_path):
     code, errors = interrupt(["world", "w"], lambda: any(tmp_path.glob(".w.*/images/*")), tmp_path)
     assert code == 130
     assert "interrupted" in errors
@@ -284,28 +291,28 @@ def test_ctrl_c_while_making_a_world_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ctrl_c_while_training_leaves_whole_files(quick, tmp_path):
-    (tmp_path / "long.toml").write_text(quick.text().replace("epochs = 2", "epochs = 500"))
+def test_interrupted_training_leaves_complete_files(tiny_recipe, tmp_path):
+    (tmp_path / "long.toml").write_text(tiny_recipe.text().replace("epochs = 2", "epochs = 500"))
     run = tmp_path / "run"
     code, errors = interrupt(["train", "long.toml", "-o", run], (run / "last.safetensors").exists, tmp_path)
     assert code == 130
     assert "Traceback" not in errors
     assert not list(run.glob(".*")), "a half-written file is left"
-    assert triptych("search", "x", "--in", run).returncode == 2
+    assert triptych("search", "x", "--collection", run).returncode == 2
     from triptych.checkpoint import load
 
     load(run / "last.safetensors")
 
 
-def test_the_cache_shows_its_size_and_can_be_cleared(tmp_path, monkeypatch):
-    from tests.data.test_cache import encoder, pictures
+def test_cache_size_and_clear(tmp_path, monkeypatch):
+    from tests.data.test_cache import make_encoder, make_images
     from triptych.data.cache import Cache
-    from triptych.data.features import remember
+    from triptych.data.features import compute_or_load
 
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "kept"))
-    remember(encoder(), pictures(tmp_path / "files", 3), Cache.default())
+    compute_or_load(make_encoder(), make_images(tmp_path / "files", 3), Cache.default())
     shown = json.loads(triptych("cache", "--json").stdout)
     assert shown["folder"] == str(tmp_path / "kept")
-    assert [shelf["items"] for shelf in shown["shelves"]] == [3]
+    assert [shelf["items"] for shelf in shown["stores"]] == [3]
     assert "3 items" in triptych("cache").stdout
-    assert json.loads(triptych("cache", "--clear", "--json").stdout)["shelves"] == []
+    assert json.loads(triptych("cache", "--clear", "--json").stdout)["stores"] == []

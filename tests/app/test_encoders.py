@@ -11,20 +11,20 @@ from triptych.encoders import ENCODERS
 pytestmark = pytest.mark.slow
 
 
-def test_every_encoder_is_listed_with_its_facts():
+def test_json_lists_every_encoder():
     found = {facts["name"]: facts for facts in json.loads(triptych("encoders", "--json").stdout)}
     assert found.keys() == ENCODERS.keys()
     for name, facts in found.items():
         assert facts["licence"], name
-        assert facts["missing"] == ENCODERS[name].missing()
-    made = ENCODERS["audio_cnn"]()
-    assert found["audio_cnn"]["parameters"] == sum(p.numel() for p in made.parameters())
-    assert found["audio_cnn"]["width"] == made.width
-    known = {"modality": "text", "width": 384, "part": "word piece", "parameters": 22_466_304, "frozen": True}
+        assert facts["unavailable_reason"] == ENCODERS[name].unavailable_reason()
+    encoder = ENCODERS["audio_cnn"]()
+    assert found["audio_cnn"]["parameters"] == sum(p.numel() for p in encoder.parameters())
+    assert found["audio_cnn"]["feature_dim"] == encoder.feature_dim
+    known = {"modality": "text", "feature_dim": 384, "part_name": "token", "parameters": 22_466_304, "frozen": True}
     assert known.items() <= found["minilm"].items()
 
 
-def test_the_table_says_what_to_do_for_what_is_missing(monkeypatch):
+def test_table_says_how_to_provide_missing_weights(monkeypatch):
     for variable in ("TRIPTYCH_YAMNET", "TRIPTYCH_DATA"):
         monkeypatch.delenv(variable, raising=False)
     result = triptych("encoders")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from triptych.audit.audit import Audit, audit
-from triptych.data.damage import damage, swaps_of
-from triptych.data.noise import read_swaps
-from triptych.data.world import World, make
+from triptych.audit.audit import AuditResult, audit
+from triptych.data.label_noise import read_swaps
+from triptych.data.noise_injection import inject_noise, swaps_path
+from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
 from triptych.encoders.minilm import MiniLM
 
@@ -16,7 +16,7 @@ from triptych.encoders.minilm import MiniLM
 RECIPE = """
 name = "small"
 [space]
-width = 64
+embed_dim = 64
 [space.encoders]
 image = { name = "efficientnet_lite0" }
 text = { name = "minilm" }
@@ -25,45 +25,50 @@ name = "infonce"
 pairs = [["image", "text"]]
 [training]
 epochs = 38
-batch = 64
+batch_size = 64
 learning_rate = 3e-3
 """
-SHARE = 0.2
+NOISE_RATE = 0.2
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory) -> Path:
+def small_recipe(tmp_path_factory) -> Path:
     """The recipe of a quick audit."""
     for encoder in (EfficientNetLite0, MiniLM):
-        if encoder.missing():
-            pytest.skip(f"{encoder.__name__}: {encoder.missing()}")
+        if encoder.unavailable_reason():
+            pytest.skip(f"{encoder.__name__}: {encoder.unavailable_reason()}")
     path = tmp_path_factory.mktemp("recipe") / "small.toml"
     path.write_text(RECIPE)
     return path
 
 
 @pytest.fixture(scope="session")
-def wrong(tmp_path_factory) -> Path:
+def noisy_manifest(tmp_path_factory) -> Path:
     """A manifest of 200 pictures with captions, a fifth of which belong to another."""
-    made = make(World(scenes=200, captions=2, actors=1, size=48, seconds=1.0), tmp_path_factory.mktemp("audited") / "w")
-    with made.open(newline="") as file:
+    synthetic = generate(
+        SyntheticConfig(scenes=200, captions=2, max_objects=1, image_size=48, seconds=1.0),
+        tmp_path_factory.mktemp("audited") / "w",
+    )
+    with synthetic.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    right = made.with_name("right.csv")
-    with right.open("w", newline="") as file:
+    clean = synthetic.with_name("right.csv")
+    with clean.open("w", newline="") as file:
         columns = ["id", "image", "caption_1", "caption_2"]
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-    return damage(right, made.with_name("wrong.csv"), SHARE, show=False)[0].path
+    return inject_noise(clean, synthetic.with_name("wrong.csv"), NOISE_RATE, show_progress=False)[0].path
 
 
 @pytest.fixture(scope="session")
-def swapped(wrong) -> set[str]:
+def swapped_ids(noisy_manifest) -> set[str]:
     """Which rows are wrong."""
-    return {swap.id for swap in read_swaps(swaps_of(wrong))}
+    return {swap.id for swap in read_swaps(swaps_path(noisy_manifest))}
 
 
 @pytest.fixture(scope="session")
-def audited(wrong, small) -> Audit:
+def audit_result(noisy_manifest, small_recipe) -> AuditResult:
     """The audit of that manifest, beside it."""
-    return audit(wrong, wrong.parent / "audit", folds=2, recipe=str(small), show=False)
+    return audit(
+        noisy_manifest, noisy_manifest.parent / "audit", num_folds=2, recipe=str(small_recipe), show_progress=False
+    )

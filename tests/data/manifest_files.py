@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow
 from pyarrow import parquet
 
-from triptych.data.manifest import Manifest, Problem, read
+from triptych.data.manifest import Manifest, ManifestProblem, read
 from triptych.errors import ManifestError
 
 FORMATS = ("csv", "jsonl", "parquet")
@@ -34,7 +34,7 @@ def make_folder(tmp_path: Path) -> Path:
     return root
 
 
-def save(path: Path, rows: list[dict]) -> Path:
+def write_manifest(path: Path, rows: list[dict]) -> Path:
     """Write rows in the format the path's ending names."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -57,7 +57,7 @@ def read_or_error(path: Path) -> Manifest | str:
         return str(error)
 
 
-def only(problems: tuple[Problem, ...], kind: str) -> Problem:
+def single_problem(problems: tuple[ManifestProblem, ...], category: str) -> ManifestProblem:
     """The one problem of a kind."""
-    (problem,) = [problem for problem in problems if problem.kind == kind]
+    (problem,) = [problem for problem in problems if problem.category == category]
     return problem

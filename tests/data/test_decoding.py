@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.data.manifest_files import save
-from tests.data.source_copies import picture, put
-from tests.media.made import noise, save_film, save_sound
+from tests.data.dataset_replicas import png_bytes, write_file
+from tests.data.manifest_files import write_manifest
+from tests.media.media_files import noise, save_audio, save_video
 from triptych.data import manifest
 from triptych.data.decoding import count_decodings, decode_files
 
@@ -16,16 +16,16 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def pairs(tmp_path):
+def manifest_path(tmp_path):
     """A manifest of good rows, and of rows with files that no decoder takes."""
-    save_sound(tmp_path / "good.wav", noise(1, 8000), 8000)
-    put(tmp_path / "good.png", picture())
-    put(tmp_path / "text.wav", "this is no sound at all")
-    put(tmp_path / "cut.wav", (tmp_path / "good.wav").read_bytes()[:6000])
-    put(tmp_path / "broken.png", picture()[:40])
-    put(tmp_path / "broken.mp4", b"nothing")
-    save_film(tmp_path / "good.mp4", 1.0)
-    save_film(tmp_path / "silent.mp4", 1.0, sound=False)
+    save_audio(tmp_path / "good.wav", noise(1, 8000), 8000)
+    write_file(tmp_path / "good.png", png_bytes())
+    write_file(tmp_path / "text.wav", "this is no sound at all")
+    write_file(tmp_path / "cut.wav", (tmp_path / "good.wav").read_bytes()[:6000])
+    write_file(tmp_path / "broken.png", png_bytes()[:40])
+    write_file(tmp_path / "broken.mp4", b"nothing")
+    save_video(tmp_path / "good.mp4", 1.0)
+    save_video(tmp_path / "silent.mp4", 1.0, with_audio=False)
     rows = [
         {"id": "good", "audio": "good.wav", "image": "good.png", "group": "g"},
         {"id": "moment", "audio": "good.wav", "text": "x", "start": 0.2, "end": 0.4, "group": "g"},
@@ -38,16 +38,16 @@ def pairs(tmp_path):
         {"id": "no film", "video": "broken.mp4", "text": "x"},
         {"id": "film with its own sound", "video": "broken.mp4", "audio": "good.wav", "group": "g"},
     ]
-    return save(tmp_path / "pairs.jsonl", rows)
+    return write_manifest(tmp_path / "pairs.jsonl", rows)
 
 
-def test_files_that_cannot_be_decoded_are_errors_of_their_rows(pairs):
-    table = manifest.read(pairs)
+def test_files_that_cannot_be_decoded_are_errors_of_their_rows(manifest_path):
+    table = manifest.read(manifest_path)
     assert table.errors == ()
     steps = []
-    found = decode_files(table, steps.append)
-    assert [row.id for row in found.rows] == ["good", "moment", "film", "silent film"]
-    assert {(problem.row, problem.column, problem.kind) for problem in found.errors} == {
+    decoded = decode_files(table, steps.append)
+    assert [row.id for row in decoded.rows] == ["good", "moment", "film", "silent film"]
+    assert {(problem.row, problem.column, problem.category) for problem in decoded.errors} == {
         (3, "audio", "undecodable file"),
         (4, "audio", "undecodable file"),
         (5, "audio", "undecodable file"),
@@ -55,26 +55,26 @@ def test_files_that_cannot_be_decoded_are_errors_of_their_rows(pairs):
         (9, "video", "undecodable file"),
         (10, "video", "undecodable file"),
     }
-    (part,) = [problem for problem in found.warnings if problem.kind == "film decodes in part"]
-    assert part.row == 8
-    assert "silent.mp4" in part.message
-    assert found.counts.unusable == 6
+    (partial_problem,) = [problem for problem in decoded.warnings if problem.category == "film decodes in part"]
+    assert partial_problem.row == 8
+    assert "silent.mp4" in partial_problem.message
+    assert decoded.counts.unusable == 6
     assert sum(steps) == count_decodings(table)  # a file that several rows have is decoded once
 
 
-def test_check_says_whether_files_were_decoded(pairs, tmp_path):
+def test_validate_says_whether_files_were_decoded(manifest_path, tmp_path):
     def check(*options):
-        command = [sys.executable, "-m", "triptych", "check", str(pairs), *options]
+        command = [sys.executable, "-m", "triptych", "validate", str(manifest_path), *options]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
     quick = check()
     assert quick.returncode == 0
     assert "nothing is wrong with it" not in quick.stdout
     assert "the files were not decoded: add --decode" in quick.stdout
-    whole = check("--decode")
-    assert whole.returncode == 2
-    assert "error: undecodable file: 6" in whole.stdout
-    assert "row 4, audio: text.wav: " in whole.stdout
-    assert "not decoded" not in whole.stdout
-    assert "decoding files: 13/13" in whole.stderr
+    full = check("--decode")
+    assert full.returncode == 2
+    assert "error: undecodable file: 6" in full.stdout
+    assert "row 4, audio: text.wav: " in full.stdout
+    assert "not decoded" not in full.stdout
+    assert "decoding files: 13/13" in full.stderr
     assert json.loads(check("--decode", "--json").stdout)["counts"]["rows"] == 4

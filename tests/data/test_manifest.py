@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.data.manifest_files import FORMATS, ROWS, make_folder, read_or_error, save
-from triptych.data.manifest import read, require, summary
+from tests.data.manifest_files import FORMATS, ROWS, make_folder, read_or_error, write_manifest
+from triptych.data.manifest import read, require_valid, summarise
 from triptych.errors import ManifestError
 
 
@@ -18,12 +18,12 @@ def folder(tmp_path: Path) -> Path:
     return make_folder(tmp_path)
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_every_format_gives_the_same_rows(folder: Path, form: str) -> None:
-    manifest = read(save(folder / f"manifest.{form}", ROWS))
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_every_format_gives_the_same_rows(folder: Path, file_format: str) -> None:
+    manifest = read(write_manifest(folder / f"manifest.{file_format}", ROWS))
     assert manifest.problems == ()
     x, y, z = manifest.rows
-    first = 2 if form == "csv" else 1  # the header is a spreadsheet's row 1
+    first = 2 if file_format == "csv" else 1  # the header is a spreadsheet's row 1
     assert [row.number for row in manifest.rows] == [first, first + 1, first + 2]
     assert (x.id, x.audio, x.image, x.texts) == ("x", folder / "a.wav", folder / "a.png", ("a dog",))
     assert (x.group, x.split, x.label, x.start, x.end) == ("g", "train", "dog", None, None)
@@ -34,21 +34,26 @@ def test_every_format_gives_the_same_rows(folder: Path, form: str) -> None:
 
 
 def test_rows_without_id_and_group_get_their_own(folder: Path) -> None:
-    rows = read(save(folder / "m.jsonl", [{"audio": "a.wav", "text": "a"}, {"audio": "b.wav", "text": "b"}])).rows
+    rows = read(
+        write_manifest(folder / "m.jsonl", [{"audio": "a.wav", "text": "a"}, {"audio": "b.wav", "text": "b"}])
+    ).rows
     assert [(row.id, row.group) for row in rows] == [("row-1", "(row-1)"), ("row-2", "(row-2)")]
 
 
-def test_numbers_and_gaps_of_pandas_become_words(folder: Path) -> None:
+def test_numbers_and_nan_of_pandas_become_strings(folder: Path) -> None:
     rows = [{"id": 7, "text": "a", "label": 3.0, "group": float("nan"), "split": 1.5, "start": None}]
-    (row,) = read(save(folder / "m.jsonl", rows)).rows
+    (row,) = read(write_manifest(folder / "m.jsonl", rows)).rows
     assert (row.id, row.label, row.group, row.split, row.start) == ("7", "3", "(row-1)", "1.5", None)
 
 
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_byte_order_mark_and_windows_lines(folder: Path, mark: str, newline: str) -> None:
-    for form, lines in (("csv", ["audio,text", "a.wav,Käse"]), ("jsonl", ['{"audio": "a.wav", "text": "Käse"}'])):
-        path = folder / f"m.{form}"
+    for file_format, lines in (
+        ("csv", ["audio,text", "a.wav,Käse"]),
+        ("jsonl", ['{"audio": "a.wav", "text": "Käse"}']),
+    ):
+        path = folder / f"m.{file_format}"
         path.write_bytes((mark + newline.join(lines) + newline).encode())
         manifest = read(path)
         assert manifest.problems == ()
@@ -58,28 +63,28 @@ def test_byte_order_mark_and_windows_lines(folder: Path, mark: str, newline: str
 def test_captions_in_every_spelling(folder: Path) -> None:
     row = {f"caption_{n}": f"c{n}" for n in (10, 2, 1)} | {"captions": ["l1", "l2"], "caption": "c", "text": "t"}
     texts = ("t", "c", "l1", "l2", "c1", "c2", "c10")
-    assert read(save(folder / "m.jsonl", [row])).rows[0].texts == texts
-    assert read(save(folder / "m.parquet", [row])).rows[0].texts == texts
-    assert read(save(folder / "m.csv", [row | {"captions": '["l1", "l2"]'}])).rows[0].texts == texts
+    assert read(write_manifest(folder / "m.jsonl", [row])).rows[0].texts == texts
+    assert read(write_manifest(folder / "m.parquet", [row])).rows[0].texts == texts
+    assert read(write_manifest(folder / "m.csv", [row | {"captions": '["l1", "l2"]'}])).rows[0].texts == texts
 
 
 @pytest.mark.parametrize("text", ["[music] plays", "[", "[1, 2]", '["a", 3]', "[" * 5000])
 def test_a_csv_caption_in_brackets_is_a_caption(folder: Path, text: str) -> None:
-    assert read(save(folder / "m.csv", [{"text": text}])).rows[0].texts == (text,)
+    assert read(write_manifest(folder / "m.csv", [{"text": text}])).rows[0].texts == (text,)
 
 
 def test_a_list_is_read_as_json_only_where_a_format_has_no_lists(folder: Path) -> None:
-    assert read(save(folder / "m.jsonl", [{"text": '["a"]'}])).rows[0].texts == ('["a"]',)
-    assert read(save(folder / "n.csv", [{"caption_1": '["a"]'}])).rows[0].texts == ('["a"]',)
+    assert read(write_manifest(folder / "m.jsonl", [{"text": '["a"]'}])).rows[0].texts == ('["a"]',)
+    assert read(write_manifest(folder / "n.csv", [{"caption_1": '["a"]'}])).rows[0].texts == ('["a"]',)
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_hugging_face_folder(folder: Path, form: str) -> None:
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_hugging_face_folder(folder: Path, file_format: str) -> None:
     rows = [{"file_name": "a.wav", "text": "a"}, {"file_name": "a.png", "text": "b"}, {"file_name": "a.mp4"}]
-    save(folder / f"metadata.{form}", rows)
+    write_manifest(folder / f"metadata.{file_format}", rows)
     manifest = read(folder)
     a, b, c = manifest.rows
-    assert manifest.path == folder / f"metadata.{form}"
+    assert manifest.path == folder / f"metadata.{file_format}"
     assert (a.audio, a.image, a.texts) == (folder / "a.wav", None, ("a",))
     assert (b.audio, b.image, b.texts) == (None, folder / "a.png", ("b",))
     assert (c.video, c.modalities) == (folder / "a.mp4", ("audio", "image"))
@@ -87,22 +92,24 @@ def test_hugging_face_folder(folder: Path, form: str) -> None:
 
 def test_hugging_face_columns_of_several_files(folder: Path) -> None:
     row = {"image_file_name": "a.png", "audio_file_name": "a.wav", "clip_file_name": "a.mp4", "caption": "x"}
-    manifest = read(save(folder / "metadata.csv", [row]))
+    manifest = read(write_manifest(folder / "metadata.csv", [row]))
     (found,) = manifest.rows
     assert manifest.problems == ()
     assert (found.image, found.audio, found.video) == (folder / "a.png", folder / "a.wav", folder / "a.mp4")
 
 
-@pytest.mark.parametrize("place", [".", "{part}", "clotho_audio_{part}", "clotho_audio_{part}/{part}"])
-@pytest.mark.parametrize(("part", "split"), [("development", "train"), ("validation", "valid"), ("evaluation", "test")])
-def test_clotho(tmp_path: Path, place: str, part: str, split: str) -> None:
-    audio = tmp_path / place.format(part=part)
+@pytest.mark.parametrize("audio_folder", [".", "{part}", "clotho_audio_{part}", "clotho_audio_{part}/{part}"])
+@pytest.mark.parametrize(
+    ("subset", "split"), [("development", "train"), ("validation", "valid"), ("evaluation", "test")]
+)
+def test_clotho(tmp_path: Path, audio_folder: str, subset: str, split: str) -> None:
+    audio = tmp_path / audio_folder.format(part=subset)
     audio.mkdir(parents=True, exist_ok=True)
     (audio / "Rain 1.wav").write_bytes(b"content")
     rows = [
         {"file_name": name} | {f"caption_{n}": f"rain {n}" for n in range(1, 6)} for name in ("gone.wav", "Rain 1.wav")
     ]
-    manifest = read(save(tmp_path / f"clotho_captions_{part}.csv", rows))
+    manifest = read(write_manifest(tmp_path / f"clotho_captions_{subset}.csv", rows))
     (row,) = manifest.rows
     assert row.audio is not None
     assert row.audio.samefile(audio / "Rain 1.wav")
@@ -111,13 +118,13 @@ def test_clotho(tmp_path: Path, place: str, part: str, split: str) -> None:
 
 
 def test_clotho_columns_in_a_file_of_another_name_have_no_split(folder: Path) -> None:
-    (row,) = read(save(folder / "captions.csv", [{"file_name": "a.wav", "caption_1": "x"}])).rows
+    (row,) = read(write_manifest(folder / "captions.csv", [{"file_name": "a.wav", "caption_1": "x"}])).rows
     assert row.split is None
 
 
 def test_folder_prefers_manifest_to_metadata(folder: Path) -> None:
     for name in ("metadata.csv", "manifest.parquet", "manifest.jsonl"):
-        save(folder / name, [{"text": name}])
+        write_manifest(folder / name, [{"text": name}])
     assert read(folder).path.name == "manifest.jsonl"
 
 
@@ -125,7 +132,7 @@ def test_folder_prefers_manifest_to_metadata(folder: Path) -> None:
 
 
 def test_split(folder: Path) -> None:
-    manifest = read(save(folder / "m.csv", ROWS))
+    manifest = read(write_manifest(folder / "m.csv", ROWS))
     assert [row.id for row in manifest.split("train").rows] == ["x", "y"]
     assert manifest.split("test").counts.rows == 1
     with pytest.raises(ManifestError, match="split 'trian' is unknown; known: test, train; did you mean 'train'"):
@@ -133,8 +140,8 @@ def test_split(folder: Path) -> None:
 
 
 def test_summary_counts_and_groups(folder: Path) -> None:
-    gone = [{"id": f"n{n}", "audio": f"gone{n}.wav", "image": f"gone{n}.png"} for n in range(10)]
-    result = summary(read(save(folder / "m.jsonl", [*ROWS, {"text": "alone"}, *gone])))
+    missing_rows = [{"id": f"n{n}", "audio": f"gone{n}.wav", "image": f"gone{n}.png"} for n in range(10)]
+    result = summarise(read(write_manifest(folder / "m.jsonl", [*ROWS, {"text": "alone"}, *missing_rows])))
     assert json.loads(json.dumps(result)) == result
     assert result["counts"] == {
         "rows": 4,
@@ -142,35 +149,40 @@ def test_summary_counts_and_groups(folder: Path) -> None:
         "modalities": {"audio": 3, "image": 3, "video": 1, "text": 4},
         "pairs": {"audio-image": 3, "audio-text": 3, "image-text": 3},
         "captions": 4,
-        "different_captions": 4,
+        "unique_captions": 4,
         "files": 5,
         "groups": 3,
         "splits": {"train": 2, "test": 1},
         "labels": {"dog": 1},
     }
     assert (result["errors"], result["warnings"]) == (20, 1)
-    missing, alone = result["problems"]
-    assert (missing["severity"], missing["kind"], missing["total"], missing["more"]) == (
+    missing, unpaired = result["problems"]
+    assert (missing["severity"], missing["category"], missing["total"], missing["more"]) == (
         "error",
         "missing file",
         20,
         15,
     )
-    assert missing["first"][:2] == ["row 5, audio: no such file: gone0.wav", "row 5, image: no such file: gone0.png"]
-    assert len(missing["first"]) == 5
-    assert (alone["severity"], alone["kind"], alone["total"], alone["more"]) == ("warning", "pairs with nothing", 1, 0)
+    assert missing["examples"][:2] == ["row 5, audio: no such file: gone0.wav", "row 5, image: no such file: gone0.png"]
+    assert len(missing["examples"]) == 5
+    assert (unpaired["severity"], unpaired["category"], unpaired["total"], unpaired["more"]) == (
+        "warning",
+        "pairs with nothing",
+        1,
+        0,
+    )
 
 
 def test_require(folder: Path) -> None:
-    fine = read(save(folder / "m.csv", [{"text": "only a warning"}]))
-    assert require(fine) is fine
-    bad = read(save(folder / "m.csv", [{"audio": f"{n}.wav"} for n in range(1200)]))
+    fine = read(write_manifest(folder / "m.csv", [{"text": "only a warning"}]))
+    assert require_valid(fine) is fine
+    bad = read(write_manifest(folder / "m.csv", [{"audio": f"{n}.wav"} for n in range(1200)]))
     with pytest.raises(ManifestError) as caught:
-        require(bad)
+        require_valid(bad)
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{folder / 'm.csv'}: 1,200 errors"
     assert lines[1] == "  row 2, audio: no such file: 0.wav"
-    assert lines[-2:] == ["  … and 1,195 more", f"run `triptych check {folder / 'm.csv'}` for all"]
+    assert lines[-2:] == ["  … and 1,195 more", f"run `triptych validate {folder / 'm.csv'}` for all"]
 
 
 def test_problems_come_in_the_order_of_rows(folder: Path) -> None:
@@ -187,24 +199,24 @@ many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 @many
 @given(texts=st.lists(captions, min_size=1, max_size=6))
-@pytest.mark.parametrize("form", FORMATS)
-def test_captions_survive_every_format(tmp_path: Path, form: str, texts: list[str]) -> None:
-    numbered = {f"caption_{place}": text for place, text in enumerate(texts)}
-    listed = {"captions": json.dumps(texts) if form == "csv" else texts}
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_captions_survive_every_format(tmp_path: Path, file_format: str, texts: list[str]) -> None:
+    numbered = {f"caption_{number}": text for number, text in enumerate(texts)}
+    listed = {"captions": json.dumps(texts) if file_format == "csv" else texts}
     for row in (numbered, listed):
-        manifest = read(save(tmp_path / f"m.{form}", [row]))
+        manifest = read(write_manifest(tmp_path / f"m.{file_format}", [row]))
         assert manifest.rows[0].texts == tuple(texts)
-        assert all(problem.kind in ("duplicate caption", "pairs with nothing") for problem in manifest.problems)
+        assert all(problem.category in ("duplicate caption", "pairs with nothing") for problem in manifest.problems)
 
 
 @many
 @given(content=st.binary(max_size=300), start=st.sampled_from([b"", b"text\n", b"audio,text\n", b'{"text": ', b"PAR1"]))
-@pytest.mark.parametrize("form", FORMATS)
-def test_junk_raises_nothing_but_manifest_error(tmp_path: Path, form: str, content: bytes, start: bytes) -> None:
-    path = tmp_path / f"m.{form}"
+@pytest.mark.parametrize("file_format", FORMATS)
+def test_junk_raises_nothing_but_manifest_error(tmp_path: Path, file_format: str, content: bytes, start: bytes) -> None:
+    path = tmp_path / f"m.{file_format}"
     path.write_bytes(start + content)
     result = read_or_error(path)
-    assert result.startswith(str(path)) if isinstance(result, str) else summary(result)
+    assert result.startswith(str(path)) if isinstance(result, str) else summarise(result)
 
 
 cells = st.recursive(
@@ -218,7 +230,7 @@ names = st.sampled_from(["audio", "image", "file_name", "text", "captions", "cap
 @many
 @given(rows=st.lists(st.dictionaries(names | st.text(), cells), min_size=1, max_size=4))
 def test_any_json_is_diagnosed(tmp_path: Path, rows: list[dict]) -> None:
-    manifest = read_or_error(save(tmp_path / "m.jsonl", rows))
+    manifest = read_or_error(write_manifest(tmp_path / "m.jsonl", rows))
     if isinstance(manifest, str):
         assert "no column is known" in manifest
         return
@@ -228,17 +240,17 @@ def test_any_json_is_diagnosed(tmp_path: Path, rows: list[dict]) -> None:
 
 @many
 @given(damage=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4))
-def test_damaged_parquet_raises_nothing_but_manifest_error(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
-    path = save(tmp_path / "m.parquet", ROWS)
+def test_corrupt_parquet_raises_only_manifest_error(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
+    path = write_manifest(tmp_path / "m.parquet", ROWS)
     content = bytearray(path.read_bytes())
-    for place, byte in damage:
-        content[place % len(content)] = byte
+    for offset, byte in damage:
+        content[offset % len(content)] = byte
     path.write_bytes(content)
     result = read_or_error(path)
-    assert result.startswith(str(path)) if isinstance(result, str) else summary(result)
+    assert result.startswith(str(path)) if isinstance(result, str) else summarise(result)
 
 
 def test_rows_and_problems_are_values(folder: Path) -> None:
-    manifest = read(save(folder / "m.csv", ROWS))
+    manifest = read(write_manifest(folder / "m.csv", ROWS))
     assert manifest == read(folder / "m.csv")
     assert replace(manifest, rows=()) != manifest

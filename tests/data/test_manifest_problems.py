@@ -8,8 +8,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.data.manifest_files import make_folder, only, save
-from triptych.data.manifest import Problem, read
+from tests.data.manifest_files import make_folder, single_problem, write_manifest
+from triptych.data.manifest import ManifestProblem, read
 from triptych.errors import ManifestError
 
 
@@ -86,7 +86,7 @@ GOOD = {"text": "good"}  # row 1 of each case: an error leaves out its own row o
 
 
 @pytest.mark.parametrize(
-    ("row", "kind", "column", "message"),
+    ("row", "category", "column", "message"),
     [
         ({"audio": "gone.wav"}, "missing file", "audio", "no such file: gone.wav"),
         ({"audio": "a.wav/x.wav"}, "missing file", "audio", "no such file: a.wav/x.wav"),
@@ -122,13 +122,13 @@ GOOD = {"text": "good"}  # row 1 of each case: an error leaves out its own row o
         ({}, "empty row", None, "has no audio, image, video or text"),
     ],
 )  # fmt: skip
-def test_rows_with_an_error(folder: Path, row: dict, kind: str, column: str | None, message: str) -> None:
-    manifest = read(save(folder / "m.jsonl", [GOOD, row]))
-    assert [found.number for found in manifest.rows] == [1]
-    assert only(manifest.errors, kind) == Problem("error", kind, 2, column, message)
+def test_rows_with_an_error(folder: Path, row: dict, category: str, column: str | None, message: str) -> None:
+    manifest = read(write_manifest(folder / "m.jsonl", [GOOD, row]))
+    assert [usable.number for usable in manifest.rows] == [1]
+    assert single_problem(manifest.errors, category) == ManifestProblem("error", category, 2, column, message)
     assert len(manifest.errors) == 1
-    place = f"row 2, {column}" if column else "row 2"
-    assert str(manifest.errors[0]) == f"{place}: {message}"
+    location = f"row 2, {column}" if column else "row 2"
+    assert str(manifest.errors[0]) == f"{location}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_broken_json_lines(tmp_path: Path, line: str, message: str) -> None:
     path.write_text(f'{{"text": "a"}}\n\n{line}\n{{"text": "b"}}\n', encoding="utf-8")
     manifest = read(path)
     assert [row.number for row in manifest.rows] == [1, 4]
-    problem = only(manifest.errors, "broken line")
+    problem = single_problem(manifest.errors, "broken line")
     assert (problem.row, problem.column) == (3, None)
     assert problem.message.startswith(f"is not a JSON object: {message}")
 
@@ -171,15 +171,15 @@ def test_ragged_csv_rows(folder: Path) -> None:
 
 def test_duplicate_id(folder: Path) -> None:
     rows = [{"id": "x", "audio": "a.wav", "text": "a"}, {"id": "x", "audio": "b.wav", "text": "b"}]
-    manifest = read(save(folder / "m.csv", rows))
+    manifest = read(write_manifest(folder / "m.csv", rows))
     assert [row.number for row in manifest.rows] == [2]
     message = "x is the id of row 2 too; rows that belong together share a group"
-    assert manifest.problems == (Problem("error", "duplicate id", 3, "id", message),)
+    assert manifest.problems == (ManifestProblem("error", "duplicate id", 3, "id", message),)
 
 
-def test_every_error_of_a_row_is_told(folder: Path) -> None:
+def test_every_error_of_a_row_is_reported(folder: Path) -> None:
     row = {"audio": "gone.wav", "image": "gone.png", "text": 1, "start": "x"}
-    problems = read(save(folder / "m.jsonl", [row])).problems
+    problems = read(write_manifest(folder / "m.jsonl", [row])).problems
     assert [problem.column for problem in problems] == ["audio", "image", "text", "start"]
 
 
@@ -189,8 +189,8 @@ def test_every_error_of_a_row_is_told(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["../outside.wav", "sub/../../outside.wav", "leak.wav", "up/outside.wav", "ABSOLUTE"])
 def test_paths_that_leave_the_folder(folder: Path, name: str) -> None:
     name = str(folder.parent / "outside.wav") if name == "ABSOLUTE" else name
-    path = save(folder / "m.csv", [{"audio": name, "text": "x"}])
-    problem = only(read(path).problems, "outside path")
+    path = write_manifest(folder / "m.csv", [{"audio": name, "text": "x"}])
+    problem = single_problem(read(path).problems, "outside path")
     assert (problem.severity, problem.row, problem.column) == ("error", 2, "audio")
     assert problem.message.startswith("leaves the manifest's folder: ")
     assert problem.message.endswith("; if that is meant, allow it (--allow-outside)")
@@ -200,21 +200,21 @@ def test_paths_that_leave_the_folder(folder: Path, name: str) -> None:
     assert allowed.rows[0].audio.samefile(folder.parent / "outside.wav")
 
 
-def test_whether_a_file_outside_exists_is_not_told(folder: Path) -> None:
-    manifest = read(save(folder / "m.csv", [{"audio": "../nothing.wav", "text": "x"}]))
-    assert [problem.kind for problem in manifest.problems] == ["outside path"]
+def test_existence_of_files_outside_is_not_revealed(folder: Path) -> None:
+    manifest = read(write_manifest(folder / "m.csv", [{"audio": "../nothing.wav", "text": "x"}]))
+    assert [problem.category for problem in manifest.problems] == ["outside path"]
 
 
 @pytest.mark.parametrize("name", ["sub/../a.wav", "./a.wav", "alias.wav", "up/data/a.wav", "ABSOLUTE"])
-def test_detours_that_end_inside_are_fine(folder: Path, name: str) -> None:
+def test_paths_that_resolve_inside_are_allowed(folder: Path, name: str) -> None:
     name = str(folder / "a.wav") if name == "ABSOLUTE" else name
-    manifest = read(save(folder / "m.csv", [{"audio": name, "text": "x"}]))
+    manifest = read(write_manifest(folder / "m.csv", [{"audio": name, "text": "x"}]))
     assert manifest.problems == ()
     assert len(manifest.rows) == 1
 
 
 def test_a_manifest_reached_by_a_relative_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(folder / "m.csv", [{"audio": "a.wav", "text": "x"}])
+    write_manifest(folder / "m.csv", [{"audio": "a.wav", "text": "x"}])
     monkeypatch.chdir(folder)
     (row,) = read("m.csv").rows
     assert row.audio == folder / "a.wav"
@@ -224,7 +224,7 @@ def test_a_manifest_reached_by_a_relative_path(folder: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("row", "kind", "column", "message"),
+    ("row", "category", "column", "message"),
     [
         ({"text": "  ", "caption": "a"}, "empty caption", "text", "is empty, so it is left out"),
         ({"captions": ["a", ""]}, "empty caption", "captions", "is empty, so it is left out"),
@@ -234,9 +234,9 @@ def test_a_manifest_reached_by_a_relative_path(folder: Path, monkeypatch: pytest
         ({"audio": "a.wav"}, "pairs with nothing", None, "has only audio: pairs with nothing"),
     ],
 )
-def test_rows_with_a_warning(folder: Path, row: dict, kind: str, column: str | None, message: str) -> None:
-    manifest = read(save(folder / "m.jsonl", [row]))
-    problem = only(manifest.warnings, kind)
+def test_rows_with_a_warning(folder: Path, row: dict, category: str, column: str | None, message: str) -> None:
+    manifest = read(write_manifest(folder / "m.jsonl", [row]))
+    problem = single_problem(manifest.warnings, category)
     assert manifest.errors == ()
     assert len(manifest.rows) == 1
     assert (problem.row, problem.column) == (1, column)
@@ -244,21 +244,23 @@ def test_rows_with_a_warning(folder: Path, row: dict, kind: str, column: str | N
 
 
 def test_empty_captions_are_left_out_and_equal_ones_stay(folder: Path) -> None:
-    (row,) = read(save(folder / "m.jsonl", [{"captions": ["a", " ", None, "a", " b "]}])).rows
+    (row,) = read(write_manifest(folder / "m.jsonl", [{"captions": ["a", " ", None, "a", " b "]}])).rows
     assert row.texts == ("a", "a", " b ")
 
 
 @pytest.mark.parametrize(
-    ("column", "meant"),
+    ("column", "suggestion"),
     [("captoin_1", "caption_1"), ("captoin_4", "caption_4"), ("Audio", "audio"), ("IMAGE", "image"), (" text", "text"),
      ("start_time", "start"), ("lable", "label"), ("filename", "file_name"), ("zzz", None), ("", None)],
 )  # fmt: skip
-def test_unknown_columns(folder: Path, column: str, meant: str | None) -> None:
-    problem = only(read(save(folder / "m.csv", [{"text": "a", column: "b"}])).problems, "unknown column")
+def test_unknown_columns(folder: Path, column: str, suggestion: str | None) -> None:
+    problem = single_problem(
+        read(write_manifest(folder / "m.csv", [{"text": "a", column: "b"}])).problems, "unknown column"
+    )
     assert (problem.severity, problem.row, problem.column) == ("warning", None, column)
     assert str(problem).startswith(f"column {column!r} is unknown; ")
-    if meant:
-        assert str(problem).endswith(f"did you mean {meant!r}?")
+    if suggestion:
+        assert str(problem).endswith(f"did you mean {suggestion!r}?")
     else:
         assert "; known: audio, caption, caption_1, captions, " in str(problem)
 
@@ -266,20 +268,20 @@ def test_unknown_columns(folder: Path, column: str, meant: str | None) -> None:
 def test_unknown_columns_may_hold_anything(folder: Path) -> None:
     row = {"text": "a", "embedding": [1.0], "meta": {"deep": [{"er": 1}]}}
     for form in ("jsonl", "parquet"):
-        manifest = read(save(folder / f"m.{form}", [row]))
+        manifest = read(write_manifest(folder / f"m.{form}", [row]))
         assert len(manifest.rows) == 1
         assert [problem.column for problem in manifest.problems if problem.row is None] == ["embedding", "meta"]
 
 
 def test_the_same_file_in_two_rows(folder: Path) -> None:
     rows = [{"audio": "a.wav", "text": "a"}, {"audio": "./a.wav", "text": "b"}]
-    problem = only(read(save(folder / "m.csv", rows)).problems, "same file")
+    problem = single_problem(read(write_manifest(folder / "m.csv", rows)).problems, "same file")
     message = "the same file as in row 2: a.wav; give both rows one group"
-    assert problem == Problem("warning", "same file", 3, "audio", message)
+    assert problem == ManifestProblem("warning", "same file", 3, "audio", message)
     one_group = [row | {"group": "g"} for row in rows]
-    moments = [row | {"start": start} for start, row in enumerate(rows)]
-    assert read(save(folder / "m.csv", one_group)).problems == ()
-    assert read(save(folder / "m.csv", moments)).problems == ()
+    segments = [row | {"start": start} for start, row in enumerate(rows)]
+    assert read(write_manifest(folder / "m.csv", one_group)).problems == ()
+    assert read(write_manifest(folder / "m.csv", segments)).problems == ()
 
 
 def test_a_group_in_two_splits(folder: Path) -> None:
@@ -288,8 +290,8 @@ def test_a_group_in_two_splits(folder: Path) -> None:
         {"audio": "b.wav", "text": "b", "group": "g", "split": "test"},
         {"audio": "sub/c.wav", "text": "b", "group": "g", "split": ""},
     ]
-    (problem,) = read(save(folder / "m.csv", rows)).problems
-    assert (problem.severity, problem.kind, problem.row, problem.column) == (
+    (problem,) = read(write_manifest(folder / "m.csv", rows)).problems
+    assert (problem.severity, problem.category, problem.row, problem.column) == (
         "warning",
         "group in two splits",
         3,
@@ -305,7 +307,7 @@ def test_a_group_in_two_splits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("captions", "kind", "words"),
+    ("captions", "category", "words"),
     [
         (["untitled folder"] * 30 + ["a dog"] * 9 + ["rain"], "few captions", "40 rows have only 3 different captions"),
         (["photo"] * 25 + [f"thing {n}" for n in range(60)], "shared caption", "'photo' alone stands in 25 rows of 85"),
@@ -315,25 +317,27 @@ def test_a_group_in_two_splits(folder: Path) -> None:
         ([["this is a dog", f"title {n}"] for n in range(3)] * 5, None, ""),
     ],
 )
-def test_captions_that_many_rows_share_are_a_warning(folder, captions, kind, words):
+def test_captions_that_many_rows_share_are_a_warning(folder, captions, category, words):
     rows = [{"audio": "a.wav", "text": text, "group": "g"} for text in captions]
-    found = read(save(folder / "m.jsonl", rows))
-    assert [(problem.severity, problem.kind) for problem in found.problems] == ([("warning", kind)] if kind else [])
-    assert all(words in problem.message for problem in found.problems)
-    assert len(found.rows) == found.counts.rows == len(captions)
+    manifest = read(write_manifest(folder / "m.jsonl", rows))
+    assert [(problem.severity, problem.category) for problem in manifest.problems] == (
+        [("warning", category)] if category else []
+    )
+    assert all(words in problem.message for problem in manifest.problems)
+    assert len(manifest.rows) == manifest.counts.rows == len(captions)
 
 
-def test_different_captions_and_files_are_counted(folder):
+def test_unique_captions_and_files_are_counted(folder):
     rows = [{"audio": "a.wav", "text": text, "group": "g"} for text in ("x", "x", "y")]
-    counts = read(save(folder / "m.jsonl", rows)).counts
-    assert (counts.captions, counts.different_captions, counts.files) == (3, 2, 1)
+    counts = read(write_manifest(folder / "m.jsonl", rows)).counts
+    assert (counts.captions, counts.unique_captions, counts.files) == (3, 2, 1)
 
 
 # --- Parquet files that hold far more than their size
 
 
 @pytest.mark.parametrize(
-    ("cells", "options"),
+    ("texts", "options"),
     [
         (["a" * 1_000_000] * 30, {}),
         ([["a" * 1_000_000, "b"]] * 30, {}),
@@ -341,15 +345,15 @@ def test_different_captions_and_files_are_counted(folder):
     ],
     ids=["repeated", "repeated in lists", "compressed"],
 )
-def test_a_parquet_file_cannot_unpack_to_many_times_its_size(tmp_path, cells, options):
-    parquet.write_table(pyarrow.table({"text": cells}), tmp_path / "m.parquet", compression="zstd", **options)
+def test_a_parquet_file_cannot_unpack_to_many_times_its_size(tmp_path, texts, options):
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "m.parquet", compression="zstd", **options)
     before = pyarrow.total_allocated_bytes()
     with pytest.raises(ManifestError, match=r"unpacks to 3\d,\d{3},\d{3} bytes; at most 1\d,\d{3},\d{3} for a file"):
         read(tmp_path / "m.parquet")
     assert pyarrow.total_allocated_bytes() <= before
 
 
-def test_short_texts_that_repeat_and_categories_are_no_matter(tmp_path):
+def test_repeated_short_texts_and_categories_are_allowed(tmp_path):
     count = 4_000
     columns = {
         "text": [f"{n}" for n in range(count)],

@@ -8,16 +8,16 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.data.source_copies import COPIES, WAV, picture, put, shard
+from tests.data.dataset_replicas import REPLICAS, WAV, png_bytes, write_file, write_tar
 from triptych.data import manifest
 from triptych.data.sources import SOURCES, archive
 from triptych.data.sources.convert import convert
 from triptych.errors import ManifestError
 
 
-def make(root, source="webdataset", output=None):
-    made, draft = convert(source, SOURCES[source], root, output, show=False)
-    return manifest.read(made.path), made, draft
+def convert_copy(root, source="webdataset", output=None):
+    written, draft = convert(source, SOURCES[source], root, output, show_progress=False)
+    return manifest.read(written.path), written, draft
 
 
 def special(path, name, **fields):
@@ -48,146 +48,153 @@ def special(path, name, **fields):
         ("evil.jpg", {"type": tarfile.CHRTYPE}),
     ],
 )
-def test_members_that_climb_out_or_link_are_refused(tmp_path, name, fields):
+def test_members_outside_the_folder_and_links_raise(tmp_path, name, fields):
     root = tmp_path / "copy"
     special(root / "train-0.tar", name, **fields)
     with pytest.raises(ManifestError, match="nothing more is unpacked"):
-        make(root)
+        convert_copy(root)
     outside = {path.name for path in tmp_path.rglob("*") if "manifest_files" not in path.parts}
     assert outside == {"copy", "train-0.tar"}
     assert not any(path.is_symlink() or "evil" in path.name for path in tmp_path.rglob("*"))
 
 
-def test_a_link_that_waits_in_the_folder_is_not_followed(tmp_path):
+def test_an_existing_symlink_is_not_followed(tmp_path):
     root = tmp_path / "copy"
-    shard(root / "train-0.tar", {"a/0.wav": WAV, "a/0.txt": b"words"})
+    write_tar(root / "train-0.tar", {"a/0.wav": WAV, "a/0.txt": b"words"})
     (tmp_path / "elsewhere").mkdir()
     (root / "manifest_files/train-0").mkdir(parents=True)
     (root / "manifest_files/train-0/a").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ManifestError, match="would be written outside"):
-        make(root)
+        convert_copy(root)
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def header(type_flag, size, name="0.wav", fields=()):
+def tar_header(type_flag, size, name="0.wav", fields=()):
     """One block of a tar archive, with fields set at their places."""
     info = tarfile.TarInfo(name)
     info.size, info.type = size, type_flag
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
-    for place, content in fields:
-        block[place : place + len(content)] = content
+    for offset, content in fields:
+        block[offset : offset + len(content)] = content
     block[148:156] = b"%06o\0 " % (256 + sum(block[:148]) + sum(block[156:]))
     return bytes(block)
 
 
-def padded(content):
+def pad_block(content):
     return content + b"\0" * (-len(content) % 512)
 
 
-def pax(records, type_flag=tarfile.XHDTYPE):
+def pax_header(records, type_flag=tarfile.XHDTYPE):
     """A pax header with some records."""
     content = b""
     for keyword, value in records.items():
         rest = len(f" {keyword}={value}\n")
         length = next(n for n in range(rest, rest + 20) if n == rest + len(str(n)))
         content += f"{length} {keyword}={value}\n".encode()
-    return header(type_flag, len(content), "pax") + padded(content)
+    return tar_header(type_flag, len(content), "pax") + pad_block(content)
 
 
-GOOD = header(b"0", len(WAV)) + padded(WAV) + bytes(1024)
-CLAIMED = 1_900_000_000
+GOOD_MEMBER = tar_header(b"0", len(WAV)) + pad_block(WAV) + bytes(1024)
+CLAIMED_SIZE = 1_900_000_000
 MAP_BEFORE_DATA = {"GNU.sparse.major": 1, "GNU.sparse.minor": 0}
 SPARSE = {
-    "gnu": header(
+    "gnu": tar_header(
         tarfile.GNUTYPE_SPARSE,
         512,
-        fields=[(386, b"%011o\0%011o\0" % (CLAIMED - 512, 512)), (483, b"%011o\0" % CLAIMED)],
+        fields=[(386, b"%011o\0%011o\0" % (CLAIMED_SIZE - 512, 512)), (483, b"%011o\0" % CLAIMED_SIZE)],
     ),
-    "pax 0.1": pax({"GNU.sparse.size": CLAIMED, "GNU.sparse.map": f"{CLAIMED - 512},512"}) + header(b"0", 512),
-    "pax 1.0": pax({**MAP_BEFORE_DATA, "GNU.sparse.realsize": CLAIMED})
-    + header(b"0", 1024)
-    + padded(f"1\n{CLAIMED - 512}\n512\n".encode()),
+    "pax 0.1": pax_header({"GNU.sparse.size": CLAIMED_SIZE, "GNU.sparse.map": f"{CLAIMED_SIZE - 512},512"})
+    + tar_header(b"0", 512),
+    "pax 1.0": pax_header({**MAP_BEFORE_DATA, "GNU.sparse.realsize": CLAIMED_SIZE})
+    + tar_header(b"0", 1024)
+    + pad_block(f"1\n{CLAIMED_SIZE - 512}\n512\n".encode()),
 }
 
 
 @pytest.mark.parametrize("form", SPARSE)
 def test_sparse_members_write_nothing(tmp_path, form):
-    put(tmp_path / "train-0.tar", SPARSE[form] + b"x" * 512 + bytes(1024))
+    write_file(tmp_path / "train-0.tar", SPARSE[form] + b"x" * 512 + bytes(1024))
     with pytest.raises(ManifestError, match=r"0\.wav is a sparse file; nothing more is unpacked"):
-        make(tmp_path)
+        convert_copy(tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.tar"]
 
 
-LONG = archive.LONGEST_HEADER
+MAX_HEADER = archive.MAX_HEADER_BYTES
 
 
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
-        (pax({"comment": "a" * LONG}), "a header of more than"),
-        (header(tarfile.GNUTYPE_LONGNAME, LONG) + padded(b"a" * LONG), "a header of more than"),
-        (header(tarfile.GNUTYPE_LONGNAME, 300 << 20), "a header of more than"),
-        (pax(MAP_BEFORE_DATA) + header(b"0", LONG) + padded(b"9999999\n" + b"0\n" * LONG), "a header of more than"),
-        (header(tarfile.XHDTYPE, 0, "pax") * 500, "recursion"),
-        (b"".join(pax({f"k{n}": "a" * 60_000}, tarfile.XGLTYPE) + GOOD[:-1024] for n in range(6)), "global headers"),
+        (pax_header({"comment": "a" * MAX_HEADER}), "a header of more than"),
+        (tar_header(tarfile.GNUTYPE_LONGNAME, MAX_HEADER) + pad_block(b"a" * MAX_HEADER), "a header of more than"),
+        (tar_header(tarfile.GNUTYPE_LONGNAME, 300 << 20), "a header of more than"),
+        (
+            pax_header(MAP_BEFORE_DATA) + tar_header(b"0", MAX_HEADER) + pad_block(b"9999999\n" + b"0\n" * MAX_HEADER),
+            "a header of more than",
+        ),
+        (tar_header(tarfile.XHDTYPE, 0, "pax") * 500, "recursion"),
+        (
+            b"".join(pax_header({f"k{n}": "a" * 60_000}, tarfile.XGLTYPE) + GOOD_MEMBER[:-1024] for n in range(6)),
+            "global headers",
+        ),
     ],
     ids=["pax", "long name", "claimed long name", "sparse map", "chain of headers", "global headers"],
 )
-def test_headers_are_not_read_into_memory_without_bound(tmp_path, monkeypatch, headers, message):
-    monkeypatch.setattr("triptych.data.sources.webdataset._is_wanted", lambda name: False)
-    put(tmp_path / "train-0.tar.gz", gzip.compress(headers + GOOD))
+def test_header_size_is_bounded(tmp_path, monkeypatch, headers, message):
+    monkeypatch.setattr("triptych.data.sources.webdataset._is_supported_member", lambda name: False)
+    write_file(tmp_path / "train-0.tar.gz", gzip.compress(headers + GOOD_MEMBER))
     with pytest.raises(ManifestError, match=message):
-        make(tmp_path)
+        convert_copy(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["0.wav", "not-wanted.pdf"])
-def test_content_far_larger_than_its_archive_is_refused(tmp_path, name):
-    content = bytes(archive.FREE_BYTES + (4 << 20))
-    put(tmp_path / "train-0.tar.gz", gzip.compress(header(b"0", len(content), name) + content + GOOD))
+def test_content_far_larger_than_its_archive_raises(tmp_path, name):
+    content = bytes(archive.EXPANSION_ALLOWANCE + (4 << 20))
+    write_file(tmp_path / "train-0.tar.gz", gzip.compress(tar_header(b"0", len(content), name) + content + GOOD_MEMBER))
     with pytest.raises(ManifestError, match=r"unpacks to more than .* 100 times its size; nothing more is unpacked"):
-        make(tmp_path)
+        convert_copy(tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.tar.gz"]
 
 
-def test_content_far_larger_than_its_parquet_file_is_refused(tmp_path):
-    cells = [{"bytes": WAV + bytes(archive.FREE_BYTES // 2) + bytes([n]), "path": None} for n in range(3)]
+def test_content_far_larger_than_its_parquet_file_raises(tmp_path):
+    cells = [{"bytes": WAV + bytes(archive.EXPANSION_ALLOWANCE // 2) + bytes([n]), "path": None} for n in range(3)]
     table = pyarrow.table({"audio": cells, "text": ["a", "b", "c"]})
     parquet.write_table(table, tmp_path / "train-0.parquet", compression="zstd")
     with pytest.raises(ManifestError, match="100 times its size"):
-        make(tmp_path, "hf")
+        convert_copy(tmp_path, "hf")
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.parquet"]
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_MEMBERS", 1), ("MOST_BYTES", 40), ("MOST_IN_ALL", 48)])
-def test_archives_without_end_are_refused(tmp_path, monkeypatch, limit, value):
-    shard(tmp_path / "train-0.tar", {"0.wav": WAV, "0.txt": b"words"})
+@pytest.mark.parametrize(("limit", "value"), [("MAX_MEMBERS", 1), ("MAX_MEMBER_BYTES", 40), ("MAX_TOTAL_BYTES", 48)])
+def test_archives_above_the_limits_raise(tmp_path, monkeypatch, limit, value):
+    write_tar(tmp_path / "train-0.tar", {"0.wav": WAV, "0.txt": b"words"})
     monkeypatch.setattr(archive, limit, value)
     with pytest.raises(ManifestError, match=r"too large|more than"):
-        make(tmp_path)
+        convert_copy(tmp_path)
 
 
-def test_a_member_that_comes_twice_is_refused(tmp_path):
+def test_a_duplicate_member_raises(tmp_path):
     with tarfile.open(tmp_path / "train-0.tar", "w") as file:
         for content in (b"one", b"two"):
             info = tarfile.TarInfo("0.txt")
             info.size = len(content)
             file.addfile(info, io.BytesIO(content))
     with pytest.raises(ManifestError, match=r"holds 0\.txt twice"):
-        make(tmp_path)
+        convert_copy(tmp_path)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 700])
-def test_a_shard_that_is_cut_short_says_so(tmp_path, kept):
-    whole = shard(tmp_path / "train-0.tar", {"0.wav": WAV, "0.txt": b"words " * 200}).read_bytes()
-    (tmp_path / "train-0.tar").write_bytes(whole[:kept])
+@pytest.mark.parametrize("num_bytes", [0, 3, 700])
+def test_a_truncated_shard_raises(tmp_path, num_bytes):
+    content = write_tar(tmp_path / "train-0.tar", {"0.wav": WAV, "0.txt": b"words " * 200}).read_bytes()
+    (tmp_path / "train-0.tar").write_bytes(content[:num_bytes])
     with pytest.raises(ManifestError, match=r"cannot be read as a tar archive|no row is left"):
-        make(tmp_path)
+        convert_copy(tmp_path)
 
 
 def test_webdataset_samples(tmp_path):
-    COPIES["webdataset"](tmp_path)
-    found, _, draft = make(tmp_path)
-    rows = {row.id: row for row in found.rows}
+    REPLICAS["webdataset"](tmp_path)
+    table, _, draft = convert_copy(tmp_path)
+    rows = {row.id: row for row in table.rows}
     assert set(rows) == {"train-000000/0001", "train-000000/0002", "sub/test-000000/a/0001"}
     assert rows["train-000000/0001"].texts == ("a dog", "it barks")
     assert (rows["train-000000/0002"].label, rows["train-000000/0002"].split) == ("7", "train")
@@ -196,28 +203,28 @@ def test_webdataset_samples(tmp_path):
     assert not list(tmp_path.rglob("*.pdf"))
 
 
-def test_unpacked_files_are_kept_and_half_ones_made_again(tmp_path):
-    COPIES["webdataset"](tmp_path)
-    make(tmp_path)
+def test_unpacked_files_are_reused_and_partial_ones_rewritten(tmp_path):
+    REPLICAS["webdataset"](tmp_path)
+    convert_copy(tmp_path)
     unpacked = tmp_path / "manifest_files/train-000000"
     before = (unpacked / "0001.flac").stat().st_mtime_ns
-    put(unpacked / "0002.wav", WAV[:9])
-    make(tmp_path)
+    write_file(unpacked / "0002.wav", WAV[:9])
+    convert_copy(tmp_path)
     assert (unpacked / "0001.flac").stat().st_mtime_ns == before
     assert (unpacked / "0002.wav").read_bytes() == WAV
 
 
-def test_data_without_splits_is_split_by_a_hash_that_is_told(tmp_path):
+def test_data_without_splits_is_split_by_hash_with_a_note(tmp_path):
     members = {
-        f"{n:04d}{ending}": content for n in range(60) for ending, content in ((".png", picture(n)), (".txt", b"x"))
+        f"{n:04d}{ending}": content for n in range(60) for ending, content in ((".png", png_bytes(n)), (".txt", b"x"))
     }
-    shard(tmp_path / "pairs.tar", members)
-    found, _, draft = make(tmp_path)
-    assert set(found.counts.splits) == {"train", "valid", "test"}
+    write_tar(tmp_path / "pairs.tar", members)
+    table, _, draft = convert_copy(tmp_path)
+    assert set(table.counts.splits) == {"train", "valid", "test"}
     assert any("no split is named" in note for note in draft.notes)
 
 
-def deb(path, name, content):
+def write_deb(path, name, content):
     """A Debian package whose files are one tar archive."""
     parts = [("debian-binary", b"2.0\n"), ("control.tar.xz", b"odd"), (name, content)]
     header = "{:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n"
@@ -230,28 +237,28 @@ def deb(path, name, content):
 
 def test_a_debian_package_gives_the_same_rows_as_its_tree(tmp_path):
     tree = tmp_path / "tree"
-    COPIES["tuxpaint"](tree)
+    REPLICAS["tuxpaint"](tree)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:xz") as file:
         file.add(tree, arcname=".")
-    package = deb(tmp_path / "stamps.deb", "data.tar.xz", packed.getvalue())
-    found, made, _ = make(package, "tuxpaint", tmp_path / "new/manifest.csv")
-    other, same, _ = make(tree, "tuxpaint")
-    assert [(row.id, row.texts, row.split) for row in found.rows] == [
-        (row.id, row.texts, row.split) for row in other.rows
+    package = write_deb(tmp_path / "stamps.deb", "data.tar.xz", packed.getvalue())
+    package_table, package_written, _ = convert_copy(package, "tuxpaint", tmp_path / "new/manifest.csv")
+    tree_table, tree_written, _ = convert_copy(tree, "tuxpaint")
+    assert [(row.id, row.texts, row.split) for row in package_table.rows] == [
+        (row.id, row.texts, row.split) for row in tree_table.rows
     ]
-    assert made.summary["test"] == same.summary["test"]
-    assert made.summary["left_out"] == same.summary["left_out"]
-    assert found.problems == ()
+    assert package_written.summary["test"] == tree_written.summary["test"]
+    assert package_written.summary["skipped"] == tree_written.summary["skipped"]
+    assert package_table.problems == ()
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [("data.tar.zst", b"x", "dpkg-deb -x"), ("other", b"x", "no data.tar"), ("data.tar.xz", b"x", "cannot be read")],
 )
-def test_packages_that_cannot_be_read_say_what_to_do(tmp_path, name, content, message):
+def test_unreadable_packages_raise(tmp_path, name, content, message):
     with pytest.raises(ManifestError, match=message):
-        make(deb(tmp_path / "stamps.deb", name, content), "tuxpaint", tmp_path / "m.csv")
-    put(tmp_path / "no.deb", "text")
+        convert_copy(write_deb(tmp_path / "stamps.deb", name, content), "tuxpaint", tmp_path / "m.csv")
+    write_file(tmp_path / "no.deb", "text")
     with pytest.raises(ManifestError, match="is not a Debian package"):
-        make(tmp_path / "no.deb", "tuxpaint", tmp_path / "m.csv")
+        convert_copy(tmp_path / "no.deb", "tuxpaint", tmp_path / "m.csv")

@@ -5,22 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.source_copies import WAV, picture, put
-from tests.data.test_sources_command import triptych
+from tests.data.dataset_replicas import WAV, png_bytes, write_file
+from tests.data.test_sources_cli import triptych
 from triptych.data import manifest
 from triptych.data.sources import SOURCES
-from triptych.data.sources.convert import convert, default_output
-from triptych.data.sources.draft import Item, divide
-from triptych.data.sources.naming import caption_from_names, words_in_name
+from triptych.data.sources.convert import convert, default_output_path
+from triptych.data.sources.draft import DraftItem, assign_hash_splits
+from triptych.data.sources.filename_captions import build_caption, extract_words
 from triptych.errors import ManifestError, UsageError
 
 
-def make(root, output=None):
-    made, draft = convert("folder", SOURCES["folder"], root, output, show=False)
-    return {row.id: row for row in manifest.read(made.path).rows}, made, draft
+def convert_folder(root, output=None):
+    written, draft = convert("folder", SOURCES["folder"], root, output, show_progress=False)
+    return {row.id: row for row in manifest.read(written.path).rows}, written, draft
 
 
-def sound(number):
+def unique_wav(number):
     """A sound that no other file is."""
     return WAV + number.to_bytes(4, "big")
 
@@ -58,7 +58,7 @@ def sound(number):
     ],
 )
 def test_words_in_names_of_files(name, words):
-    assert words_in_name(name) == words
+    assert extract_words(name) == words
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_words_in_names_of_files(name, words):
     ],
 )
 def test_words_in_names_of_folders(name, words):
-    assert words_in_name(name, is_folder=True) == words
+    assert extract_words(name, is_folder=True) == words
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_words_in_names_of_folders(name, words):
     ],
 )
 def test_a_caption_has_the_words_of_both_names_once(name, folder, caption):
-    assert caption_from_names(name, folder) == caption
+    assert build_caption(name, folder) == caption
 
 
-def test_captions_come_from_what_says_something(tmp_path):
+def test_captions_come_from_meaningful_names(tmp_path):
     root = tmp_path / "archive"
     names = [
         "untitled folder/dog_barking_01.wav",
@@ -103,25 +103,25 @@ def test_captions_come_from_what_says_something(tmp_path):
         "misc/Track 03.wav",
     ]
     for number, name in enumerate(names):
-        put(root / name, sound(number))
-    rows, made, draft = make(root)
+        write_file(root / name, unique_wav(number))
+    rows, written, draft = convert_folder(root)
     assert {row.texts for row in rows.values()} == {("dog barking",), ("lisbon",), ("beach, lisbon",)}
     assert {row.label for row in rows.values()} == {None, "lisbon"}
-    assert made.summary["left_out"] == {"files without a caption: neither name nor folder says anything": 2}
-    told = "\n".join(draft.notes)
-    assert "3 rows have captions from names of files and folders, 3 different ones, such as" in told
-    assert "untitled folder/dog_barking_01: dog barking" in told
-    assert "to use files without a caption" in told
+    assert written.summary["skipped"] == {"files without a caption: neither name nor folder says anything": 2}
+    notes = "\n".join(draft.notes)
+    assert "3 rows have captions from names of files and folders, 3 different ones, such as" in notes
+    assert "untitled folder/dog_barking_01: dog barking" in notes
+    assert "to use files without a caption" in notes
 
 
-def test_rows_that_pair_already_and_films_keep_their_own_group(tmp_path):
+def test_paired_rows_and_videos_keep_their_own_group(tmp_path):
     root = tmp_path / "archive"
-    put(root / "concerts/MVI_1.mp4")
-    put(root / "concerts/MVI_2.mp4", b"other")
-    put(root / "concerts/encore.mp4", b"third")
-    put(root / "concerts/a.wav", sound(1))
-    put(root / "concerts/a.png", picture())
-    rows, _, _ = make(root)
+    write_file(root / "concerts/MVI_1.mp4")
+    write_file(root / "concerts/MVI_2.mp4", b"other")
+    write_file(root / "concerts/encore.mp4", b"third")
+    write_file(root / "concerts/a.wav", unique_wav(1))
+    write_file(root / "concerts/a.png", png_bytes())
+    rows, _, _ = convert_folder(root)
     assert {name: row.texts for name, row in rows.items()} == {
         "concerts/MVI_1": (),
         "concerts/MVI_2": (),
@@ -131,45 +131,45 @@ def test_rows_that_pair_already_and_films_keep_their_own_group(tmp_path):
     assert len({row.group for row in rows.values()}) == 4
 
 
-def test_copies_of_a_file_are_one_row_with_all_captions(tmp_path):
+def test_duplicate_files_are_one_row_with_all_captions(tmp_path):
     root = tmp_path / "archive"
     for name in ("dogs/rex.wav", "backup/old laptop/dogs/rex.wav", "favourites/a happy dog.wav"):
-        put(root / name, sound(0))
-    put(root / "dogs/bella.wav", sound(1))
-    rows, made, _ = make(root)
+        write_file(root / name, unique_wav(0))
+    write_file(root / "dogs/bella.wav", unique_wav(1))
+    rows, written, _ = convert_folder(root)
     assert {name: row.texts for name, row in rows.items()} == {
         "dogs/rex": ("rex, dogs", "a happy dog"),
         "dogs/bella": ("bella, dogs",),
     }
-    assert made.summary["left_out"] == {"copies of files, whose captions went to the row of the original": 2}
+    assert written.summary["skipped"] == {"copies of files, whose captions went to the row of the original": 2}
 
 
-def test_rows_with_a_file_in_common_stay_in_one_split(tmp_path):
+def test_rows_that_share_a_file_stay_in_one_split(tmp_path):
     root = tmp_path / "archive"
     for number in range(40):
-        put(root / f"{number}.png", picture(number // 10))  # four covers of ten songs each
-        put(root / f"{number}.wav", sound(number))
-    rows, _, _ = make(root)
+        write_file(root / f"{number}.png", png_bytes(number // 10))  # four covers of ten songs each
+        write_file(root / f"{number}.wav", unique_wav(number))
+    rows, _, _ = convert_folder(root)
     covers = {(int(name) // 10, row.split) for name, row in rows.items()}
     assert len(covers) == 4
     assert {split for _, split in covers} == {"train", "valid", "test"}
 
 
-def test_two_folders_that_name_a_kind_hold_different_things(tmp_path):
+def test_two_media_folders_hold_different_items(tmp_path):
     root = tmp_path / "archive"
     for number, folder in enumerate(("photos", "pictures")):
-        put(root / folder / "beach.png", picture(number))
-    rows, _, _ = make(root)
+        write_file(root / folder / "beach.png", png_bytes(number))
+    rows, _, _ = convert_folder(root)
     assert len(rows) == 2
 
 
 def test_a_folder_of_trains_is_no_split(tmp_path):
     root = tmp_path / "archive"
     for number in range(30):
-        put(root / ("train", "plane", "ship")[number % 3] / f"{number}.wav", sound(number))
-    rows, made, _ = make(root)
+        write_file(root / ("train", "plane", "ship")[number % 3] / f"{number}.wav", unique_wav(number))
+    rows, written, _ = convert_folder(root)
     assert {row.texts for row in rows.values()} == {("train",), ("plane",), ("ship",)}
-    assert made.summary["splits"] == {"train": 24, "valid": 3, "test": 3}
+    assert written.summary["splits"] == {"train": 24, "valid": 3, "test": 3}
 
 
 @pytest.mark.parametrize(
@@ -182,17 +182,17 @@ def test_a_folder_of_trains_is_no_split(tmp_path):
 )
 def test_folders_that_are_splits(tmp_path, folders, splits):
     for number, folder in enumerate(folders):
-        put(tmp_path / "archive" / folder / "dogs/1.wav", sound(number))
-    rows, _, draft = make(tmp_path / "archive")
+        write_file(tmp_path / "archive" / folder / "dogs/1.wav", unique_wav(number))
+    rows, _, draft = convert_folder(tmp_path / "archive")
     assert {row.split for row in rows.values()} == splits
     assert {text for row in rows.values() for text in row.texts} <= {"dogs"}
     assert any("1 rows lie in no folder of a split" in note for note in draft.notes) == (None in splits)
 
 
-def test_copies_in_two_splits_are_told(tmp_path):
+def test_duplicates_across_splits_are_noted(tmp_path):
     for split in ("train", "test"):
-        put(tmp_path / "archive" / split / "dogs/1.wav", sound(0))
-    rows, _, draft = make(tmp_path / "archive")
+        write_file(tmp_path / "archive" / split / "dogs/1.wav", unique_wav(0))
+    rows, _, draft = convert_folder(tmp_path / "archive")
     assert len(rows) == 2
     assert any("1 files have copies in another split" in note for note in draft.notes)
 
@@ -210,67 +210,71 @@ def test_copies_in_two_splits_are_told(tmp_path):
     ],
 )
 def test_splits_are_as_near_to_80_10_10_as_whole_units_allow(sizes, splits):
-    items = [Item(f"{unit}/{n}", group=f"unit {unit}") for unit, size in enumerate(sizes) for n in range(size)]
-    found = divide(items, "any", {})
-    assert Counter(item.split for item in found) == splits
-    assert len({(item.group, item.split) for item in found}) == len(sizes)
-    assert found == divide(items, "any", {})
+    items = [DraftItem(f"{unit}/{n}", group=f"unit {unit}") for unit, size in enumerate(sizes) for n in range(size)]
+    items_with_splits = assign_hash_splits(items, "any", {})
+    assert Counter(item.split for item in items_with_splits) == splits
+    assert len({(item.group, item.split) for item in items_with_splits}) == len(sizes)
+    assert items_with_splits == assign_hash_splits(items, "any", {})
 
 
-def test_a_few_more_rows_move_few_others():
-    items = [Item(f"row {n}") for n in range(1000)]
-    before = {item.id: item.split for item in divide(items, "any", {})}
-    after = divide([*items, *(Item(f"new {n}") for n in range(10))], "any", {})
+def test_adding_rows_moves_few_others():
+    items = [DraftItem(f"row {n}") for n in range(1000)]
+    before = {item.id: item.split for item in assign_hash_splits(items, "any", {})}
+    after = assign_hash_splits([*items, *(DraftItem(f"new {n}") for n in range(10))], "any", {})
     assert sum(before.get(item.id, item.split) != item.split for item in after) < 10
 
 
-def test_what_is_announced_is_what_is_written(tmp_path):
+def test_the_noted_split_sizes_are_those_written(tmp_path):
     root = tmp_path / "archive"
     for number in range(200):
-        put(
+        write_file(
             root / f"{('dogs', 'cats', 'untitled folder')[number % 3]}/{number}.wav",
-            b"" if number % 7 == 0 else sound(number),
+            b"" if number % 7 == 0 else unique_wav(number),
         )
-    rows, made, draft = make(root)
+    rows, written, draft = convert_folder(root)
     (note,) = [note for note in draft.notes if "no split is named" in note]
     counts = Counter(row.split for row in rows.values())
-    assert made.summary["splits"] == counts
+    assert written.summary["splits"] == counts
     assert note.endswith(
         ", ".join(f"{name} {counts[name]} ({counts[name] / len(rows):.0%})" for name in ("train", "valid", "test"))
     )
     assert counts["valid"] == counts["test"] == round(len(rows) / 10)
 
 
-def test_nothing_is_written_among_the_files(tmp_path, monkeypatch):
+def test_nothing_is_written_into_a_user_folder(tmp_path, monkeypatch):
     root = tmp_path / "my files" / "archive"
-    put(root / "dogs/1.wav", sound(1))
-    put(tmp_path / "elsewhere/x")
+    write_file(root / "dogs/1.wav", unique_wav(1))
+    write_file(tmp_path / "elsewhere/x")
     before = sorted(root.rglob("*"))
     source = SOURCES["folder"]
-    for here, place in ((tmp_path, tmp_path), (tmp_path / "elsewhere", root.parent), (root, root.parent)):
-        monkeypatch.chdir(here)
-        path = default_output("folder", source, root)
-        assert path.absolute() == place / "archive-manifest.csv"
-        _, made, _ = make(root)
-        assert not made.outside
+    for working_folder, expected_folder in (
+        (tmp_path, tmp_path),
+        (tmp_path / "elsewhere", root.parent),
+        (root, root.parent),
+    ):
+        monkeypatch.chdir(working_folder)
+        path = default_output_path("folder", source, root)
+        assert path.absolute() == expected_folder / "archive-manifest.csv"
+        _, written, _ = convert_folder(root)
+        assert not written.needs_allow_outside
         assert sorted(root.rglob("*")) == before
     root.parent.chmod(0o555)
     with pytest.raises(UsageError, match=r"nothing is written among your files .* say where with -o"):
-        default_output("folder", source, root)
+        default_output_path("folder", source, root)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert default_output("folder", source, root) == Path("archive-manifest.csv")
+    assert default_output_path("folder", source, root) == Path("archive-manifest.csv")
     root.parent.chmod(0o755)
     (tmp_path / "my files/archive-manifest.source.json").unlink()
     with pytest.raises(UsageError, match="was not made by"):
-        make(root)
+        convert_folder(root)
 
 
-def test_the_command_tells_where_and_what(tmp_path):
+def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
     root = tmp_path / "my archive"
     for number in range(30):
-        put(root / f"untitled folder/barking dog {number}.wav", sound(number))
-    put(root / "untitled folder/IMG_1.wav", sound(99))
-    put(root / "a.heic")
+        write_file(root / f"untitled folder/barking dog {number}.wav", unique_wav(number))
+    write_file(root / "untitled folder/IMG_1.wav", unique_wav(99))
+    write_file(root / "a.heic")
     result = triptych("data", "folder", root, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "made: my archive-manifest.csv" in result.stdout
@@ -279,13 +283,13 @@ def test_the_command_tells_where_and_what(tmp_path):
     assert "left out: files without a caption: neither name nor folder says anything: 1" in result.stderr
     assert ": barking dog\n" in result.stderr
     assert "passed over: .heic 1" in result.stderr
-    assert "next: triptych check 'my archive-manifest.csv'" in result.stderr
-    checked = triptych("check", "my archive-manifest.csv", cwd=tmp_path)
+    assert "next: triptych validate 'my archive-manifest.csv'" in result.stderr
+    checked = triptych("validate", "my archive-manifest.csv", cwd=tmp_path)
     assert checked.returncode == 0
     assert "warning: few captions: 1" in checked.stdout
 
 
-def test_a_folder_of_nothing_that_says_anything_is_an_error(tmp_path):
-    put(tmp_path / "archive/IMG_1.wav", sound(1))
+def test_a_folder_without_meaningful_names_raises(tmp_path):
+    write_file(tmp_path / "archive/IMG_1.wav", unique_wav(1))
     with pytest.raises(ManifestError, match=r"no row is left to write .*files without a caption"):
-        make(tmp_path / "archive")
+        convert_folder(tmp_path / "archive")

@@ -5,7 +5,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from triptych.contracts import Source
+from triptych.interfaces import Source
 
 CAPTIONS = [
     "two red bells ring low",
@@ -19,10 +19,10 @@ CAPTIONS = [
 def sources(tmp_path):
     """Four sources of each modality, of different lengths and sizes."""
     rng = np.random.default_rng(0)
-    found = {"text": [Source("text", caption) for caption in CAPTIONS], "audio": [], "image": []}
+    by_modality = {"text": [Source("text", caption) for caption in CAPTIONS], "audio": [], "image": []}
     for i in range(4):
         soundfile.write(tmp_path / f"{i}.wav", rng.normal(0, 0.1, 4000 + 7777 * i), 16_000)
-        found["audio"].append(Source("audio", tmp_path / f"{i}.wav"))
+        by_modality["audio"].append(Source("audio", tmp_path / f"{i}.wav"))
         Image.fromarray(rng.integers(0, 255, (20 + i, 30, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
-        found["image"].append(Source("image", tmp_path / f"{i}.png"))
-    return found
+        by_modality["image"].append(Source("image", tmp_path / f"{i}.png"))
+    return by_modality

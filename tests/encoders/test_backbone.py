@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests.conftest import identical
+from tests.conftest import have_identical_weights
 from tests.encoders import tiny_models
 from triptych.checkpoint import load, save
-from triptych.contracts import Source
-from triptych.data.loader import collate, prepared
+from triptych.data.loader import collate, prepare_sources
 from triptych.encoders import ENCODERS
 from triptych.errors import CheckpointError, MediaError, RecipeError
+from triptych.interfaces import Source
 from triptych.recipe import Recipe
 from triptych.space import Space
 
@@ -33,10 +33,10 @@ CASES = {
     "vit": ("hf_image", {}),
     "convnext": ("hf_image", {}),
     "siglip": ("hf_image", {}),
-    "wav2vec2": ("hf_audio", {"seconds": 0.8}),
-    "spectrogram_transformer": ("hf_audio", {"seconds": 0.6}),
-    "whisper": ("hf_audio", {"seconds": 1.5}),
-    "clap": ("hf_audio", {"seconds": 0.8}),
+    "wav2vec2": ("hf_audio", {"max_seconds": 0.8}),
+    "spectrogram_transformer": ("hf_audio", {"max_seconds": 0.6}),
+    "whisper": ("hf_audio", {"max_seconds": 1.5}),
+    "clap": ("hf_audio", {"max_seconds": 0.8}),
 }
 
 
@@ -52,18 +52,18 @@ def folders(tmp_path_factory):
 def sources(tmp_path_factory):
     """Five sources of each modality, of different lengths and sizes."""
     folder, rng = tmp_path_factory.mktemp("media"), np.random.default_rng(0)
-    found = {"text": [Source("text", words) for words in TEXTS], "audio": [], "image": []}
+    by_modality = {"text": [Source("text", caption) for caption in TEXTS], "audio": [], "image": []}
     for i in range(5):
         soundfile.write(folder / f"{i}.wav", rng.normal(0, 0.1, 2500 + 3777 * (i // 2)), 16_000)
-        found["audio"].append(Source("audio", folder / f"{i}.wav"))
+        by_modality["audio"].append(Source("audio", folder / f"{i}.wav"))
         Image.fromarray(rng.integers(0, 255, (40 + 9 * i, 60, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-        found["image"].append(Source("image", folder / f"{i}.png"))
-    return found
+        by_modality["image"].append(Source("image", folder / f"{i}.png"))
+    return by_modality
 
 
-def make(folders, case, **settings):
-    name, own = CASES[case]
-    return ENCODERS[name](model=str(folders[case]), **own | settings).eval()
+def build_encoder(folders, case, **settings):
+    name, defaults = CASES[case]
+    return ENCODERS[name](model=str(folders[case]), **defaults | settings).eval()
 
 
 @torch.inference_mode()
@@ -78,63 +78,63 @@ def embeddings(encoder, sources):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_neighbours_and_order_change_nothing(case, folders, sources):
-    encoder = make(folders, case)
-    mine = sources[encoder.modality]
-    together = embeddings(encoder, mine)
-    assert together.shape == (5, encoder.width)
-    alone = torch.cat([embeddings(encoder, [source]) for source in mine])
-    assert torch.allclose(together, alone, atol=1e-6)
-    assert torch.allclose(together, embeddings(encoder, mine[::-1]).flip(0), atol=1e-6)
-    assert not torch.allclose(together[0], together[-1], atol=1e-3), "different sources are alike"
+def test_invariant_to_batch_and_order(case, folders, sources):
+    encoder = build_encoder(folders, case)
+    items = sources[encoder.modality]
+    batched = embeddings(encoder, items)
+    assert batched.shape == (5, encoder.feature_dim)
+    separate = torch.cat([embeddings(encoder, [source]) for source in items])
+    assert torch.allclose(batched, separate, atol=1e-6)
+    assert torch.allclose(batched, embeddings(encoder, items[::-1]).flip(0), atol=1e-6)
+    assert not torch.allclose(batched[0], batched[-1], atol=1e-3), "different sources are alike"
 
 
 @pytest.mark.parametrize("case", ["bert", "vit", "wav2vec2", "whisper"])
-def test_threads_prepare_what_one_prepares(case, folders, sources):
-    encoder = make(folders, case)
+def test_prepare_is_thread_safe(case, folders, sources):
+    encoder = build_encoder(folders, case)
     many = sources[encoder.modality] * 8
-    for source, tensor in prepared(many, encoder, workers=4):
+    for source, tensor in prepare_sources(many, encoder, workers=4):
         assert isinstance(tensor, torch.Tensor)
         assert torch.equal(tensor, encoder.prepare(source))
 
 
-def own(folder):
+def load_reference_model(folder):
     from transformers import AutoModel
 
     return AutoModel.from_pretrained(folder, local_files_only=True).eval()
 
 
 @torch.inference_mode()
-def test_text_parts_are_the_networks_own(folders, sources):
+def test_text_parts_equal_reference_hidden_states(folders, sources):
     from transformers import AutoTokenizer
 
     inputs = AutoTokenizer.from_pretrained(folders["bert"])(TEXTS, padding=True, return_tensors="pt")
-    output = own(folders["bert"])(**inputs, output_hidden_states=True)
+    output = load_reference_model(folders["bert"])(**inputs, output_hidden_states=True)
     real = inputs["attention_mask"].bool()
     for layer, states in ((-1, output.last_hidden_state), (1, output.hidden_states[1]), (0, output.hidden_states[0])):
-        found = parts_of(make(folders, "bert", layer=layer), sources["text"])
-        for mine, theirs, mask in zip(found, states, real, strict=True):
-            assert torch.allclose(mine, theirs[mask], atol=1e-5)
+        parts = parts_of(build_encoder(folders, "bert", layer=layer), sources["text"])
+        for actual, expected, mask in zip(parts, states, real, strict=True):
+            assert torch.allclose(actual, expected[mask], atol=1e-5)
 
 
 @torch.inference_mode()
-def test_picture_parts_are_the_networks_own(folders, sources):
+def test_image_parts_equal_reference_hidden_states(folders, sources):
     from transformers import AutoImageProcessor
 
-    pictures = [Image.open(source.content) for source in sources["image"]]
+    images = [Image.open(source.content) for source in sources["image"]]
     for case in ("vit", "convnext"):
-        pixels = AutoImageProcessor.from_pretrained(folders[case], backend="pil")(images=pictures, return_tensors="pt")
-        states = own(folders[case])(**pixels).last_hidden_state
-        found = torch.stack(parts_of(make(folders, case), sources["image"]))
+        pixels = AutoImageProcessor.from_pretrained(folders[case], backend="pil")(images=images, return_tensors="pt")
+        states = load_reference_model(folders[case])(**pixels).last_hidden_state
+        parts = torch.stack(parts_of(build_encoder(folders, case), sources["image"]))
         if case == "convnext":  # a map: region (row, column) is part row · columns + column
             n, width, rows, columns = states.shape
             states = torch.stack([states[:, :, r, c] for r in range(rows) for c in range(columns)], dim=1)
             assert states.shape == (n, rows * columns, width)
-        assert torch.allclose(found, states, atol=1e-5)
+        assert torch.allclose(parts, states, atol=1e-5)
 
 
 @torch.inference_mode()
-def test_sound_parts_are_the_networks_own(folders, sources):
+def test_audio_parts_equal_reference_hidden_states(folders, sources):
     from transformers import AutoFeatureExtractor
 
     from triptych.media import audio
@@ -143,72 +143,77 @@ def test_sound_parts_are_the_networks_own(folders, sources):
     for case, rate in (("wav2vec2", 8000), ("spectrogram_transformer", 16_000)):
         samples = audio.read(source.content, rate)
         inputs = AutoFeatureExtractor.from_pretrained(folders[case])(samples, sampling_rate=rate, return_tensors="pt")
-        states = own(folders[case])(**inputs).last_hidden_state[0]
-        encoder = make(folders, case)
+        states = load_reference_model(folders[case])(**inputs).last_hidden_state[0]
+        encoder = build_encoder(folders, case)
         assert torch.allclose(parts_of(encoder, [source])[0], states, atol=1e-5)
 
 
 @torch.inference_mode()
-def test_silence_that_fills_a_window_is_no_part_where_the_extractor_says_so(folders, sources):
-    encoder = make(folders, "whisper")
-    found = parts_of(encoder, sources["audio"])
+def test_padding_of_fixed_window_is_masked_if_extractor_marks_it(folders, sources):
+    encoder = build_encoder(folders, "whisper")
+    parts_per_source = parts_of(encoder, sources["audio"])
     lengths = [soundfile.info(source.content).duration for source in sources["audio"]]
-    assert [len(parts) for parts in found] == [math.ceil(seconds * 50) for seconds in lengths]  # 20 ms each
-    whole = own(folders["whisper"]).get_encoder()
+    assert [len(parts) for parts in parts_per_source] == [math.ceil(seconds * 50) for seconds in lengths]  # 20 ms each
+    reference_encoder = load_reference_model(folders["whisper"]).get_encoder()
     inputs = encoder.prepare(sources["audio"][0])
-    states = whole(inputs[:, :-1]).last_hidden_state[0]
-    assert torch.allclose(found[0], states[: len(found[0])], atol=1e-5)
+    states = reference_encoder(inputs[:, :-1]).last_hidden_state[0]
+    assert torch.allclose(parts_per_source[0], states[: len(parts_per_source[0])], atol=1e-5)
 
 
-def test_audio_is_heard_from_its_start_and_in_moments(folders, tmp_path):
+def test_long_audio_is_truncated_and_read_in_segments(folders, tmp_path):
     path = tmp_path / "long.wav"
     soundfile.write(path, np.random.default_rng(0).normal(0, 0.1, 24_000), 8000)
     for case in ("wav2vec2", "clap", "whisper", "spectrogram_transformer"):
-        encoder = make(folders, case)
-        whole, start = (encoder.prepare(Source("audio", path, *moment)) for moment in ((), (0.0, encoder.seconds)))
-        later = encoder.prepare(Source("audio", path, 1.0, 1.0 + encoder.seconds))
-        assert torch.equal(whole, start)
-        assert whole.shape == later.shape
-        assert not torch.equal(whole, later)
-        shortest = tmp_path / "click.wav"
-        soundfile.write(shortest, np.ones(3), 8000)
-        assert torch.isfinite(parts_of(encoder, [Source("audio", shortest)])[0]).all()
+        encoder = build_encoder(folders, case)
+        untrimmed, start = (
+            encoder.prepare(Source("audio", path, *segment)) for segment in ((), (0.0, encoder.max_seconds))
+        )
+        later = encoder.prepare(Source("audio", path, 1.0, 1.0 + encoder.max_seconds))
+        assert torch.equal(untrimmed, start)
+        assert untrimmed.shape == later.shape
+        assert not torch.equal(untrimmed, later)
+        click = tmp_path / "click.wav"
+        soundfile.write(click, np.ones(3), 8000)
+        assert torch.isfinite(parts_of(encoder, [Source("audio", click)])[0]).all()
 
 
-def test_long_texts_are_cut_with_a_warning_and_keep_their_last_mark(folders):
+def test_long_texts_are_truncated_with_warning(folders):
     for case, limit in (("bert", 24), ("roberta", 22)):
-        encoder = make(folders, case)
+        encoder = build_encoder(folders, case)
         with pytest.warns(UserWarning, match=f"hf_text: texts of more than {limit} word pieces are cut"):
-            pieces = encoder.prepare(Source("text", "rain " * 40))
-        assert len(pieces) == limit
-        assert pieces[-1] == 3
+            token_ids = encoder.prepare(Source("text", "rain " * 40))
+        assert len(token_ids) == limit
+        assert token_ids[-1] == 3
         assert torch.isfinite(parts_of(encoder, [Source("text", "rain " * (limit - 2))])[0]).all()
     with pytest.warns(UserWarning, match="more than 6 word pieces"):
-        assert len(make(folders, "bert", length=6).prepare(Source("text", TEXTS[2]))) == 6
+        assert len(build_encoder(folders, "bert", max_length=6).prepare(Source("text", TEXTS[2]))) == 6
 
 
-def test_a_network_may_be_trained_on(folders, sources):
-    encoder = make(folders, "bert", frozen=False).train()
+def test_unfrozen_network_gets_gradients(folders, sources):
+    encoder = build_encoder(folders, "bert", frozen=False).train()
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources["text"]]))
     (parts[mask] ** 2).mean().backward()
-    reached = {name for name, p in encoder.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
-    assert {name for name, _ in encoder.named_parameters() if "pooler" not in name} == reached
-    assert encoder.files() == {}
+    with_gradient = {name for name, p in encoder.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
+    assert {name for name, _ in encoder.named_parameters() if "pooler" not in name} == with_gradient
+    assert encoder.extra_files() == {}
 
 
-def test_a_space_knows_a_frozen_network_again_and_refuses_another(folders, tmp_path):
-    place = tiny_models.bert(tmp_path / "model")
-    changes = [f"space.encoders.text={{name='hf_text', model='{place}'}}", "space.encoders.image={name='image_cnn'}"]
-    space = Space(Recipe.load("damsm", changes))
+def test_loading_space_checks_frozen_network(folders, tmp_path):
+    model_folder = tiny_models.bert(tmp_path / "model")
+    overrides = [
+        f"space.encoders.text={{name='hf_text', model='{model_folder}'}}",
+        "space.encoders.image={name='image_cnn'}",
+    ]
+    space = Space(Recipe.load("damsm", overrides))
     save(space, tmp_path / "space.safetensors")
-    assert identical(load(tmp_path / "space.safetensors"), space)
+    assert have_identical_weights(load(tmp_path / "space.safetensors"), space)
     torch.manual_seed(1)
     tiny_models.bert(tmp_path / "model")
     with pytest.raises(CheckpointError, match="was trained with other weights or settings of HuggingFaceText"):
         load(tmp_path / "space.safetensors")
 
 
-def test_mistakes_are_explained(folders, tmp_path):
+def test_invalid_settings_raise(folders, tmp_path):
     for name, settings, message in [
         ("hf_text", {}, "model is missing; give a folder"),
         ("hf_text", {"model": str(tmp_path / "nowhere")}, "no such folder"),
@@ -218,18 +223,18 @@ def test_mistakes_are_explained(folders, tmp_path):
         ("hf_image", {"model": str(folders["whisper"])}, "'whisper' and takes input_features: it is not for image"),
         ("hf_audio", {"model": str(folders["clip"])}, "'clip' and takes input_ids: it is not for audio"),
         ("hf_text", {"model": str(folders["bert"]), "layer": 9}, "layer = 9: must be between -3 and 2"),
-        ("hf_text", {"model": str(folders["bert"]), "length": 0}, "length = 0: must be"),
-        ("hf_audio", {"model": str(folders["whisper"]), "seconds": 3.0}, "seconds = 3: .* hears 2 s at once"),
-        ("hf_audio", {"model": str(folders["wav2vec2"]), "seconds": 0.0}, "seconds = 0.0: must be"),
+        ("hf_text", {"model": str(folders["bert"]), "max_length": 0}, "max_length = 0: must be"),
+        ("hf_audio", {"model": str(folders["whisper"]), "max_seconds": 3.0}, "max_seconds = 3: .* hears 2 s at once"),
+        ("hf_audio", {"model": str(folders["wav2vec2"]), "max_seconds": 0.0}, "max_seconds = 0.0: must be"),
     ]:
         with pytest.raises(RecipeError, match=f"^{name}: .*{message}"):
             ENCODERS[name](**settings)
     with pytest.raises(MediaError, match="holds no words"):
-        make(folders, "bert").prepare(Source("text", " \n"))
-    assert "model" in (ENCODERS["hf_text"].missing() or "")
+        build_encoder(folders, "bert").prepare(Source("text", " \n"))
+    assert "model" in (ENCODERS["hf_text"].unavailable_reason() or "")
 
 
-def test_pickled_weights_are_not_read(folders, tmp_path):
+def test_pickled_weights_raise(folders, tmp_path):
     folder = tiny_models.bert(tmp_path / "old")
     torch.save({}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
@@ -237,7 +242,7 @@ def test_pickled_weights_are_not_read(folders, tmp_path):
         ENCODERS["hf_text"](model=str(folder))
 
 
-def test_code_in_a_folder_is_not_run(tmp_path):
+def test_remote_code_is_not_run(tmp_path):
     folder = tiny_models.bert(tmp_path / "foreign")
     config = json.loads((folder / "config.json").read_text())
     config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
@@ -247,32 +252,32 @@ def test_code_in_a_folder_is_not_run(tmp_path):
         ENCODERS["hf_text"](model=str(folder))
 
 
-def test_weights_that_are_not_there_are_not_made_up(tmp_path):
+def test_missing_weights_raise(tmp_path):
     from safetensors.torch import load_file, save_file
 
     folder = tiny_models.bert(tmp_path / "half")
     weights = load_file(folder / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if "layer.1." not in name and "pooler" not in name}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    incomplete = {name: value for name, value in weights.items() if "layer.1." not in name and "pooler" not in name}
+    save_file(incomplete, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(RecipeError, match=r"its file lacks \d+ weights, as encoder.layer.1."):
         ENCODERS["hf_text"](model=str(folder))
 
 
-def test_a_pattern_without_end_is_an_error_that_names_the_tokenizer(tmp_path):
+def test_tokenizer_panic_raises_media_error(tmp_path):
     """The library panics, which is no Exception: it would end a thread of the loader, or the server."""
     folder = tiny_models.bert(tmp_path / "model")
     file = folder / "tokenizer.json"
-    whole = json.loads(file.read_text())
-    whole["pre_tokenizer"] = {
+    tokenizer = json.loads(file.read_text())
+    tokenizer["pre_tokenizer"] = {
         "type": "Split",
         "pattern": {"Regex": "(x+x+)+y"},
         "behavior": "Isolated",
         "invert": False,
     }
-    file.write_text(json.dumps(whole))
+    file.write_text(json.dumps(tokenizer))
     encoder = ENCODERS["hf_text"](model=str(folder))
     sources = [Source("text", "x" * 200), Source("text", "a dog barks")]
-    (_, bad), (_, good) = prepared(sources, encoder)
+    (_, bad), (_, good) = prepare_sources(sources, encoder)
     assert isinstance(bad, MediaError)
     assert str(bad).startswith(f"{file}: cannot split the text 'xxxx")
     assert isinstance(good, torch.Tensor)

@@ -8,24 +8,24 @@ import soundfile
 import torch
 import torch.nn.functional as F
 
-from triptych.contracts import Source
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS
-from triptych.encoders.temporal import TimeConvolution, halve
+from triptych.encoders.temporal import MaskedConv1d, masked_max_pool
 from triptych.errors import CheckpointError, RecipeError
+from triptych.interfaces import Source
 
 SMALL = {
-    "speech_cnn": {"width": 16},
-    "audio_conv1d": {"width": 16, "mels": 16},
-    "image_conv2d": {"width": 32, "size": 32},
-    "text_conv1d": {"width": 16, "layers": 2},
+    "speech_cnn": {"feature_dim": 16},
+    "audio_conv1d": {"feature_dim": 16, "n_mels": 16},
+    "image_conv2d": {"feature_dim": 32, "image_size": 32},
+    "text_conv1d": {"feature_dim": 16, "num_layers": 2},
 }
 
 
-def make(name, sources, **settings) -> Any:
+def build_encoder(name, sources, **settings) -> Any:
     torch.manual_seed(0)
     encoder = ENCODERS[name](**SMALL[name] | settings).eval()
-    encoder.learn(sources[encoder.modality])
+    encoder.fit_vocabulary(sources[encoder.modality])
     return encoder
 
 
@@ -37,24 +37,24 @@ def embeddings(encoder, sources):
 
 
 @pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in SMALL), ("speech_cnn", {"norm": "batch"})])
-def test_padding_and_neighbours_change_nothing(name, settings, sources):
-    encoder = make(name, sources, **settings)
-    mine = sources[encoder.modality]
-    together = embeddings(encoder, mine)
-    alone = torch.cat([embeddings(encoder, [source]) for source in mine])
-    assert torch.allclose(together, alone, atol=1e-6)
-    assert not torch.allclose(together[0], together[1], atol=1e-2)
+def test_invariant_to_padding_and_batch(name, settings, sources):
+    encoder = build_encoder(name, sources, **settings)
+    items = sources[encoder.modality]
+    batched = embeddings(encoder, items)
+    separate = torch.cat([embeddings(encoder, [source]) for source in items])
+    assert torch.allclose(batched, separate, atol=1e-6)
+    assert not torch.allclose(batched[0], batched[1], atol=1e-2)
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_padding_is_never_seen_and_gets_no_gradient(name, sources):
-    encoder = make(name, sources).train()
+def test_padding_is_ignored_and_gets_no_gradient(name, sources):
+    encoder = build_encoder(name, sources).train()
     inputs, mask = collate([encoder.prepare(source) for source in sources[encoder.modality]])
     parts, part_mask = encoder(inputs, mask)
     garbage = inputs.clone()
     garbage[~mask] = 7
-    dirty, _ = encoder(garbage, mask)
-    assert torch.allclose(parts[part_mask], dirty[part_mask], atol=1e-6)
+    parts_with_garbage, _ = encoder(garbage, mask)
+    assert torch.allclose(parts[part_mask], parts_with_garbage[part_mask], atol=1e-6)
     (parts[part_mask] ** 2).mean().backward()
     for parameter_name, parameter in encoder.named_parameters():
         assert parameter.grad is not None, parameter_name
@@ -63,10 +63,10 @@ def test_the_padding_is_never_seen_and_gets_no_gradient(name, sources):
 
 
 @pytest.mark.parametrize("name", ["speech_cnn", "audio_conv1d"])
-def test_gradients_are_those_of_finite_differences(name, sources):
-    encoder = make(name, sources, width=8).double()
+def test_gradients_match_finite_differences(name, sources):
+    encoder = build_encoder(name, sources, feature_dim=8).double()
     torch.manual_seed(1)
-    inputs = torch.randn(2, 40, encoder.mels, dtype=torch.float64)
+    inputs = torch.randn(2, 40, encoder.n_mels, dtype=torch.float64)
     mask = torch.arange(40) < torch.tensor([[40], [25]])
     target = torch.randn(encoder(inputs, mask)[0].shape, dtype=torch.float64)
 
@@ -76,20 +76,20 @@ def test_gradients_are_those_of_finite_differences(name, sources):
 
     for key in ("convolutions.0.convolution.weight", "convolutions.2.convolution.bias"):
         weight = dict(encoder.named_parameters())[key].detach().clone().requires_grad_()
-        (exact,) = torch.autograd.grad(loss(weight), weight)
+        (gradient,) = torch.autograd.grad(loss(weight), weight)
         for _ in range(3):
-            way = torch.randn_like(weight)
+            direction = torch.randn_like(weight)
             with torch.no_grad():
-                slope = (loss(weight + 1e-6 * way) - loss(weight - 1e-6 * way)) / 2e-6
-            assert torch.allclose(slope, (exact * way).sum(), rtol=1e-4, atol=1e-7)
+                slope = (loss(weight + 1e-6 * direction) - loss(weight - 1e-6 * direction)) / 2e-6
+            assert torch.allclose(slope, (gradient * direction).sum(), rtol=1e-4, atol=1e-7)
 
 
-def test_speech_cnn_is_the_published_stack(sources):
+def test_speech_cnn_matches_published_architecture(sources):
     """The paper's layers, written as it has them: 2-D, with the input's bands as height."""
-    encoder = make("speech_cnn", sources, width=1024, norm="batch")
+    encoder = build_encoder("speech_cnn", sources, feature_dim=1024, norm="batch")
     shapes = [tuple(c.convolution.weight.shape) for c in encoder.convolutions]
     assert shapes == [(128, 40, 1), (256, 128, 11), (512, 256, 17), (512, 512, 17), (1024, 512, 17)]
-    encoder = make("speech_cnn", sources, norm="batch").train()
+    encoder = build_encoder("speech_cnn", sources, norm="batch").train()
     frames = encoder.prepare(sources["audio"][1])
     x = frames.T[None, None]  # (1, 1, 40, frames)
     x = (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
@@ -106,34 +106,34 @@ def test_speech_cnn_is_the_published_stack(sources):
     assert parts.shape[1] == -(-len(frames) // 16)
 
 
-def test_batch_norm_takes_real_frames_alone_and_remembers_them(sources):
-    encoder = make("speech_cnn", sources, norm="batch").train()
+def test_batch_norm_uses_real_frames_only(sources):
+    encoder = build_encoder("speech_cnn", sources, norm="batch").train()
     frames = [encoder.prepare(source) for source in sources["audio"]]
     inputs, mask = collate(frames)
     values = torch.cat(frames)
-    scaled = encoder.scale(inputs, mask)
+    scaled = encoder.input_norm(inputs, mask)
     expected = (values - values.mean()) / (values.var(correction=0) + 1e-5).sqrt()
     assert torch.allclose(scaled[mask], expected, atol=1e-5)
     assert torch.equal(scaled[~mask], torch.zeros_like(scaled[~mask]))
-    assert torch.allclose(encoder.scale.norm.running_mean, 0.1 * values.mean(), atol=1e-4)
+    assert torch.allclose(encoder.input_norm.norm.running_mean, 0.1 * values.mean(), atol=1e-4)
 
 
-def test_item_norm_makes_each_item_alike_in_loudness_and_contrast(sources):
-    encoder = make("speech_cnn", sources)
+def test_item_norm_removes_gain_and_contrast(sources):
+    encoder = build_encoder("speech_cnn", sources)
     inputs, mask = collate([encoder.prepare(source) for source in sources["audio"]])
-    scaled = encoder.scale(inputs, mask)
-    for row, real in zip(scaled, mask, strict=True):
-        assert torch.allclose(row[real].mean(), torch.zeros(()), atol=1e-5)
-        assert torch.allclose(row[real].std(correction=0), torch.ones(()), atol=1e-4)
-    assert torch.allclose(encoder.scale(2 * inputs - 5, mask)[mask], scaled[mask], atol=1e-4)
+    scaled = encoder.input_norm(inputs, mask)
+    for row, row_mask in zip(scaled, mask, strict=True):
+        assert torch.allclose(row[row_mask].mean(), torch.zeros(()), atol=1e-5)
+        assert torch.allclose(row[row_mask].std(correction=0), torch.ones(()), atol=1e-4)
+    assert torch.allclose(encoder.input_norm(2 * inputs - 5, mask)[mask], scaled[mask], atol=1e-4)
 
 
-def test_speech_frames_are_relative_to_the_loudest(tmp_path):
+def test_speech_features_are_gain_invariant(tmp_path):
     """40 bands, 10 ms apart, in dB below the loudest: a louder recording is the same."""
-    encoder = ENCODERS["speech_cnn"](width=8)
-    sound = np.random.default_rng(0).normal(0, 0.05, 16_000)
+    encoder = ENCODERS["speech_cnn"](feature_dim=8)
+    samples = np.random.default_rng(0).normal(0, 0.05, 16_000)
     for name, gain in (("soft", 1.0), ("loud", 4.0)):
-        soundfile.write(tmp_path / f"{name}.wav", gain * sound, 16_000, subtype="FLOAT")
+        soundfile.write(tmp_path / f"{name}.wav", gain * samples, 16_000, subtype="FLOAT")
     soft, loud = (encoder.prepare(Source("audio", tmp_path / f"{name}.wav")) for name in ("soft", "loud"))
     assert soft.shape == (101, 40)
     assert soft.max() == 0
@@ -145,71 +145,71 @@ def test_speech_frames_are_relative_to_the_loudest(tmp_path):
     assert torch.isfinite(parts).all()
 
 
-def test_convolution_along_time_is_a_plain_sum():
+def test_masked_conv1d_matches_naive_loop():
     torch.manual_seed(0)
-    layer: Any = TimeConvolution(3, 4, 5, norm=True).double()
+    layer: Any = MaskedConv1d(3, 4, 5, norm=True).double()
     x, mask = torch.randn(2, 3, 9, dtype=torch.float64), torch.arange(9) < torch.tensor([[9], [6]])
-    found = layer(x, mask)
+    output = layer(x, mask)
     weight, bias = layer.convolution.weight, layer.convolution.bias
     for n in range(2):
         for t in range(int(mask[n].sum())):
-            near = [(k, t + k - 2) for k in range(5) if 0 <= t + k - 2 < mask[n].sum()]
-            y: Any = sum((weight[:, :, k] @ x[n, :, place] for k, place in near), bias.clone())
+            taps = [(k, t + k - 2) for k in range(5) if 0 <= t + k - 2 < mask[n].sum()]
+            y: Any = sum((weight[:, :, k] @ x[n, :, position] for k, position in taps), bias.clone())
             y = (y - y.mean()) / (y.var(correction=0) + 1e-5).sqrt()
-            assert torch.allclose(found[n, :, t], y.clamp_min(0))
+            assert torch.allclose(output[n, :, t], y.clamp_min(0))
 
 
-def test_halving_keeps_the_largest_of_three():
+def test_masked_max_pool_keeps_maximum_of_three():
     x = torch.tensor([[[1.0, 5, 2, 0, 3, 9]]])
-    halved, mask = halve(x, torch.tensor([[True, True, True, True, True, False]]))
-    assert halved.tolist() == [[[5, 5, 3]]]  # the 9 is padding
+    pooled, mask = masked_max_pool(x, torch.tensor([[True, True, True, True, True, False]]))
+    assert pooled.tolist() == [[[5, 5, 3]]]  # the 9 is padding
     assert mask.tolist() == [[True, True, True]]
 
 
-def test_text_encoders_read_each_others_vocabulary(sources):
+def test_text_encoders_share_vocabulary_format(sources):
     """One kind of saved file for both: text_transformer's, as before."""
-    one = make("text_conv1d", sources)
-    other = ENCODERS["text_transformer"]()
-    other.learn(sources["text"])
-    assert one.files() == other.files()
+    conv_encoder = build_encoder("text_conv1d", sources)
+    transformer_encoder = ENCODERS["text_transformer"]()
+    transformer_encoder.fit_vocabulary(sources["text"])
+    assert conv_encoder.extra_files() == transformer_encoder.extra_files()
     fresh = ENCODERS["text_conv1d"](**SMALL["text_conv1d"])
     with pytest.raises(CheckpointError, match="no vocabulary yet"):
         fresh.prepare(sources["text"][0])
-    fresh.restore(other.files())
-    assert torch.equal(fresh.prepare(sources["text"][2]), one.prepare(sources["text"][2]))
+    fresh.load_extra_files(transformer_encoder.extra_files())
+    assert torch.equal(fresh.prepare(sources["text"][2]), conv_encoder.prepare(sources["text"][2]))
 
 
-def test_text_parts_see_only_their_neighbours(sources):
-    encoder = make("text_conv1d", sources, layers=2)
-    words = encoder.prepare(sources["text"][2])
-    changed = words.clone()
+def test_text_conv1d_receptive_field(sources):
+    encoder = build_encoder("text_conv1d", sources, num_layers=2)
+    token_ids = encoder.prepare(sources["text"][2])
+    changed = token_ids.clone()
     changed[-1] = (changed[-1] + 1) % 200
     with torch.inference_mode():
-        before, after = (encoder(*collate([w]))[0][0] for w in (words, changed))
+        before, after = (encoder(*collate([w]))[0][0] for w in (token_ids, changed))
     assert torch.allclose(before[:-3], after[:-3], atol=1e-6)
     assert not torch.allclose(before[-3], after[-3], atol=1e-4)
 
 
-def test_pictures_become_a_grid(sources):
-    encoder = make("image_conv2d", sources, size=64)
+def test_image_conv2d_returns_grid(sources):
+    encoder = build_encoder("image_conv2d", sources, image_size=64)
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources["image"]]))
     assert parts.shape == (4, 16, 32)
     assert mask.shape == (4, 16)
     assert mask.all()
 
 
-def test_mistakes_are_explained():
+def test_invalid_settings_raise():
     for name, settings in [
-        ("speech_cnn", {"width": 0}),
-        ("speech_cnn", {"width": 12}),
-        ("speech_cnn", {"seconds": float("inf")}),
+        ("speech_cnn", {"feature_dim": 0}),
+        ("speech_cnn", {"feature_dim": 12}),
+        ("speech_cnn", {"max_seconds": float("inf")}),
         ("speech_cnn", {"norm": "layer"}),
         ("audio_conv1d", {"hop_ms": 0.0}),
-        ("audio_conv1d", {"width": 7}),
-        ("image_conv2d", {"size": 40}),
-        ("image_conv2d", {"width": 48}),
-        ("text_conv1d", {"layers": 0}),
-        ("text_conv1d", {"vocabulary": 10}),
+        ("audio_conv1d", {"feature_dim": 7}),
+        ("image_conv2d", {"image_size": 40}),
+        ("image_conv2d", {"feature_dim": 48}),
+        ("text_conv1d", {"num_layers": 0}),
+        ("text_conv1d", {"vocab_size": 10}),
     ]:
         with pytest.raises(RecipeError, match=f"^{name}: .*{next(iter(settings))}"):
             ENCODERS[name](**settings)

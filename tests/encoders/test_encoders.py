@@ -5,24 +5,24 @@ import pytest
 import soundfile
 import torch
 
-from bench.real_data import yamnet_weights
+from bench.real_data import find_yamnet_weights
 from tests.encoders.conftest import CAPTIONS
-from triptych.contracts import Source
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS, yamnet
 from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingError
+from triptych.interfaces import Source
 
 
 @pytest.fixture(params=ENCODERS)
 def encoder(request, sources, monkeypatch):
-    if weights := yamnet_weights():
-        monkeypatch.setenv(yamnet.OWN_VARIABLE, weights)
-    kind = ENCODERS[request.param]
-    if lacks := kind.missing():
-        pytest.skip(f"{request.param}: {lacks}")
+    if weights := find_yamnet_weights():
+        monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, weights)
+    encoder_class = ENCODERS[request.param]
+    if reason := encoder_class.unavailable_reason():
+        pytest.skip(f"{request.param}: {reason}")
     torch.manual_seed(0)
-    encoder = kind().eval()
-    encoder.learn(sources[encoder.modality])
+    encoder = encoder_class().eval()
+    encoder.fit_vocabulary(sources[encoder.modality])
     return encoder
 
 
@@ -33,38 +33,38 @@ def parts_of(encoder, sources):
     return [p[m] for p, m in zip(parts, mask, strict=True)]
 
 
-def embedding(parts):
+def mean_embedding(parts):
     """What a space would make of them: their mean, on the sphere."""
     return torch.nn.functional.normalize(parts.mean(dim=0), dim=0)
 
 
-def test_neighbours_and_order_change_nothing(encoder, sources):
-    mine = sources[encoder.modality]
-    together = parts_of(encoder, mine)
-    assert {p.shape[1] for p in together} == {encoder.width}
-    for i, source in enumerate(mine):
-        alone = parts_of(encoder, [source])[0]
-        assert alone.shape == together[i].shape
-        assert torch.allclose(alone, together[i], atol=1e-5), "padding or neighbours leak"
-        assert torch.allclose(embedding(alone), embedding(together[i]), atol=1e-6, rtol=0)
-    backwards = parts_of(encoder, mine[::-1])[::-1]
-    for one, other in zip(together, backwards, strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+def test_invariant_to_batch_and_order(encoder, sources):
+    items = sources[encoder.modality]
+    batched = parts_of(encoder, items)
+    assert {p.shape[1] for p in batched} == {encoder.feature_dim}
+    for i, source in enumerate(items):
+        separate = parts_of(encoder, [source])[0]
+        assert separate.shape == batched[i].shape
+        assert torch.allclose(separate, batched[i], atol=1e-5), "padding or neighbours leak"
+        assert torch.allclose(mean_embedding(separate), mean_embedding(batched[i]), atol=1e-6, rtol=0)
+    reversed_parts = parts_of(encoder, items[::-1])[::-1]
+    for forward_parts, backward_parts in zip(batched, reversed_parts, strict=True):
+        assert torch.allclose(forward_parts, backward_parts, atol=1e-5)
 
 
-def test_what_stands_in_the_padding_changes_nothing(encoder, sources):
+def test_padding_content_is_ignored(encoder, sources):
     inputs, mask = collate([encoder.prepare(source) for source in sources[encoder.modality]])
     garbage = inputs.clone()
     garbage[~mask] = 7
     with torch.inference_mode():
-        (clean, clean_mask), (dirty, _) = encoder(inputs, mask), encoder(garbage, mask)
-    assert torch.allclose(clean[clean_mask], dirty[clean_mask], atol=1e-6)
+        (clean, clean_mask), (parts_with_garbage, _) = encoder(inputs, mask), encoder(garbage, mask)
+    assert torch.allclose(clean[clean_mask], parts_with_garbage[clean_mask], atol=1e-6)
 
 
 def test_different_sources_differ_and_parts_are_ordered(encoder, sources):
     first, second = parts_of(encoder, sources[encoder.modality][2:])
-    shortest = min(len(first), len(second))
-    assert not torch.allclose(first[:shortest], second[:shortest], atol=1e-2)
+    length = min(len(first), len(second))
+    assert not torch.allclose(first[:length], second[:length], atol=1e-2)
     assert not torch.allclose(first[:-1], first[1:], atol=1e-2), "all parts are alike"
 
 
@@ -79,65 +79,67 @@ def test_gradients_reach_every_parameter(encoder, sources):
         assert parameter.grad.abs().sum() > 0, name
 
 
-def test_what_it_learned_survives_saving(encoder, sources):
-    other = type(encoder)().eval()
-    other.load_state_dict(encoder.state_dict())
-    if encoder.files():
-        other.restore(encoder.files())
-    for one, two in zip(*(parts_of(e, sources[encoder.modality]) for e in (encoder, other)), strict=True):
-        assert torch.equal(one, two)
+def test_state_survives_saving(encoder, sources):
+    restored = type(encoder)().eval()
+    restored.load_state_dict(encoder.state_dict())
+    if encoder.extra_files():
+        restored.load_extra_files(encoder.extra_files())
+    for original_parts, restored_parts in zip(
+        *(parts_of(e, sources[encoder.modality]) for e in (encoder, restored)), strict=True
+    ):
+        assert torch.equal(original_parts, restored_parts)
 
 
-def test_audio_longer_than_the_window_is_heard_from_its_start(tmp_path):
-    encoder = ENCODERS["audio_cnn"](seconds=0.5)
+def test_long_audio_is_truncated(tmp_path):
+    encoder = ENCODERS["audio_cnn"](max_seconds=0.5)
     soundfile.write(tmp_path / "long.wav", np.linspace(0, 0.5, 32_000), 16_000)
-    whole = encoder.prepare(Source("audio", tmp_path / "long.wav"))
+    untrimmed = encoder.prepare(Source("audio", tmp_path / "long.wav"))
     start = encoder.prepare(Source("audio", tmp_path / "long.wav", 0.0, 0.5))
     later = encoder.prepare(Source("audio", tmp_path / "long.wav", 1.0, 1.5))
-    assert torch.equal(whole, start)
-    assert whole.shape == later.shape
-    assert not torch.equal(whole, later)
+    assert torch.equal(untrimmed, start)
+    assert untrimmed.shape == later.shape
+    assert not torch.equal(untrimmed, later)
 
 
-def test_words_are_learned_whatever_their_order():
+def test_vocabulary_does_not_depend_on_order():
     one, other = ENCODERS["text_transformer"](), ENCODERS["text_transformer"]()
-    one.learn(Source("text", c) for c in CAPTIONS)
-    other.learn(Source("text", c) for c in [*CAPTIONS[::-1], CAPTIONS[0]])
-    assert one.files() == other.files()
+    one.fit_vocabulary(Source("text", c) for c in CAPTIONS)
+    other.fit_vocabulary(Source("text", c) for c in [*CAPTIONS[::-1], CAPTIONS[0]])
+    assert one.extra_files() == other.extra_files()
 
 
-def test_text_files_and_texts_are_read_alike(tmp_path):
+def test_text_files_and_strings_are_equivalent(tmp_path):
     encoder = ENCODERS["text_transformer"]()
-    encoder.learn(Source("text", c) for c in CAPTIONS)
+    encoder.fit_vocabulary(Source("text", c) for c in CAPTIONS)
     (tmp_path / "note.txt").write_text(f"  {CAPTIONS[0]}\n")
     from_file = encoder.prepare(Source("text", tmp_path / "note.txt"))
     assert torch.equal(from_file, encoder.prepare(Source("text", CAPTIONS[0])))
 
 
-def test_mistakes_are_explained():
+def test_invalid_settings_raise():
     text = ENCODERS["text_transformer"]()
     with pytest.raises(CheckpointError, match="no vocabulary yet"):
         text.prepare(Source("text", "a bell"))
     with pytest.raises(TrainingError, match="no captions to learn words from"):
-        text.learn([])
-    text.learn(Source("text", c) for c in CAPTIONS)
+        text.fit_vocabulary([])
+    text.fit_vocabulary(Source("text", c) for c in CAPTIONS)
     with pytest.raises(MediaError, match="holds no words"):
         text.prepare(Source("text", " \n "))
     for name, settings in [
         ("audio_cnn", {"hop_ms": 0.0}),
-        ("audio_cnn", {"rate": 0}),
-        ("audio_cnn", {"seconds": float("nan")}),
-        ("image_cnn", {"width": 0}),
-        ("text_transformer", {"heads": 0}),
-        ("text_transformer", {"layers": 0}),
-        ("text_transformer", {"vocabulary": 10}),
+        ("audio_cnn", {"sample_rate": 0}),
+        ("audio_cnn", {"max_seconds": float("nan")}),
+        ("image_cnn", {"feature_dim": 0}),
+        ("text_transformer", {"num_heads": 0}),
+        ("text_transformer", {"num_layers": 0}),
+        ("text_transformer", {"vocab_size": 10}),
     ]:
         with pytest.raises(RecipeError, match=f"{name}: {next(iter(settings))} = .*must be"):
             ENCODERS[name](**settings)
     for name, settings in {
-        "audio_cnn": {"mels": 20},
-        "image_cnn": {"size": 60},
-        "text_transformer": {"heads": 3},
+        "audio_cnn": {"n_mels": 20},
+        "image_cnn": {"image_size": 60},
+        "text_transformer": {"num_heads": 3},
     }.items():
         with pytest.raises(RecipeError, match=name):
             ENCODERS[name](**settings)

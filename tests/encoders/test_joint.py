@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from tests.encoders import tiny_models
-from triptych.contracts import Source
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint import joint_modalities
 from triptych.errors import RecipeError
+from triptych.interfaces import Source
 from triptych.media import audio
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ CASES = [
     ("clap", "audio"),
     ("clap", "text"),
 ]
-RATE = tiny_models.RATE
+RATE = tiny_models.SAMPLE_RATE
 
 
 @pytest.fixture(scope="module")
@@ -37,61 +37,61 @@ def folders(tmp_path_factory):
     """Every tiny model, saved once, by name."""
     torch.manual_seed(0)
     root = tmp_path_factory.mktemp("models")
-    found = {name: getattr(tiny_models, name)(root / name) for name in ("clip", "siglip", "clap")}
-    return found | {"fusion": tiny_models.clap(root / "fusion", fusion=True)}
+    models = {name: getattr(tiny_models, name)(root / name) for name in ("clip", "siglip", "clap")}
+    return models | {"fusion": tiny_models.clap(root / "fusion", fusion=True)}
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     """Four sources of each modality; one sound is longer than the model's window of a second."""
     folder, rng = tmp_path_factory.mktemp("media"), np.random.default_rng(0)
-    found = {"text": [Source("text", words) for words in TEXTS], "audio": [], "image": []}
+    by_modality = {"text": [Source("text", caption) for caption in TEXTS], "audio": [], "image": []}
     for i, length in enumerate((1000, 3000, 8000, 20_000)):
         soundfile.write(folder / f"{i}.wav", rng.normal(0, 0.1, length), RATE)
-        found["audio"].append(Source("audio", folder / f"{i}.wav"))
+        by_modality["audio"].append(Source("audio", folder / f"{i}.wav"))
         Image.fromarray(rng.integers(0, 255, (40 + 9 * i, 60, 3), dtype=np.uint8)).save(folder / f"{i}.png")
-        found["image"].append(Source("image", folder / f"{i}.png"))
-    return found
+        by_modality["image"].append(Source("image", folder / f"{i}.png"))
+    return by_modality
 
 
-def make(folders, case, modality, **settings) -> Any:
-    own = {"seconds": 1.0} if modality == "audio" else {}
-    return ENCODERS[f"joint_{modality}"](model=str(folders[case]), **own | settings).eval()
+def build_encoder(folders, case, modality, **settings) -> Any:
+    defaults = {"max_seconds": 1.0} if modality == "audio" else {}
+    return ENCODERS[f"joint_{modality}"](model=str(folders[case]), **defaults | settings).eval()
 
 
 @torch.inference_mode()
 def embeddings(encoder, sources):
     """The one part of each source, all in one batch."""
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources]))
-    assert parts.shape == (len(sources), 1, encoder.width)
+    assert parts.shape == (len(sources), 1, encoder.feature_dim)
     assert mask.shape == (len(sources), 1)
     assert mask.all()
     return parts[:, 0]
 
 
-def own(folder):
+def load_reference_model(folder):
     from transformers import AutoModel
 
     return AutoModel.from_pretrained(folder, local_files_only=True).eval()
 
 
 @torch.inference_mode()
-def expected(folder, modality, sources):
+def reference_embeddings(folder, modality, sources):
     """What the library itself makes of the sources, batched as it does it."""
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
 
-    model = own(folder)
+    model = load_reference_model(folder)
     if modality == "text":
-        full = "max_length" if model.config.model_type == "siglip" else True
-        inputs = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=full, return_tensors="pt")
+        padding = "max_length" if model.config.model_type == "siglip" else True
+        inputs = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=padding, return_tensors="pt")
         inputs.pop("token_type_ids", None)
-        if full == "max_length":
+        if padding == "max_length":
             inputs.pop("attention_mask")
         return model.get_text_features(**inputs).pooler_output
     if modality == "image":
-        pictures = [Image.open(source.content) for source in sources]
+        images = [Image.open(source.content) for source in sources]
         processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
-        return model.get_image_features(**processor(images=pictures, return_tensors="pt")).pooler_output
+        return model.get_image_features(**processor(images=images, return_tensors="pt")).pooler_output
     samples = [audio.read(source.content, RATE, 0, 1.0) for source in sources]
     inputs = AutoFeatureExtractor.from_pretrained(folder)(samples, sampling_rate=RATE, return_tensors="pt")
     inputs["is_longer"] = torch.zeros_like(inputs["is_longer"])
@@ -99,27 +99,27 @@ def expected(folder, modality, sources):
 
 
 @pytest.mark.parametrize(("case", "modality"), [*CASES, ("fusion", "audio")])
-def test_the_embedding_is_the_models_own(case, modality, folders, sources):
-    mine = sources[modality]
-    encoder = make(folders, case, modality)
-    together = embeddings(encoder, mine)
-    assert torch.allclose(together, expected(folders[case], modality, mine), atol=1e-5)
-    alone = torch.cat([embeddings(encoder, [source]) for source in mine])
-    assert torch.allclose(together, alone, atol=1e-6)
-    assert torch.allclose(together, embeddings(encoder, mine[::-1]).flip(0), atol=1e-6)
-    assert not torch.allclose(together[0], together[1], atol=1e-3), "different sources are alike"
+def test_embedding_equals_reference(case, modality, folders, sources):
+    items = sources[modality]
+    encoder = build_encoder(folders, case, modality)
+    batched = embeddings(encoder, items)
+    assert torch.allclose(batched, reference_embeddings(folders[case], modality, items), atol=1e-5)
+    separate = torch.cat([embeddings(encoder, [source]) for source in items])
+    assert torch.allclose(batched, separate, atol=1e-6)
+    assert torch.allclose(batched, embeddings(encoder, items[::-1]).flip(0), atol=1e-6)
+    assert not torch.allclose(batched[0], batched[1], atol=1e-3), "different sources are alike"
 
 
 @pytest.mark.parametrize("case", ["clap", "fusion"])
-def test_nothing_is_cropped_or_chosen_at_random(case, folders, sources):
+def test_audio_preparation_is_deterministic(case, folders, sources):
     """The library's own extractor does both; ours hears the start of a long sound, whatever NumPy's generator says."""
-    encoder = make(folders, case, "audio")
-    found = []
+    encoder = build_encoder(folders, case, "audio")
+    embedded = []
     for seed in range(3):
         np.random.seed(seed)
-        found.append(embeddings(encoder, sources["audio"]))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+        embedded.append(embeddings(encoder, sources["audio"]))
+    assert torch.equal(embedded[0], embedded[1])
+    assert torch.equal(embedded[0], embedded[2])
     long = sources["audio"][3]
     start = Source("audio", long.content, 0.0, 1.0)
     later = Source("audio", long.content, 1.2, 2.2)
@@ -127,27 +127,29 @@ def test_nothing_is_cropped_or_chosen_at_random(case, folders, sources):
     assert not torch.equal(encoder.prepare(long), encoder.prepare(later))
 
 
-def test_a_sample_too_many_is_cut(folders):
+def test_extra_samples_are_truncated(folders):
     """Resampling may give one more than the window holds, and then the extractor would draw a random piece."""
     samples = np.random.default_rng(0).normal(0, 0.1, RATE + 500).astype(np.float32)
     for case in ("clap", "fusion"):
-        sound = make(folders, case, "audio").sound
-        assert torch.equal(sound.hear(samples), sound.hear(samples[:RATE]))
+        audio_input = build_encoder(folders, case, "audio").audio_input
+        assert torch.equal(audio_input.prepare_samples(samples), audio_input.prepare_samples(samples[:RATE]))
 
 
-def test_the_encoders_of_one_model_hold_it_once(folders):
+def test_towers_of_one_model_partition_its_weights(folders):
     """Each has its own side: together no more weights than the model, and nothing that both could train."""
     for case, modalities in (("clip", ("image", "text")), ("siglip", ("image", "text")), ("clap", ("audio", "text"))):
-        encoders = [make(folders, case, modality) for modality in modalities]
-        held = [{name for name, _ in encoder.network.named_parameters()} for encoder in encoders]
-        whole = {name for name, _ in own(folders[case]).named_parameters() if not name.startswith("logit_")}
-        assert held[0] | held[1] == whole
-        assert not held[0] & held[1]
+        encoders = [build_encoder(folders, case, modality) for modality in modalities]
+        tower_names = [{name for name, _ in encoder.network.named_parameters()} for encoder in encoders]
+        model_names = {
+            name for name, _ in load_reference_model(folders[case]).named_parameters() if not name.startswith("logit_")
+        }
+        assert tower_names[0] | tower_names[1] == model_names
+        assert not tower_names[0] & tower_names[1]
 
 
-def test_a_side_may_be_trained_on(folders, sources):
+def test_unfrozen_tower_gets_gradients(folders, sources):
     for case, modality in CASES:
-        encoder = make(folders, case, modality, frozen=False).train()
+        encoder = build_encoder(folders, case, modality, frozen=False).train()
         parts, _ = encoder(*collate([encoder.prepare(source) for source in sources[modality]]))
         parts[:, :, 0].sum().backward()
         for name, parameter in encoder.named_parameters():
@@ -155,15 +157,15 @@ def test_a_side_may_be_trained_on(folders, sources):
             assert torch.isfinite(parameter.grad).all(), name
 
 
-def test_long_texts_are_cut_with_a_warning(folders):
-    encoder = make(folders, "clip", "text")
+def test_long_texts_are_truncated_with_warning(folders):
+    encoder = build_encoder(folders, "clip", "text")
     with pytest.warns(UserWarning, match="joint_text: texts of more than 24 word pieces are cut"):
-        pieces = encoder.prepare(Source("text", "rain " * 40))
-    assert len(pieces) == 24
-    assert pieces[-1] == 3, "the last mark, at which the model reads the text's embedding, must stay"
+        token_ids = encoder.prepare(Source("text", "rain " * 40))
+    assert len(token_ids) == 24
+    assert token_ids[-1] == 3, "the last mark, at which the model reads the text's embedding, must stay"
 
 
-def test_a_folder_says_what_it_is(folders, tmp_path):
+def test_joint_modalities_of_folders(folders, tmp_path):
     assert joint_modalities(folders["clip"]) == ("image", "text")
     assert joint_modalities(folders["siglip"]) == ("image", "text")
     assert joint_modalities(str(folders["clap"])) == ("audio", "text")
@@ -175,18 +177,18 @@ def test_a_folder_says_what_it_is(folders, tmp_path):
     assert joint_modalities(tmp_path) is None
 
 
-def test_mistakes_are_explained(folders, tmp_path):
+def test_invalid_settings_raise(folders, tmp_path):
     for name, settings, message in [
         ("joint_text", {}, "model is missing"),
         ("joint_text", {"model": "./nowhere"}, "no such folder"),
         ("joint_text", {"model": str(tiny_models.bert(tmp_path / "bert"))}, "'bert', which has no text in a space"),
         ("joint_audio", {"model": str(folders["clip"])}, "'clip', which has no audio .*; types that have: clap"),
         ("joint_image", {"model": str(folders["clap"])}, "'clap', which has no image .*types that have: .*siglip"),
-        ("joint_audio", {"model": str(folders["clap"])}, "seconds = 10: .* hears 1 s at once"),
+        ("joint_audio", {"model": str(folders["clap"])}, "max_seconds = 10: .* hears 1 s at once"),
     ]:
         with pytest.raises(RecipeError, match=f"^{name}: .*{message}"):
             ENCODERS[name](**settings)
     (folders["clap"] / "preprocessor_config.json").rename(folders["clap"] / "elsewhere.json")
     with pytest.raises(RecipeError, match=r"joint_audio: .*no feature extractor that can be read in this folder"):
-        make(folders, "clap", "audio")
+        build_encoder(folders, "clap", "audio")
     (folders["clap"] / "elsewhere.json").rename(folders["clap"] / "preprocessor_config.json")

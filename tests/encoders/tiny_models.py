@@ -8,35 +8,37 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 
 WORDS = ["a", "the", "dog", "bell", "rain", "red", "blue", "barks", "rings", "falls", "loudly", "low", "high", "on"]
 WORDS += ["roof", "two", "three", "birds", "sing", "slowly"]
-MARKS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-RATE = 8000
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+SAMPLE_RATE = 8000
 
 
-def _transformer(**more) -> dict[str, Any]:
+def _transformer_config(**options) -> dict[str, Any]:
     return {
         "hidden_size": 16,
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 32,
         "initializer_range": 0.5,  # random weights that do something
-        **more,
+        **options,
     }
 
 
-def _text(**more) -> dict[str, Any]:
-    own = {"vocab_size": len(MARKS) + len(WORDS), "max_position_embeddings": 24, "pad_token_id": 0}
-    return _transformer(**{**own, **more})
+def _text_config(**options) -> dict[str, Any]:
+    defaults = {"vocab_size": len(SPECIAL_TOKENS) + len(WORDS), "max_position_embeddings": 24, "pad_token_id": 0}
+    return _transformer_config(**{**defaults, **options})
 
 
-def _vision(**more) -> dict[str, Any]:
-    return _transformer(image_size=32, patch_size=16, **more)
+def _vision_config(**options) -> dict[str, Any]:
+    return _transformer_config(image_size=32, patch_size=16, **options)
 
 
 def save_tokenizer(folder: Path, length: int = 24) -> None:
     """A tokenizer that knows WORDS, and puts [CLS] and [SEP] around them."""
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*MARKS, *WORDS])}, unk_token="[UNK]"))
+    tokenizer = Tokenizer(
+        models.WordLevel({word: i for i, word in enumerate([*SPECIAL_TOKENS, *WORDS])}, unk_token="[UNK]")
+    )
     tokenizer.normalizer = normalizers.Lowercase()
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -52,19 +54,19 @@ def save_tokenizer(folder: Path, length: int = 24) -> None:
     ).save_pretrained(folder)
 
 
-def save_image_processor(folder: Path, kind: str = "CLIPImageProcessorPil") -> None:
+def save_image_processor(folder: Path, class_name: str = "CLIPImageProcessorPil") -> None:
     """A processor to 32 × 32 pixels."""
     import transformers
 
-    size = {"shortest_edge": 32} if kind.startswith("CLIP") else {"height": 32, "width": 32}
-    getattr(transformers, kind)(size=size, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
+    size = {"shortest_edge": 32} if class_name.startswith("CLIP") else {"height": 32, "width": 32}
+    getattr(transformers, class_name)(size=size, crop_size={"height": 32, "width": 32}).save_pretrained(folder)
 
 
-def save(network: torch.nn.Module, folder: Path) -> Path:
+def save_network(network: torch.nn.Module, folder: Path) -> Path:
     """Any network's weights and configuration, without its reports."""
-    from triptych.encoders.hugging_face import quiet
+    from triptych.encoders.hugging_face import silence_transformers
 
-    with quiet(bars=False):
+    with silence_transformers(show_progress=False):
         network.save_pretrained(folder)  # pyright: ignore[reportCallIssue]
     return folder
 
@@ -74,7 +76,7 @@ def bert(folder: Path) -> Path:
     from transformers import BertConfig, BertModel
 
     save_tokenizer(folder)
-    return save(BertModel(BertConfig(**_text())), folder)
+    return save_network(BertModel(BertConfig(**_text_config())), folder)
 
 
 def roberta(folder: Path) -> Path:
@@ -82,7 +84,7 @@ def roberta(folder: Path) -> Path:
     from transformers import RobertaConfig, RobertaModel
 
     save_tokenizer(folder, length=1 << 30)
-    return save(RobertaModel(RobertaConfig(**_text(pad_token_id=1))), folder)
+    return save_network(RobertaModel(RobertaConfig(**_text_config(pad_token_id=1))), folder)
 
 
 def t5(folder: Path) -> Path:
@@ -91,7 +93,7 @@ def t5(folder: Path) -> Path:
 
     save_tokenizer(folder)
     config = T5Config(vocab_size=24, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2)
-    return save(T5Model(config), folder)
+    return save_network(T5Model(config), folder)
 
 
 def vit(folder: Path) -> Path:
@@ -99,7 +101,7 @@ def vit(folder: Path) -> Path:
     from transformers import ViTConfig, ViTModel
 
     save_image_processor(folder, "ViTImageProcessorPil")
-    return save(ViTModel(ViTConfig(**_vision())), folder)
+    return save_network(ViTModel(ViTConfig(**_vision_config())), folder)
 
 
 def convnext(folder: Path) -> Path:
@@ -108,23 +110,23 @@ def convnext(folder: Path) -> Path:
 
     save_image_processor(folder)
     config = ConvNextConfig(num_stages=2, hidden_sizes=[8, 16], depths=[1, 1], initializer_range=0.5)
-    return save(ConvNextModel(config), folder)
+    return save_network(ConvNextModel(config), folder)
 
 
 def wav2vec2(folder: Path) -> Path:
     """A network over waves, with a norm over time that padding would change."""
     from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
 
-    Wav2Vec2FeatureExtractor(sampling_rate=RATE, do_normalize=True).save_pretrained(folder)
+    Wav2Vec2FeatureExtractor(sampling_rate=SAMPLE_RATE, do_normalize=True).save_pretrained(folder)
     config = Wav2Vec2Config(
-        **_transformer(),
+        **_transformer_config(),
         conv_dim=(8, 8),
         conv_stride=(20, 4),
         conv_kernel=(40, 4),
         num_conv_pos_embeddings=4,
         num_conv_pos_embedding_groups=2,
     )
-    return save(Wav2Vec2Model(config), folder)
+    return save_network(Wav2Vec2Model(config), folder)
 
 
 def spectrogram_transformer(folder: Path) -> Path:
@@ -132,7 +134,7 @@ def spectrogram_transformer(folder: Path) -> Path:
     from transformers import ASTConfig, ASTFeatureExtractor, ASTModel
 
     ASTFeatureExtractor(sampling_rate=16_000, num_mel_bins=32, max_length=64).save_pretrained(folder)
-    return save(ASTModel(ASTConfig(**_transformer(), num_mel_bins=32, max_length=64)), folder)
+    return save_network(ASTModel(ASTConfig(**_transformer_config(), num_mel_bins=32, max_length=64)), folder)
 
 
 def whisper(folder: Path) -> Path:
@@ -158,7 +160,7 @@ def whisper(folder: Path) -> Path:
         decoder_start_token_id=2,
         init_std=0.5,
     )
-    return save(WhisperModel(config), folder)
+    return save_network(WhisperModel(config), folder)
 
 
 def clip(folder: Path) -> Path:
@@ -167,8 +169,10 @@ def clip(folder: Path) -> Path:
 
     save_tokenizer(folder)
     save_image_processor(folder)
-    text = _text(eos_token_id=3, bos_token_id=2)
-    return save(CLIPModel(CLIPConfig(text_config=text, vision_config=_vision(), projection_dim=8)), folder)
+    text = _text_config(eos_token_id=3, bos_token_id=2)
+    return save_network(
+        CLIPModel(CLIPConfig(text_config=text, vision_config=_vision_config(), projection_dim=8)), folder
+    )
 
 
 def siglip(folder: Path) -> Path:
@@ -177,7 +181,7 @@ def siglip(folder: Path) -> Path:
 
     save_tokenizer(folder)
     save_image_processor(folder, "SiglipImageProcessorPil")
-    return save(SiglipModel(SiglipConfig(text_config=_text(), vision_config=_vision())), folder)
+    return save_network(SiglipModel(SiglipConfig(text_config=_text_config(), vision_config=_vision_config())), folder)
 
 
 def clap(folder: Path, fusion: bool = False) -> Path:
@@ -187,14 +191,14 @@ def clap(folder: Path, fusion: bool = False) -> Path:
     save_tokenizer(folder, length=20)
     ClapFeatureExtractor(
         feature_size=16,
-        sampling_rate=RATE,
+        sampling_rate=SAMPLE_RATE,
         hop_length=80,
         max_length_s=1,
         fft_window_size=256,
-        frequency_max=RATE // 2,
+        frequency_max=SAMPLE_RATE // 2,
         truncation="fusion" if fusion else "rand_trunc",
     ).save_pretrained(folder)
-    sound = {
+    audio_config = {
         "patch_embeds_hidden_size": 8,
         "hidden_size": 16,
         "num_mel_bins": 16,
@@ -206,5 +210,5 @@ def clap(folder: Path, fusion: bool = False) -> Path:
         "initializer_range": 0.5,
     }
     torch.manual_seed(0)
-    network = ClapModel(ClapConfig(text_config=_text(), audio_config=sound, projection_dim=8))
-    return save(network, folder)
+    network = ClapModel(ClapConfig(text_config=_text_config(), audio_config=audio_config, projection_dim=8))
+    return save_network(network, folder)

@@ -6,20 +6,20 @@ import pytest
 import torch
 
 from triptych.checkpoint import load
-from triptych.contracts import Features, Modality, Source
 from triptych.data import manifest
 from triptych.errors import UsageError
 from triptych.evaluation import transduction
 from triptych.evaluation.evaluate import evaluate
-from triptych.evaluation.items import Item, Items
-from triptych.evaluation.transduction import prices, transduce
+from triptych.evaluation.items import EvalItem, EvalItems
+from triptych.evaluation.transduction import measure_transductive, solve_potentials
+from triptych.interfaces import Features, Modality, Source
 from triptych.similarities import SIMILARITIES
-from triptych.transport import sinkhorn_iterations
+from triptych.transport import sinkhorn_plan
 
-SPACES = [("cosine", {}), ("dot", {}), ("mahalanobis", {"width": 8}), ("matchmap", {})]
+SPACES = [("cosine", {}), ("dot", {}), ("mahalanobis", {"embed_dim": 8}), ("matchmap", {})]
 
 
-class Plain:
+class SimilarityOnlySpace:
     """As much of a space as transduction asks for."""
 
     def __init__(self, name, **settings):
@@ -29,101 +29,116 @@ class Plain:
         return self.similarity(query, gallery)
 
 
-def plain(name, **settings) -> Any:
-    return Plain(name, **settings)
+def make_space(name, **settings) -> Any:
+    return SimilarityOnlySpace(name, **settings)
 
 
-def made(modality, embedding, group, parts=1):
-    lines = embedding[:, None] + 0.1 * torch.arange(parts)[:, None]
-    features = Features(embedding, lines, torch.ones(len(embedding), parts, dtype=torch.bool))
-    each = [Item(Source(modality, f"{i}"), str(int(g)), "", None) for i, g in enumerate(group)]
-    return Items(modality, each, features, group)
+def make_items(modality, embedding, group, parts=1):
+    part_features = embedding[:, None] + 0.1 * torch.arange(parts)[:, None]
+    features = Features(embedding, part_features, torch.ones(len(embedding), parts, dtype=torch.bool))
+    entries = [EvalItem(Source(modality, f"{i}"), str(int(g)), "", None) for i, g in enumerate(group)]
+    return EvalItems(modality, entries, features, group)
 
 
-def two_sides(clips=24, captions=3, width=8, noise=1.0, seed=0, parts=1) -> dict[Modality, Items]:
+def make_task(clips=24, captions=3, embed_dim=8, noise=1.0, seed=0, parts=1) -> dict[Modality, EvalItems]:
     rng = torch.Generator().manual_seed(seed)
-    sound = torch.randn(clips, width, generator=rng)
+    audio = torch.randn(clips, embed_dim, generator=rng)
     owner = torch.arange(clips).repeat_interleave(captions)
-    words = sound[owner] + noise * torch.randn(len(owner), width, generator=rng)
-    return {"audio": made("audio", sound, torch.arange(clips), parts), "text": made("text", words, owner, parts)}
+    caption_embeddings = audio[owner] + noise * torch.randn(len(owner), embed_dim, generator=rng)
+    return {
+        "audio": make_items("audio", audio, torch.arange(clips), parts),
+        "text": make_items("text", caption_embeddings, owner, parts),
+    }
 
 
 def ranks_by_loops(plan, query_group, gallery_group):
     """The rank of each query's best right answer in its row of the plan."""
-    found = []
+    ranks = []
     for i, row in enumerate(plan.tolist()):
         best = max(p for p, g in zip(row, gallery_group.tolist(), strict=True) if g == query_group[i])
-        found.append(
+        ranks.append(
             1 + sum(p >= best for p, g in zip(row, gallery_group.tolist(), strict=True) if g != query_group[i])
         )
-    return found
+    return ranks
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"), [("cosine", {}), ("dot", {}), ("mahalanobis", {"width": 8}), ("matchmap", {})]
+    ("name", "settings"), [("cosine", {}), ("dot", {}), ("mahalanobis", {"embed_dim": 8}), ("matchmap", {})]
 )
-def test_ranks_are_those_of_the_plan_for_any_similarity(name, settings):
-    items = two_sides(parts=3)
-    space = plain(name, **settings)
+def test_ranks_match_the_plan_for_any_similarity(name, settings):
+    items = make_task(parts=3)
+    space = make_space(name, **settings)
     a, b = items["audio"], items["text"]
     table = space.similarity(a.features, b.features).detach().double()
     epsilon = 0.03 * (table.max() - table.min()).item()
-    plan = sinkhorn_iterations(-table, epsilon, count=4000)
-    results = {(d.query, d.gallery): d for d in transduce(space, items, draws=0, show=False)}
-    assert results["audio", "text"].each.rank.tolist() == ranks_by_loops(plan, a.group, b.group)
-    assert results["text", "audio"].each.rank.tolist() == ranks_by_loops(plan.T, b.group, a.group)
+    plan = sinkhorn_plan(-table, epsilon, count=4000)
+    results = {
+        (d.query, d.gallery): d for d in measure_transductive(space, items, num_resamples=0, show_progress=False)
+    }
+    assert results["audio", "text"].per_query.best_rank.tolist() == ranks_by_loops(plan, a.group_ids, b.group_ids)
+    assert results["text", "audio"].per_query.best_rank.tolist() == ranks_by_loops(plan.T, b.group_ids, a.group_ids)
     assert {d.mode for d in results.values()} == {"transductive"}
 
 
-def test_tiles_give_what_the_whole_gives(monkeypatch):
-    items = two_sides()
-    space = plain("cosine")
-    whole = transduce(space, items, draws=0, show=False)
-    monkeypatch.setattr(transduction, "WHOLE", 0)
+def test_tiled_and_dense_scores_agree(monkeypatch):
+    items = make_task()
+    space = make_space("cosine")
+    dense = measure_transductive(space, items, num_resamples=0, show_progress=False)
+    monkeypatch.setattr(transduction, "MAX_DENSE_SCORES", 0)
     monkeypatch.setattr(transduction, "BLOCK", 7)
-    tiled = transduce(space, items, draws=0, show=False)
-    assert whole == tiled
-    for one, other in zip(whole, tiled, strict=True):
-        assert one.each.rank.tolist() == other.each.rank.tolist()
+    tiled = measure_transductive(space, items, num_resamples=0, show_progress=False)
+    assert dense == tiled
+    for one, other in zip(dense, tiled, strict=True):
+        assert one.per_query.best_rank.tolist() == other.per_query.best_rank.tolist()
 
 
-def test_too_large_a_set_is_refused(monkeypatch):
-    items = two_sides(parts=3)
-    monkeypatch.setattr(transduction, "WHOLE", 100)
+def test_too_many_scores_raise(monkeypatch):
+    items = make_task(parts=3)
+    monkeypatch.setattr(transduction, "MAX_DENSE_SCORES", 100)
     with pytest.raises(UsageError, match=r"audio–text: 24 × 72 scores are too many .* at most 100 .* smaller split"):
-        transduce(plain("matchmap"), items, show=False)
+        measure_transductive(make_space("matchmap"), items, show_progress=False)
 
 
-def test_an_item_that_everybody_asks_for_is_shared_out():
+def test_a_hub_is_not_ranked_first_for_every_query():
     """One hub above all: each query alone finds it first; all together know that it cannot be everybody's."""
     scores = torch.eye(12)
     scores[:, 0] = 1.5
-    own = torch.arange(12)
-    a, b = made("audio", scores, own), made("text", torch.eye(12), own)
-    space = plain("dot")
-    found = transduce(space, {"audio": a, "text": b}, draws=0, show=False)
-    assert {d.query: d.recall[1] for d in found} == {"audio": 1.0, "text": 1.0}
+    groups = torch.arange(12)
+    a, b = make_items("audio", scores, groups), make_items("text", torch.eye(12), groups)
+    space = make_space("dot")
+    results = measure_transductive(space, {"audio": a, "text": b}, num_resamples=0, show_progress=False)
+    assert {d.query: d.recall[1] for d in results} == {"audio": 1.0, "text": 1.0}
 
 
-def test_guesses_stay_guesses_and_a_collapsed_space_scores_nothing():
+def test_random_scores_stay_at_chance_and_a_collapsed_space_scores_zero():
     rng = torch.Generator().manual_seed(1)
-    own = torch.arange(200)
-    items: dict[Modality, Items] = {m: made(m, torch.randn(200, 16, generator=rng), own) for m in ("audio", "text")}
-    space = plain("cosine")
-    for d in transduce(space, items, draws=0, show=False):
-        assert d.recall[10] == pytest.approx(d.chance[10], abs=0.06)
-    alike: dict[Modality, Items] = {m: made(m, torch.ones(20, 4), torch.arange(20)) for m in ("audio", "text")}
-    assert prices(space, alike["audio"], alike["text"], lambda r, c: torch.ones(len(r), len(c))).epsilon == 0
-    for d in transduce(space, alike, draws=0, show=False):
+    groups = torch.arange(200)
+    items: dict[Modality, EvalItems] = {
+        m: make_items(m, torch.randn(200, 16, generator=rng), groups) for m in ("audio", "text")
+    }
+    space = make_space("cosine")
+    for d in measure_transductive(space, items, num_resamples=0, show_progress=False):
+        assert d.recall[10] == pytest.approx(d.chance_recall[10], abs=0.06)
+    collapsed: dict[Modality, EvalItems] = {
+        m: make_items(m, torch.ones(20, 4), torch.arange(20)) for m in ("audio", "text")
+    }
+    assert (
+        solve_potentials(space, collapsed["audio"], collapsed["text"], lambda r, c: torch.ones(len(r), len(c))).epsilon
+        == 0
+    )
+    for d in measure_transductive(space, collapsed, num_resamples=0, show_progress=False):
         assert d.recall[10] == 0
 
 
-def test_it_stands_beside_the_inductive_score_never_in_its_place(run, world):
-    rows = manifest.read(world).rows[:20]
-    space = load(run)
-    plain, both = evaluate(space, rows, show=False), evaluate(space, rows, show=False, transductive=True)
-    assert plain.transductive == []
-    assert both.directions == plain.directions
+def test_transductive_results_do_not_replace_inductive_ones(run_dir, synthetic_manifest):
+    rows = manifest.read(synthetic_manifest).rows[:20]
+    space = load(run_dir)
+    inductive, both = (
+        evaluate(space, rows, show_progress=False),
+        evaluate(space, rows, show_progress=False, transductive=True),
+    )
+    assert inductive.transductive == []
+    assert both.directions == inductive.directions
     assert [(d.query, d.gallery) for d in both.transductive] == [(d.query, d.gallery) for d in both.directions]
     assert {d.mode for d in both.directions} == {"inductive"}
     assert {d.mode for d in both.transductive} == {"transductive"}

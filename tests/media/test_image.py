@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.media.made import slow_picture
+from tests.media.media_files import make_slow_jpeg
 from triptych.errors import MediaError
 from triptych.media import image, limits
 
 
-def half_red(mode="RGB"):
+def make_half_red(mode="RGB"):
     """Left half red, right half blue."""
     pixels = np.zeros((40, 40, 3), np.uint8)
     pixels[:, :20, 0] = 255
@@ -20,62 +20,62 @@ def half_red(mode="RGB"):
     return Image.fromarray(pixels).convert(mode)
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "gif", "bmp", "tiff"])
-def test_formats_come_back_as_they_went_in(ending, tmp_path):
-    path = tmp_path / f"half.{ending}"
-    half_red().save(path)
-    pixels = image.read(path, 16)
+@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "gif", "bmp", "tiff"])
+def test_formats_round_trip(extension, tmp_path):
+    path = tmp_path / f"half.{extension}"
+    make_half_red().save(path)
+    pixels = image.read_pixels(path, 16)
     assert pixels.shape == (16, 16, 3)
     assert pixels.dtype == np.uint8
     assert pixels[8, 2].tolist() == pytest.approx([255, 0, 0], abs=12)
     assert pixels[8, 13].tolist() == pytest.approx([0, 0, 255], abs=12)
 
 
-@pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tiff"])
-def test_exif_turns_the_picture(ending, tmp_path):
-    path = tmp_path / f"turned.{ending}"
+@pytest.mark.parametrize("extension", ["jpg", "png", "webp", "tiff"])
+def test_exif_orientation_is_applied(extension, tmp_path):
+    path = tmp_path / f"turned.{extension}"
     exif = Image.Exif()
     exif[0x0112] = 3  # taken upside down
-    half_red().save(path, exif=exif)
-    assert image.read(path, 16)[8, 2].tolist() == pytest.approx([0, 0, 255], abs=12)
+    make_half_red().save(path, exif=exif)
+    assert image.read_pixels(path, 16)[8, 2].tolist() == pytest.approx([0, 0, 255], abs=12)
 
 
-def test_transparency_lies_on_white(tmp_path):
+def test_transparency_is_composited_on_white(tmp_path):
     path = tmp_path / "clear.png"
     Image.new("RGBA", (20, 20), (0, 0, 0, 0)).save(path)
-    assert (image.read(path, 8) == 255).all()
+    assert (image.read_pixels(path, 8) == 255).all()
 
 
-@pytest.mark.parametrize("ending", ["png", "tiff"])
-def test_sixteen_bit_grey_is_scaled(ending, tmp_path):
-    path = tmp_path / f"deep.{ending}"
+@pytest.mark.parametrize("extension", ["png", "tiff"])
+def test_sixteen_bit_grey_is_scaled(extension, tmp_path):
+    path = tmp_path / f"deep.{extension}"
     Image.fromarray(np.full((20, 20), 32768, np.uint16)).save(path)
-    assert image.read(path, 8).astype(int) == pytest.approx(np.full((8, 8, 3), 128), abs=1)
+    assert image.read_pixels(path, 8).astype(int) == pytest.approx(np.full((8, 8, 3), 128), abs=1)
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.int32])
-def test_deep_grey_is_scaled_or_refused_but_never_clipped(kind, tmp_path):
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+def test_high_bit_depth_grey_is_scaled_or_an_error(dtype, tmp_path):
     path = tmp_path / "deep.tiff"
-    most = 1.0 if kind is np.float32 else 65_535
-    ramp = np.tile(np.linspace(0, most, 16), (16, 1)).astype(kind)
+    max_value = 1.0 if dtype is np.float32 else 65_535
+    ramp = np.tile(np.linspace(0, max_value, 16), (16, 1)).astype(dtype)
     Image.fromarray(ramp).save(path)
-    assert image.read(path, 16)[:, :, 0] == pytest.approx(ramp / most * 255, abs=1)
-    for wrong in (ramp - kind(most) / 2, ramp * 3):
-        Image.fromarray(wrong.astype(kind)).save(path)
-        with pytest.raises(MediaError, match=rf"deep.tiff: grey values from .* should lie within 0 and {most:g}"):
-            image.read(path, 16)
-    if kind is np.float32:
+    assert image.read_pixels(path, 16)[:, :, 0] == pytest.approx(ramp / max_value * 255, abs=1)
+    for wrong in (ramp - dtype(max_value) / 2, ramp * 3):
+        Image.fromarray(wrong.astype(dtype)).save(path)
+        with pytest.raises(MediaError, match=rf"deep.tiff: grey values from .* should lie within 0 and {max_value:g}"):
+            image.read_pixels(path, 16)
+    if dtype is np.float32:
         Image.fromarray(np.full((4, 4), np.nan, np.float32)).save(path)
         with pytest.raises(MediaError, match="grey values from nan"):
-            image.read(path, 16)
+            image.read_pixels(path, 16)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"])
-def test_every_kind_of_tiff_shows_the_same(mode, tmp_path):
+def test_every_tiff_mode_decodes_to_the_same_image(mode, tmp_path):
     path = tmp_path / "half.tiff"
     grey = Image.fromarray(np.repeat(np.repeat([[20, 220]], 20, 1), 40, 0).astype(np.uint8)).convert("RGB")
     grey.convert(mode).save(path)
-    pixels = image.read(path, 16)
+    pixels = image.read_pixels(path, 16)
     assert pixels[8, 2].max() < 50
     assert pixels[8, 13].min() > 200
 
@@ -84,51 +84,51 @@ def test_palettes_and_grey_keep_their_transparency(tmp_path):
     Image.new("LA", (20, 20), (0, 0)).save(tmp_path / "grey.png")
     Image.new("P", (20, 20), 0).save(tmp_path / "palette.png", transparency=0)
     for name in ("grey.png", "palette.png"):
-        assert (image.read(tmp_path / name, 8) == 255).all()
+        assert (image.read_pixels(tmp_path / name, 8) == 255).all()
 
 
-def test_of_a_moving_gif_the_first_frame_counts(tmp_path):
+def test_animated_gif_gives_its_first_frame(tmp_path):
     path = tmp_path / "moving.gif"
     red, blue = Image.new("RGB", (20, 20), "red"), Image.new("RGB", (20, 20), "blue")
     red.save(path, save_all=True, append_images=[blue])
-    assert image.read(path, 8)[4, 4].tolist() == [255, 0, 0]
+    assert image.read_pixels(path, 8)[4, 4].tolist() == [255, 0, 0]
 
 
-def test_a_wrong_ending_does_not_matter(tmp_path):
-    half_red().save(tmp_path / "really.png")
+def test_a_wrong_extension_is_ignored(tmp_path):
+    make_half_red().save(tmp_path / "really.png")
     (tmp_path / "really.png").rename(tmp_path / "named.jpg")
-    assert image.read(tmp_path / "named.jpg", 16)[8, 2].tolist() == pytest.approx([255, 0, 0], abs=2)
+    assert image.read_pixels(tmp_path / "named.jpg", 16)[8, 2].tolist() == pytest.approx([255, 0, 0], abs=2)
 
 
-def test_formats_that_run_programs_are_refused(tmp_path):
+def test_formats_that_run_programs_are_an_error(tmp_path):
     path = tmp_path / "drawing.png"
-    half_red().save(path, format="EPS")
+    make_half_red().save(path, format="EPS")
     with pytest.raises(MediaError, match="cannot be read as a picture"):
-        image.read(path, 16)
+        image.read_pixels(path, 16)
 
 
-def test_bad_pictures_are_named_with_what_to_do(tmp_path, monkeypatch):
+def test_errors_for_bad_images_name_the_file(tmp_path, monkeypatch):
     whole = tmp_path / "whole.png"
-    half_red().save(whole)
+    make_half_red().save(whole)
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:60])
     (tmp_path / "text.png").write_text("I am not a picture")
     (tmp_path / "empty.png").write_bytes(b"")
     cases = {"missing.png": "no such picture", "cut.png": "broken picture", "text.png": "cannot be read as a picture"}
     for name, message in {**cases, "empty.png": "the file is empty"}.items():
         with pytest.raises(MediaError, match=message) as caught:
-            image.read(tmp_path / name, 16)
+            image.read_pixels(tmp_path / name, 16)
         assert name in str(caught.value)
-    monkeypatch.setattr(limits, "MOST_PIXELS", 1000)
+    monkeypatch.setattr(limits, "MAX_PIXELS", 1000)
     with pytest.raises(MediaError, match="40 × 40 pixels; at most"):
-        image.read(whole, 16)
+        image.read_pixels(whole, 16)
 
 
-def test_a_bomb_of_a_picture_is_refused_before_it_is_unpacked(tmp_path):
+def test_decompression_bomb_is_an_error_before_decoding(tmp_path):
     path = tmp_path / "bomb.png"
     Image.new("1", (20_000, 20_000)).save(path)
     assert path.stat().st_size < 100_000
     with pytest.raises(MediaError, match=r"400000000 pixels.*scale it down"):
-        image.read(path, 16)
+        image.read_pixels(path, 16)
 
 
 SHRINK = """
@@ -160,10 +160,10 @@ except MediaError as error:
 
 
 @pytest.mark.parametrize("when", ["before its pixels are read", "before its pixels are used"])
-@pytest.mark.parametrize(("ending", "compression"), [("bmp", None), ("tiff", None), ("tiff", "tiff_lzw")])
-def test_a_file_that_shrinks_while_it_is_read_ends_nothing(ending, compression, when, tmp_path):
+@pytest.mark.parametrize(("extension", "compression"), [("bmp", None), ("tiff", None), ("tiff", "tiff_lzw")])
+def test_a_file_truncated_during_reading_does_not_crash(extension, compression, when, tmp_path):
     """Pages of a mapped file that are gone end the process; so no library may map a picture."""
-    path = tmp_path / f"shrinks.{ending}"
+    path = tmp_path / f"shrinks.{extension}"
     pixels = np.random.default_rng(0).integers(0, 256, (600, 600), np.uint8)
     Image.fromarray(pixels).save(path, compression=compression)
     done = subprocess.run([sys.executable, "-c", SHRINK, path, when], capture_output=True, text=True, check=False)
@@ -173,7 +173,7 @@ def test_a_file_that_shrinks_while_it_is_read_ends_nothing(ending, compression, 
 
 
 @pytest.mark.parametrize("size", [(1, 501), (501, 1), (70_000, 200), (1, 60_000)])
-def test_sides_have_a_limit(size, tmp_path):
+def test_side_limits(size, tmp_path):
     path = tmp_path / "strip.png"
     Image.new("1", size).save(path)
     with pytest.raises(
@@ -182,15 +182,15 @@ def test_sides_have_a_limit(size, tmp_path):
         image.load(path)
 
 
-def test_narrow_pictures_are_read(tmp_path):
+def test_narrow_images_are_read(tmp_path):
     path = tmp_path / "gradient.png"
     Image.linear_gradient("L").resize((1, 500)).save(path)
-    assert image.read(path, 16).shape == (16, 16, 3)
+    assert image.read_pixels(path, 16).shape == (16, 16, 3)
 
 
-def test_a_slow_picture_is_given_up(tmp_path, monkeypatch):
+def test_slow_decoding_times_out(tmp_path, monkeypatch):
     path = tmp_path / "slow.jpg"
-    path.write_bytes(slow_picture(500, 3000))
-    monkeypatch.setattr(limits, "MOST_DECODING", 0.05)
+    path.write_bytes(make_slow_jpeg(500, 3000))
+    monkeypatch.setattr(limits, "MAX_CPU_SECONDS", 0.05)
     with pytest.raises(MediaError, match=r"slow.jpg: not decoded within 0.05 s of processor time"):
         image.load(path)

@@ -7,38 +7,38 @@ import zipfile
 
 import pytest
 
-from tests.media import made
+from tests.media import media_files
 from triptych.errors import MediaError
 from triptych.media import modalities_of
-from triptych.media.contents import inspect
-from triptych.media.signatures import unread_format
+from triptych.media.inspection import inspect_file
+from triptych.media.signatures import detect_unsupported_format
 
 
-def zipped() -> bytes:
+def make_zip() -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w") as archive:
         archive.writestr("word/document.xml", "<w/>")
     return data.getvalue()
 
 
-def tarred() -> bytes:
+def make_tar() -> bytes:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w") as archive:
         archive.addfile(tarfile.TarInfo("a.txt"))
     return data.getvalue()
 
 
-def database(folder) -> bytes:
-    with sqlite3.connect(folder / "made.db") as made_by:
-        made_by.execute("create table t (a)")
-    made_by.close()
+def make_database(folder) -> bytes:
+    with sqlite3.connect(folder / "made.db") as connection:
+        connection.execute("create table t (a)")
+    connection.close()
     return (folder / "made.db").read_bytes()
 
 
 FORMATS = {
     "paper.pdf": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "a PDF document"),
-    "letter.docx": (zipped(), "a ZIP archive, or a document that is one"),
-    "many.tar": (tarred(), "a tar archive"),
+    "letter.docx": (make_zip(), "a ZIP archive, or a document that is one"),
+    "many.tar": (make_tar(), "a tar archive"),
     "setup.exe": (b"MZ\x90\x00" + bytes(60), "a Windows program"),
     "photo.heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC picture"),
     "photo.jpg": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC picture"),
@@ -51,34 +51,34 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_what_is_not_read_is_named(tmp_path, name):
-    data, told = FORMATS[name]
+def test_unsupported_formats_are_named(tmp_path, name):
+    data, description = FORMATS[name]
     path = tmp_path / name
     path.write_bytes(data)
     with pytest.raises(MediaError, match=r"give a picture \(png, jpg …\), a sound") as error:
-        inspect(path, modalities_of(path))
-    assert str(error.value).startswith(f"{path}: is {told}")
+        inspect_file(path, modalities_of(path))
+    assert str(error.value).startswith(f"{path}: is {description}")
 
 
 def test_a_database_is_named(tmp_path):
     path = tmp_path / "x"
-    path.write_bytes(database(tmp_path))
-    assert unread_format(path) == "an SQLite database"
+    path.write_bytes(make_database(tmp_path))
+    assert detect_unsupported_format(path) == "an SQLite database"
 
 
-@pytest.mark.parametrize("words", ["MZ is a name", "%PDF- is how it starts", "<html> is a tag", "BZh"])
-def test_a_text_may_begin_like_anything(tmp_path, words):
+@pytest.mark.parametrize("text", ["MZ is a name", "%PDF- is how it starts", "<html> is a tag", "BZh"])
+def test_text_files_may_start_with_any_signature(tmp_path, text):
     path = tmp_path / "note.txt"
-    path.write_text(words)
-    assert inspect(path, modalities_of(path)).words == words
+    path.write_text(text)
+    assert inspect_file(path, modalities_of(path)).text == text
 
 
-def test_files_that_are_read_are_not_named(tmp_path):
-    film = made.save_film(tmp_path / "clip.mp4", seconds=1.0)
-    assert unread_format(film) is None
-    assert inspect(film, modalities_of(film)).modalities == ("image", "audio")
+def test_supported_formats_are_not_detected(tmp_path):
+    video_path = media_files.save_video(tmp_path / "clip.mp4", seconds=1.0)
+    assert detect_unsupported_format(video_path) is None
+    assert inspect_file(video_path, modalities_of(video_path)).modalities == ("image", "audio")
     (tmp_path / "broken.wav").write_text("no sound")
     with pytest.raises(MediaError, match="cannot be read as sound"):
-        inspect(tmp_path / "broken.wav", modalities_of(tmp_path / "broken.wav"))
+        inspect_file(tmp_path / "broken.wav", modalities_of(tmp_path / "broken.wav"))
     (tmp_path / "noise.bin").write_bytes(bytes(range(1, 200)) * 9)
-    assert unread_format(tmp_path / "noise.bin") is None
+    assert detect_unsupported_format(tmp_path / "noise.bin") is None

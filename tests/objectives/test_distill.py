@@ -8,11 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.objectives.test_objectives import pair_of, permuted, total
-from tests.similarities.test_similarities import features
-from triptych.contracts import Features
+from tests.objectives.test_objectives import pair_of, permute, total_loss
+from tests.similarities.test_similarities import random_features
 from triptych.errors import InputError, RecipeError
-from triptych.objectives.distill import Distill, class_divergence, score_cross_entropy
+from triptych.interfaces import Features
+from triptych.objectives.distill import Distill, class_kl_divergence, score_cross_entropy
 
 quick = settings(deadline=None, max_examples=50)
 
@@ -33,32 +33,32 @@ def naive_cross_entropy(teacher, student):
     )
 
 
-def logits(rows, classes, seed, scale=3.0):
+def random_logits(rows, classes, seed, scale=3.0):
     return torch.randn(rows, classes, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale
 
 
-def taught(n=6, classes=9, seed=0, dtype=torch.float64):
-    a, b = features(n, seed=seed, dtype=dtype), features(n, seed=seed + 1, dtype=dtype)
-    return replace(pair_of(a, b), teacher=logits(n, classes, seed + 2).softmax(dim=1).to(dtype))
+def pair_with_teacher(n=6, classes=9, seed=0, dtype=torch.float64):
+    a, b = random_features(n, seed=seed, dtype=dtype), random_features(n, seed=seed + 1, dtype=dtype)
+    return replace(pair_of(a, b), teacher_targets=random_logits(n, classes, seed + 2).softmax(dim=1).to(dtype))
 
 
 @given(st.integers(1, 6), st.integers(2, 9), st.booleans(), st.integers(0, 99))
 @quick
-def test_divergence_follows_its_formula(rows, classes, sure, seed):
-    teacher = logits(rows, classes, seed).softmax(dim=1)
-    if sure:  # one class has everything: 0 log 0 counts as 0
+def test_class_kl_divergence_matches_naive_loop(rows, classes, is_one_hot, seed):
+    teacher = random_logits(rows, classes, seed).softmax(dim=1)
+    if is_one_hot:  # one class has everything: 0 log 0 counts as 0
         teacher = torch.nn.functional.one_hot(teacher.argmax(dim=1), classes).double()
-    student = logits(rows, classes, seed + 1)
-    found = class_divergence(teacher, student)
+    student = random_logits(rows, classes, seed + 1)
+    divergences = class_kl_divergence(teacher, student)
     expected = [naive_divergence(g, f) for g, f in zip(teacher.tolist(), student.tolist(), strict=True)]
-    assert found.tolist() == pytest.approx(expected, abs=1e-12)
-    assert class_divergence(student.softmax(dim=1), student).abs().max() < 1e-12
+    assert divergences.tolist() == pytest.approx(expected, abs=1e-12)
+    assert class_kl_divergence(student.softmax(dim=1), student).abs().max() < 1e-12
 
 
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
 @quick
-def test_score_cross_entropy_follows_its_formula(rows, columns, seed):
-    teacher, student = logits(rows, columns, seed), logits(rows, columns, seed + 1)
+def test_score_cross_entropy_matches_naive_loop(rows, columns, seed):
+    teacher, student = random_logits(rows, columns, seed), random_logits(rows, columns, seed + 1)
     both = naive_cross_entropy(teacher.tolist(), student.tolist())
     both += naive_cross_entropy(teacher.T.tolist(), student.T.tolist())
     assert score_cross_entropy(teacher, student).item() == pytest.approx(both / 2)
@@ -67,124 +67,129 @@ def test_score_cross_entropy_follows_its_formula(rows, columns, seed):
 
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
-def test_the_objective_averages_both_sides_over_the_batch(temperature, heads):
-    pair, objective = taught(), Distill(classes=9, width=6, temperature=temperature, heads=heads).double()
+def test_objective_averages_both_sides_over_batch(temperature, heads):
+    pair, objective = (
+        pair_with_teacher(),
+        Distill(num_classes=9, embed_dim=6, temperature=temperature, heads=heads).double(),
+    )
     terms = objective(pair)
-    assert pair.teacher is not None
+    assert pair.teacher_targets is not None
     assert len(objective.heads) == heads
     for name, side, head in (("a", pair.a, objective.heads[0]), ("b", pair.b, objective.heads[-1])):
         outputs = head(side.embedding) / temperature
-        each = [naive_divergence(g, f) for g, f in zip(pair.teacher.tolist(), outputs.tolist(), strict=True)]
+        each = [naive_divergence(g, f) for g, f in zip(pair.teacher_targets.tolist(), outputs.tolist(), strict=True)]
         assert terms[name].item() == pytest.approx(0.5 * sum(each) / len(each))
 
 
-def test_gradients_are_right_and_none_reaches_the_teacher():
-    pair, objective = taught(4), Distill(classes=9, width=6).double()
-    assert pair.teacher is not None
+def test_gradients_match_finite_differences_and_teacher_has_none():
+    pair, objective = pair_with_teacher(4), Distill(num_classes=9, embed_dim=6).double()
+    assert pair.teacher_targets is not None
 
     def value(x, y):
         a, b = Features(x, pair.a.parts, pair.a.mask), Features(y, pair.b.parts, pair.b.mask)
-        return total(objective, replace(pair, a=a, b=b))
+        return total_loss(objective, replace(pair, a=a, b=b))
 
     embeddings = pair.a.embedding.requires_grad_(), pair.b.embedding.requires_grad_()
     assert torch.autograd.gradcheck(value, embeddings)
-    student = logits(3, 5, 1).requires_grad_()
-    teacher = logits(3, 5, 2).requires_grad_()
+    student = random_logits(3, 5, 1).requires_grad_()
+    teacher = random_logits(3, 5, 2).requires_grad_()
     assert torch.autograd.gradcheck(lambda s: score_cross_entropy(teacher.detach(), s), (student,))
-    assert torch.autograd.gradcheck(lambda s: class_divergence(teacher.detach().softmax(dim=1), s), (student,))
+    assert torch.autograd.gradcheck(lambda s: class_kl_divergence(teacher.detach().softmax(dim=1), s), (student,))
     assert not score_cross_entropy(teacher, student.detach()).requires_grad
 
 
-def test_heads_learn_what_the_teacher_sees():
+def test_heads_fit_teacher_classes():
     torch.manual_seed(0)
-    pair, objective = taught(5), Distill(classes=9, width=6, heads=2).double()
-    start = total(objective, pair).item()
+    pair, objective = pair_with_teacher(5), Distill(num_classes=9, embed_dim=6, heads=2).double()
+    start = total_loss(objective, pair).item()
     optimizer = torch.optim.LBFGS(objective.parameters(), max_iter=60)
 
     def step():
         optimizer.zero_grad()
-        loss = total(objective, pair)
+        loss = total_loss(objective, pair)
         loss.backward()
         return loss
 
     optimizer.step(step)
-    assert total(objective, pair).item() < 0.02 * start
-    shuffled = replace(pair, a=permuted(pair.a, torch.arange(5).roll(1)))
-    assert total(objective, pair) < total(objective, shuffled)
+    assert total_loss(objective, pair).item() < 0.02 * start
+    shuffled = replace(pair, a=permute(pair.a, torch.arange(5).roll(1)))
+    assert total_loss(objective, pair) < total_loss(objective, shuffled)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_one_head_for_both_sides_brings_partners_together(heads):
+def test_shared_head_aligns_pairs(heads):
     """Free embeddings, taught by classes alone: through one head partners meet; through two they need not."""
     torch.manual_seed(0)
-    pair, objective = taught(5), Distill(classes=9, width=6, heads=heads).double()
+    pair, objective = pair_with_teacher(5), Distill(num_classes=9, embed_dim=6, heads=heads).double()
     sides = [torch.randn(5, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
     optimizer = torch.optim.Adam([*sides, *objective.parameters()], lr=0.05)
     for _ in range(400):
         a, b = (torch.nn.functional.normalize(x, dim=1) for x in sides)
-        given = replace(pair, a=replace(pair.a, embedding=a), b=replace(pair.b, embedding=b))
+        current_pair = replace(pair, a=replace(pair.a, embedding=a), b=replace(pair.b, embedding=b))
         optimizer.zero_grad()
-        total(objective, given).backward()
+        total_loss(objective, current_pair).backward()
         optimizer.step()
-    partners = torch.nn.functional.cosine_similarity(sides[0], sides[1]).mean().item()
-    assert partners > 0.95 if heads == 1 else partners < 0.7
+    pair_cosine = torch.nn.functional.cosine_similarity(sides[0], sides[1]).mean().item()
+    assert pair_cosine > 0.95 if heads == 1 else pair_cosine < 0.7
 
 
-def test_order_changes_nothing_and_a_single_pair_is_enough():
-    pair, objective, order = taught(8), Distill(classes=9, width=6).double(), torch.randperm(8)
-    assert pair.teacher is not None
-    moved = replace(pair, a=permuted(pair.a, order), b=permuted(pair.b, order), teacher=pair.teacher[order])
-    assert torch.isclose(total(objective, pair), total(objective, moved), atol=1e-12)
-    assert torch.isfinite(total(objective, taught(1)))
+def test_invariant_to_order_and_works_for_one_pair():
+    pair, objective, order = pair_with_teacher(8), Distill(num_classes=9, embed_dim=6).double(), torch.randperm(8)
+    assert pair.teacher_targets is not None
+    permuted_pair = replace(
+        pair, a=permute(pair.a, order), b=permute(pair.b, order), teacher_targets=pair.teacher_targets[order]
+    )
+    assert torch.isclose(total_loss(objective, pair), total_loss(objective, permuted_pair), atol=1e-12)
+    assert torch.isfinite(total_loss(objective, pair_with_teacher(1)))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e4])
-def test_huge_and_tiny_logits_stay_finite(scale):
-    student = (logits(4, 7, 1) * scale).requires_grad_()
-    loss = class_divergence(logits(4, 7, 2).softmax(dim=1), student).mean()
+def test_large_and_small_logits_stay_finite(scale):
+    student = (random_logits(4, 7, 1) * scale).requires_grad_()
+    loss = class_kl_divergence(random_logits(4, 7, 2).softmax(dim=1), student).mean()
     assert torch.isfinite(loss)
     assert torch.isfinite(torch.autograd.grad(loss, student)[0]).all()
 
 
 def test_half_precision_is_close():
-    pair, objective = taught(8, dtype=torch.float32), Distill(classes=9, width=6)
-    assert pair.teacher is not None
-    full = total(objective, pair).item()
+    pair, objective = pair_with_teacher(8, dtype=torch.float32), Distill(num_classes=9, embed_dim=6)
+    assert pair.teacher_targets is not None
+    full = total_loss(objective, pair).item()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = total(objective, replace(pair, teacher=pair.teacher.bfloat16()))
-    assert found.dtype == torch.float32
-    assert found.item() == pytest.approx(full, rel=0.02)
+        loss = total_loss(objective, replace(pair, teacher_targets=pair.teacher_targets.bfloat16()))
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(full, rel=0.02)
 
 
-def test_wrong_settings_are_named():
-    for wrong in (
-        {"classes": 1},
-        {"classes": 2.5},
-        {"width": 0},
+def test_invalid_settings_raise():
+    for invalid in (
+        {"num_classes": 1},
+        {"num_classes": 2.5},
+        {"embed_dim": 0},
         {"temperature": 0.0},
         {"temperature": float("nan")},
         {"heads": 3},
     ):
-        (key,) = wrong
+        (key,) = invalid
         with pytest.raises(RecipeError, match=f"{key} = "):
-            Distill(**wrong)  # pyright: ignore[reportArgumentType]
+            Distill(**invalid)  # pyright: ignore[reportArgumentType]
 
 
-def test_wrong_teachers_are_named():
-    pair, objective = taught(), Distill(classes=9, width=6).double()
-    assert pair.teacher is not None
+def test_invalid_teachers_raise():
+    pair, objective = pair_with_teacher(), Distill(num_classes=9, embed_dim=6).double()
+    assert pair.teacher_targets is not None
     with pytest.raises(InputError, match="add a teacher to the data, or take distill out of the recipe"):
-        objective(replace(pair, teacher=None))
+        objective(replace(pair, teacher_targets=None))
     with pytest.raises(InputError, match=r"teacher is \(6, 8\); need \(6, 9\)"):
-        objective(replace(pair, teacher=pair.teacher[:, :8]))
-    with pytest.raises(InputError, match="width 6, distill has width = 5"):
-        Distill(classes=9, width=5).double()(pair)
+        objective(replace(pair, teacher_targets=pair.teacher_targets[:, :8]))
+    with pytest.raises(InputError, match="has 6 dimensions, distill has embed_dim = 5"):
+        Distill(num_classes=9, embed_dim=5).double()(pair)
     with pytest.raises(InputError, match=r"row 2 sums to 1\.9"):
-        objective(replace(pair, teacher=pair.teacher + torch.eye(6, 1).roll(2, 0) * 0.1))
+        objective(replace(pair, teacher_targets=pair.teacher_targets + torch.eye(6, 1).roll(2, 0) * 0.1))
     for bad in (torch.nan, torch.inf, -0.1):
         with pytest.raises(InputError, match="NaN, infinity or a negative number"):
-            objective(replace(pair, teacher=pair.teacher.index_fill(1, torch.tensor([0]), bad)))
+            objective(replace(pair, teacher_targets=pair.teacher_targets.index_fill(1, torch.tensor([0]), bad)))
     with pytest.raises(InputError, match="need the same"):
-        class_divergence(torch.ones(2, 3) / 3, torch.ones(2, 4))
+        class_kl_divergence(torch.ones(2, 3) / 3, torch.ones(2, 4))
     with pytest.raises(InputError, match="student holds NaN"):
         score_cross_entropy(torch.ones(2, 3), torch.full((2, 3), torch.nan))

@@ -7,14 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.similarities.test_similarities import features
-from triptych.contracts import Features, Pair
+from tests.similarities.test_similarities import random_features
 from triptych.errors import RecipeError
+from triptych.interfaces import Features, Pair
 from triptych.objectives import OBJECTIVES
 from triptych.similarities import SIMILARITIES
 
-CLASSES, WIDTH = 5, 6
-SETTINGS = {"distill": {"classes": CLASSES, "width": WIDTH}}  # the others' defaults will do
+CLASSES, EMBED_DIM = 5, 6
+SETTINGS = {"distill": {"num_classes": CLASSES, "embed_dim": EMBED_DIM}}  # the others' defaults will do
 
 
 def pair_of(a, b, group=None, teacher=None):
@@ -24,12 +24,12 @@ def pair_of(a, b, group=None, teacher=None):
     return Pair(a, b, group, SIMILARITIES["cosine"](), teacher)
 
 
-def total(objective, pair):
+def total_loss(objective, pair):
     return torch.stack(list(objective(pair).values())).sum()
 
 
-def permuted(features, order):
-    return Features(features.embedding[order], features.parts[order], features.mask[order])
+def permute(items, order):
+    return Features(items.embedding[order], items.parts[order], items.mask[order])
 
 
 @pytest.fixture(params=OBJECTIVES)
@@ -41,36 +41,38 @@ def objective(request):
     return objective
 
 
-def test_truth_costs_less_than_shuffled(objective):
-    a = features(8)
-    shuffled = permuted(a, torch.arange(8).roll(1))
-    assert total(objective, pair_of(a, a)) < total(objective, pair_of(a, shuffled))
+def test_true_pairs_cost_less_than_shuffled(objective):
+    a = random_features(8)
+    shuffled = permute(a, torch.arange(8).roll(1))
+    assert total_loss(objective, pair_of(a, a)) < total_loss(objective, pair_of(a, shuffled))
 
 
-def test_the_order_of_the_batch_changes_nothing(objective):
-    a, b, order = features(8, seed=1), features(8, seed=2), torch.randperm(8)
+def test_invariant_to_batch_order(objective):
+    a, b, order = random_features(8, seed=1), random_features(8, seed=2), torch.randperm(8)
     assert torch.isclose(
-        total(objective, pair_of(a, b)), total(objective, pair_of(permuted(a, order), permuted(b, order))), atol=1e-12
+        total_loss(objective, pair_of(a, b)),
+        total_loss(objective, pair_of(permute(a, order), permute(b, order))),
+        atol=1e-12,
     )
 
 
-def test_gradients_are_right(objective):
-    a, b = features(5, seed=1), features(5, seed=2)
+def test_gradients_match_finite_differences(objective):
+    a, b = random_features(5, seed=1), random_features(5, seed=2)
     group = torch.tensor([0, 1, 1, 2, 3])
     teacher = a.embedding[:, :CLASSES].softmax(dim=1)
 
     def value(x, y):
         pair = pair_of(Features(x, a.parts, a.mask), Features(y, b.parts, b.mask), group, teacher)
-        return total(objective, pair)
+        return total_loss(objective, pair)
 
     assert torch.autograd.gradcheck(value, (a.embedding.requires_grad_(), b.embedding.requires_grad_()))
 
 
-def test_after_a_wild_step_it_is_back_in_bounds(objective):
+def test_after_step_restores_valid_parameters(objective):
     for parameter in objective.parameters():
         parameter.data.fill_(1e4)
     objective.after_step()
-    assert torch.isfinite(total(objective, pair_of(features(4), features(4))))
+    assert torch.isfinite(total_loss(objective, pair_of(random_features(4), random_features(4))))
 
 
 def naive_infonce(scores, group, temperature):
@@ -84,14 +86,16 @@ def naive_infonce(scores, group, temperature):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=7), st.floats(0.02, 2.0), st.integers(0, 99))
-def test_infonce_follows_its_formula(group, temperature, seed):
-    pair = pair_of(features(len(group), seed=seed), features(len(group), seed=seed + 100), torch.tensor(group))
-    found = total(OBJECTIVES["infonce"](temperature=temperature).double(), pair)
+def test_infonce_matches_naive_loop(group, temperature, seed):
+    pair = pair_of(
+        random_features(len(group), seed=seed), random_features(len(group), seed=seed + 100), torch.tensor(group)
+    )
+    loss = total_loss(OBJECTIVES["infonce"](temperature=temperature).double(), pair)
     expected = naive_infonce(pair.scores().tolist(), group, temperature)
-    assert found.item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    assert loss.item() == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
-def test_infonce_keeps_the_temperature_it_was_told():
+def test_infonce_keeps_fixed_temperature():
     fixed = OBJECTIVES["infonce"](temperature=2.0, learn_temperature=False)
     fixed.after_step()
     assert [p for p in fixed.parameters() if p.requires_grad] == []

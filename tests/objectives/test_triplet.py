@@ -7,21 +7,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.objectives.test_objectives import pair_of, permuted, total
-from tests.similarities.test_similarities import features
-from triptych.contracts import Features, Pair, Similarity
+from tests.objectives.test_objectives import pair_of, permute, total_loss
+from tests.similarities.test_similarities import random_features
 from triptych.errors import InputError, RecipeError
-from triptych.objectives.triplet import Triplet, draw, mine, triplet
+from triptych.interfaces import Features, Pair, Similarity
+from triptych.objectives.triplet import Triplet, mine_negatives, sample_negatives, triplet_loss
 
-CHOSEN = ("semi_hard", "hardest", "all")
-EVERY = [*itertools.product(CHOSEN, ("hinge", "polynomial"), ("mean", "sum"))]
+MINING = ("semi_hard", "hardest", "all")
+COMBINATIONS = [*itertools.product(MINING, ("hinge", "polynomial"), ("mean", "sum"))]
 quick = settings(deadline=None, max_examples=40)
 
 
-class Inexact(Similarity):
+class InexactSimilarity(Similarity):
     """The same scores as cosine, without the promise that they are dot products."""
 
-    exact = False
+    is_exact = False
 
     def forward(self, a, b):
         return self.query(a) @ self.keys(b).T
@@ -33,24 +33,24 @@ class Inexact(Similarity):
         return self.query(b)
 
 
-def shaped(p, n, margin, shape):
-    if shape == "hinge":
+def naive_triplet(p, n, margin, loss):
+    if loss == "hinge":
         return max(0.0, margin + n - p)
     if n + margin <= p or p >= 1 - 1e-5:
         return 0.0
     return max(0.0, 0.2 * p * p - 0.7 * p + 0.5) + max(0.0, 0.9 * n * n - 0.4 * n + 0.03)
 
 
-def naive(scores, match, margin, negatives, shape, reduction):
+def naive_loss(scores, positive_mask, margin, negatives, loss, reduction):
     losses = []
     for i in range(len(scores)):
         p = scores[i][i]
-        wrong = [scores[i][j] for j in range(len(scores)) if not match[i][j]]
+        negative_scores = [scores[i][j] for j in range(len(scores)) if not positive_mask[i][j]]
         if negatives == "semi_hard":
-            wrong = [n for n in wrong if n < p]
+            negative_scores = [n for n in negative_scores if n < p]
         if negatives != "all":
-            wrong = sorted(wrong)[-1:]
-        losses.append(sum(shaped(p, n, margin, shape) for n in wrong))
+            negative_scores = sorted(negative_scores)[-1:]
+        losses.append(sum(naive_triplet(p, n, margin, loss) for n in negative_scores))
     return sum(losses) / (len(losses) if reduction == "mean" else 1)
 
 
@@ -58,192 +58,205 @@ def random_scores(n, seed, dtype=torch.float64):
     return torch.rand(n, n, generator=torch.Generator().manual_seed(seed), dtype=dtype) * 2 - 1
 
 
-def by_group(group):
+def group_mask(group):
     group = torch.as_tensor(group)
     return group[:, None] == group
 
 
-@pytest.mark.parametrize(("negatives", "shape", "reduction"), EVERY)
+@pytest.mark.parametrize(("negatives", "loss", "reduction"), COMBINATIONS)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=7), st.floats(0, 2), st.booleans(), st.integers(0, 99))
 @quick
-def test_it_follows_its_formula(negatives, shape, reduction, group, margin, coarse, seed):
-    scores, match = random_scores(len(group), seed), by_group(group)
-    if coarse:  # many ties
+def test_loss_matches_naive_loop(negatives, loss, reduction, group, margin, has_ties, seed):
+    scores, positive_mask = random_scores(len(group), seed), group_mask(group)
+    if has_ties:  # many ties
         scores = (scores * 2).round() / 2
-    found = triplet(scores, match, margin, negatives, shape, reduction)
-    assert found.item() == pytest.approx(naive(scores.tolist(), match.tolist(), margin, negatives, shape, reduction))
+    value = triplet_loss(scores, positive_mask, margin, negatives, loss, reduction)
+    assert value.item() == pytest.approx(
+        naive_loss(scores.tolist(), positive_mask.tolist(), margin, negatives, loss, reduction)
+    )
 
 
 @pytest.mark.parametrize("directions", ["both", "a", "b"])
-@pytest.mark.parametrize(("negatives", "shape", "reduction"), EVERY)
-def test_the_objective_is_the_function_on_rows_and_columns(negatives, shape, reduction, directions):
-    a, b, group = features(9, seed=1), features(9, seed=2), torch.tensor([0, 1, 1, 2, 3, 3, 3, 4, 5])
+@pytest.mark.parametrize(("negatives", "loss", "reduction"), COMBINATIONS)
+def test_objective_matches_naive_loop_in_both_directions(negatives, loss, reduction, directions):
+    a, b, group = random_features(9, seed=1), random_features(9, seed=2), torch.tensor([0, 1, 1, 2, 3, 3, 3, 4, 5])
     exact = pair_of(a, b, group)
-    terms = Triplet(0.3, negatives, directions, reduction, shape)(exact)
-    scores, match = exact.scores(), exact.match
+    terms = Triplet(0.3, negatives, directions, reduction, loss)(exact)
+    scores, positive_mask = exact.scores(), exact.positive_mask
     expected = {
-        "a_to_b": naive(scores.tolist(), match.tolist(), 0.3, negatives, shape, reduction),
-        "b_to_a": naive(scores.T.tolist(), match.T.tolist(), 0.3, negatives, shape, reduction),
+        "a_to_b": naive_loss(scores.tolist(), positive_mask.tolist(), 0.3, negatives, loss, reduction),
+        "b_to_a": naive_loss(scores.T.tolist(), positive_mask.T.tolist(), 0.3, negatives, loss, reduction),
     }
-    wanted = {"both": ["a_to_b", "b_to_a"], "a": ["a_to_b"], "b": ["b_to_a"]}[directions]
-    assert {name: term.item() for name, term in terms.items()} == pytest.approx({n: expected[n] for n in wanted})
+    term_names = {"both": ["a_to_b", "b_to_a"], "a": ["a_to_b"], "b": ["b_to_a"]}[directions]
+    assert {name: term.item() for name, term in terms.items()} == pytest.approx({n: expected[n] for n in term_names})
 
 
 @pytest.mark.parametrize("negatives", ["semi_hard", "hardest"])
-def test_the_short_way_gives_the_gradients_of_the_long_way(negatives):
+def test_vector_and_matrix_paths_have_equal_gradients(negatives):
     n = 300  # more than one block of rows
     group = torch.arange(n) // 2
     results = []
-    for similarity in (None, Inexact()):
-        a, b = features(n, seed=1), features(n, seed=2)
+    for similarity in (None, InexactSimilarity()):
+        a, b = random_features(n, seed=1), random_features(n, seed=2)
         embeddings = a.embedding.requires_grad_(), b.embedding.requires_grad_()
         pair = pair_of(a, b, group)
         pair = pair if similarity is None else Pair(a, b, pair.group, similarity)
-        loss = total(Triplet(negatives=negatives), pair)
+        loss = total_loss(Triplet(negatives=negatives), pair)
         results.append((loss, *torch.autograd.grad(loss, embeddings)))
-    for short, long in zip(*results, strict=True):
-        assert torch.allclose(short, long, atol=1e-13)
-        assert long.abs().max() > 0
+    for from_vectors, from_matrix in zip(*results, strict=True):
+        assert torch.allclose(from_vectors, from_matrix, atol=1e-13)
+        assert from_matrix.abs().max() > 0
 
 
-@pytest.mark.parametrize("shape", ["hinge", "polynomial"])
-@pytest.mark.parametrize("negatives", CHOSEN)
-def test_gradients_are_right(negatives, shape):
-    scores, match = random_scores(6, 3).requires_grad_(), by_group([0, 1, 1, 2, 3, 4])
-    assert torch.autograd.gradcheck(lambda s: triplet(s, match, 0.3, negatives, shape), (scores,))
+@pytest.mark.parametrize("loss", ["hinge", "polynomial"])
+@pytest.mark.parametrize("negatives", MINING)
+def test_gradients_match_finite_differences(negatives, loss):
+    scores, positive_mask = random_scores(6, 3).requires_grad_(), group_mask([0, 1, 1, 2, 3, 4])
+    assert torch.autograd.gradcheck(lambda s: triplet_loss(s, positive_mask, 0.3, negatives, loss), (scores,))
 
 
-def test_other_right_answers_are_never_negatives_and_have_no_gradient():
-    match = by_group([0, 0, 1, 1])
+def test_other_positives_are_never_negatives():
+    positive_mask = group_mask([0, 0, 1, 1])
     scores = torch.tensor([[0.5, 9, 0.4, 0.1], [9, 0.5, 0, 0], [0, 0, 0.5, 9], [0, 0.2, 9, 0.5]], requires_grad=True)
-    for negatives in CHOSEN:
-        (gradient,) = torch.autograd.grad(triplet(scores, match, 0.2, negatives), scores)
-        others = match & ~torch.eye(4, dtype=torch.bool)
+    for negatives in MINING:
+        (gradient,) = torch.autograd.grad(triplet_loss(scores, positive_mask, 0.2, negatives), scores)
+        others = positive_mask & ~torch.eye(4, dtype=torch.bool)
         assert (gradient[others] == 0).all()
-    assert triplet(scores, match, 0.2, "hardest").item() == pytest.approx(0.1 / 4)
+    assert triplet_loss(scores, positive_mask, 0.2, "hardest").item() == pytest.approx(0.1 / 4)
 
 
-@pytest.mark.parametrize("negatives", [*CHOSEN, "random"])
+@pytest.mark.parametrize("negatives", [*MINING, "random"])
 @pytest.mark.parametrize("group", [[0], [1, 1, 1]])
-def test_anchors_without_negatives_count_nothing(negatives, group):
-    a, b = features(len(group), seed=1), features(len(group), seed=2)
+def test_anchors_without_negatives_have_zero_loss(negatives, group):
+    a, b = random_features(len(group), seed=1), random_features(len(group), seed=2)
     a.embedding.requires_grad_()
-    for pair in (pair_of(a, b, torch.tensor(group)), Pair(a, b, torch.tensor(group), Inexact())):
-        loss = total(Triplet(negatives=negatives), pair)
+    for pair in (pair_of(a, b, torch.tensor(group)), Pair(a, b, torch.tensor(group), InexactSimilarity())):
+        loss = total_loss(Triplet(negatives=negatives), pair)
         (gradient,) = torch.autograd.grad(loss, a.embedding)
         assert loss.item() == 0
         assert (gradient == 0).all()
 
 
-def test_semi_hard_leaves_alone_an_anchor_whose_partner_is_worst():
+def test_semi_hard_skips_anchor_with_lowest_positive():
     scores = torch.tensor([[-0.9, 0.1, 0.5], [0.1, 0.6, 0.5], [-0.8, -0.9, -0.5]])
-    match = torch.eye(3, dtype=torch.bool)
-    assert mine(scores, match, semi_hard=True).tolist() == [-1, 2, 0]
-    assert mine(scores, match, semi_hard=False).tolist() == [2, 2, 0]
-    assert triplet(scores, match, 1.0, "semi_hard", reduction="sum").item() == pytest.approx(0.9 + 0.7)
+    positive_mask = torch.eye(3, dtype=torch.bool)
+    assert mine_negatives(scores, positive_mask, semi_hard=True).tolist() == [-1, 2, 0]
+    assert mine_negatives(scores, positive_mask, semi_hard=False).tolist() == [2, 2, 0]
+    assert triplet_loss(scores, positive_mask, 1.0, "semi_hard", reduction="sum").item() == pytest.approx(0.9 + 0.7)
 
 
-@pytest.mark.parametrize(("negatives", "each"), [("semi_hard", 0.0), ("hardest", 0.2), ("all", 0.6)])
+@pytest.mark.parametrize(("negatives", "expected"), [("semi_hard", 0.0), ("hardest", 0.2), ("all", 0.6)])
 @pytest.mark.parametrize("level", [0.0, 1.0, -1e30, 1e30, 1e-30])
-def test_all_equal_scores(negatives, each, level):
+def test_all_equal_scores(negatives, expected, level):
     scores = torch.full((4, 4), level, dtype=torch.float64)
-    at_scale = 0.0 if abs(level) > 1 else each  # a margin of 0.2 is lost in the digits of 1e30
-    assert triplet(scores, torch.eye(4, dtype=torch.bool), 0.2, negatives).item() == pytest.approx(at_scale)
-
-
-@pytest.mark.parametrize("negatives", CHOSEN)
-@given(st.integers(0, 99))
-@quick
-def test_order_changes_nothing_and_a_shift_of_all_scores_neither(negatives, seed):
-    group = torch.tensor([0, 1, 1, 2, 3, 4, 4])
-    a, b, order = features(7, seed=seed), features(7, seed=seed + 1), torch.randperm(7)
-    objective = Triplet(negatives=negatives)
-    moved = pair_of(permuted(a, order), permuted(b, order), group[order])
-    assert total(objective, pair_of(a, b, group)).item() == pytest.approx(total(objective, moved).item())
-    scores, match = random_scores(7, seed), by_group(group)
-    assert triplet(scores, match, 0.2, negatives).item() == pytest.approx(
-        triplet(scores + 5, match, 0.2, negatives).item()
+    expected_at_level = 0.0 if abs(level) > 1 else expected  # a margin of 0.2 is lost in the digits of 1e30
+    assert triplet_loss(scores, torch.eye(4, dtype=torch.bool), 0.2, negatives).item() == pytest.approx(
+        expected_at_level
     )
 
 
-@pytest.mark.parametrize("negatives", [*CHOSEN, "random"])
-def test_truth_costs_less_than_shuffled(negatives):
-    torch.manual_seed(0)
-    a = features(32, width=16)
+@pytest.mark.parametrize("negatives", MINING)
+@given(st.integers(0, 99))
+@quick
+def test_invariant_to_order_and_score_shift(negatives, seed):
+    group = torch.tensor([0, 1, 1, 2, 3, 4, 4])
+    a, b, order = random_features(7, seed=seed), random_features(7, seed=seed + 1), torch.randperm(7)
     objective = Triplet(negatives=negatives)
-    shuffled = pair_of(a, permuted(a, torch.arange(32).roll(1)))
-    assert total(objective, pair_of(a, a)) < 0.5 * total(objective, shuffled)
+    permuted_pair = pair_of(permute(a, order), permute(b, order), group[order])
+    assert total_loss(objective, pair_of(a, b, group)).item() == pytest.approx(
+        total_loss(objective, permuted_pair).item()
+    )
+    scores, positive_mask = random_scores(7, seed), group_mask(group)
+    assert triplet_loss(scores, positive_mask, 0.2, negatives).item() == pytest.approx(
+        triplet_loss(scores + 5, positive_mask, 0.2, negatives).item()
+    )
 
 
-def test_random_impostors_are_wrong_answers_drawn_evenly():
+@pytest.mark.parametrize("negatives", [*MINING, "random"])
+def test_true_pairs_cost_less_than_shuffled(negatives):
     torch.manual_seed(0)
-    match = by_group([0, 0, 0, 0, 1, 2])
+    a = random_features(32, dim=16)
+    objective = Triplet(negatives=negatives)
+    shuffled = pair_of(a, permute(a, torch.arange(32).roll(1)))
+    assert total_loss(objective, pair_of(a, a)) < 0.5 * total_loss(objective, shuffled)
+
+
+def test_random_negatives_are_sampled_uniformly():
+    torch.manual_seed(0)
+    positive_mask = group_mask([0, 0, 0, 0, 1, 2])
     counts = torch.zeros(6, 6)
     for _ in range(2000):
-        counts[torch.arange(6), draw(match)] += 1
-    assert (counts[match] == 0).all()
-    share = counts / 2000 * (~match).sum(dim=1, keepdim=True)
-    assert share[~match] == pytest.approx(torch.ones(int((~match).sum())).numpy(), abs=0.15)
-    assert draw(torch.ones(3, 3, dtype=torch.bool)).tolist() == [-1, -1, -1]
+        counts[torch.arange(6), sample_negatives(positive_mask)] += 1
+    assert (counts[positive_mask] == 0).all()
+    relative_frequency = counts / 2000 * (~positive_mask).sum(dim=1, keepdim=True)
+    assert relative_frequency[~positive_mask] == pytest.approx(
+        torch.ones(int((~positive_mask).sum())).numpy(), abs=0.15
+    )
+    assert sample_negatives(torch.ones(3, 3, dtype=torch.bool)).tolist() == [-1, -1, -1]
 
 
-def test_random_is_the_function_with_the_impostors_that_were_drawn():
-    a, b = features(12, seed=1), features(12, seed=2)
+def test_random_mining_equals_loss_with_sampled_negatives():
+    a, b = random_features(12, seed=1), random_features(12, seed=2)
     pair = pair_of(a, b, torch.arange(12) // 2)
     torch.manual_seed(7)
     terms = Triplet(negatives="random")(pair)
     torch.manual_seed(7)
-    rows, columns = draw(pair.match), draw(pair.match.T)
+    rows, columns = sample_negatives(pair.positive_mask), sample_negatives(pair.positive_mask.T)
     scores = pair.scores()
     naive_rows = sum(max(0.0, 0.2 + float(scores[i, j] - scores[i, i])) for i, j in enumerate(rows.tolist())) / 12
     assert terms["a_to_b"].item() == pytest.approx(naive_rows)
-    assert terms["a_to_b"].item() == pytest.approx(triplet(scores, pair.match, impostors=rows).item())
-    assert terms["b_to_a"].item() == pytest.approx(triplet(scores.T, pair.match.T, impostors=columns).item())
+    assert terms["a_to_b"].item() == pytest.approx(triplet_loss(scores, pair.positive_mask, negative_index=rows).item())
+    assert terms["b_to_a"].item() == pytest.approx(
+        triplet_loss(scores.T, pair.positive_mask.T, negative_index=columns).item()
+    )
 
 
-@pytest.mark.parametrize("negatives", CHOSEN)
+@pytest.mark.parametrize("negatives", MINING)
 def test_half_precision_is_close(negatives):
-    a, b = features(40, width=32, seed=1, dtype=torch.float32), features(40, width=32, seed=2, dtype=torch.float32)
+    a, b = (
+        random_features(40, dim=32, seed=1, dtype=torch.float32),
+        random_features(40, dim=32, seed=2, dtype=torch.float32),
+    )
     near = Features(a.embedding + 0.3 * b.embedding, a.parts, a.mask)
     objective = Triplet(negatives=negatives)
-    full = total(objective, pair_of(a, near))
+    full = total_loss(objective, pair_of(a, near))
 
-    def half(f):
+    def to_bfloat16(f):
         return Features(f.embedding.bfloat16(), f.parts, f.mask)
 
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        automatic = total(objective, pair_of(a, near))
-    for found in (automatic, total(objective, pair_of(half(a), half(near)))):
-        assert found.dtype == torch.float32
-        assert found.item() == pytest.approx(full.item(), rel=0.05, abs=0.02)
+        autocast_loss = total_loss(objective, pair_of(a, near))
+    for value in (autocast_loss, total_loss(objective, pair_of(to_bfloat16(a), to_bfloat16(near)))):
+        assert value.dtype == torch.float32
+        assert value.item() == pytest.approx(full.item(), rel=0.05, abs=0.02)
 
 
-def test_wrong_settings_are_named():
-    for wrong in ({"margin": -1.0}, {"margin": float("nan")}, {"negatives": "hard"}, {"directions": "c"}):
-        (key,) = wrong
+def test_invalid_settings_raise():
+    for invalid in ({"margin": -1.0}, {"margin": float("nan")}, {"negatives": "hard"}, {"directions": "c"}):
+        (key,) = invalid
         with pytest.raises(RecipeError, match=key):
-            Triplet(**wrong)  # pyright: ignore[reportArgumentType]
+            Triplet(**invalid)  # pyright: ignore[reportArgumentType]
     with pytest.raises(RecipeError, match="known: mean, sum"):
         Triplet(reduction="none")  # pyright: ignore[reportArgumentType]
     with pytest.raises(RecipeError, match="hinge, polynomial"):
-        Triplet(shape="cubic")  # pyright: ignore[reportArgumentType]
+        Triplet(loss="cubic")  # pyright: ignore[reportArgumentType]
 
 
-def test_wrong_tensors_are_named():
-    match = torch.eye(3, dtype=torch.bool)
+def test_invalid_tensors_raise():
+    positive_mask = torch.eye(3, dtype=torch.bool)
     scores = torch.zeros(3, 3)
     with pytest.raises(InputError, match=r"scores is \(3, 4\)"):
-        triplet(torch.zeros(3, 4), match)
+        triplet_loss(torch.zeros(3, 4), positive_mask)
     with pytest.raises(InputError, match="True on the diagonal"):
-        triplet(scores, ~match)
+        triplet_loss(scores, ~positive_mask)
     with pytest.raises(InputError, match=r"match is \(2, 2\)"):
-        triplet(scores, match[:2, :2])
+        triplet_loss(scores, positive_mask[:2, :2])
     for bad in (torch.nan, torch.inf, -torch.inf):
         with pytest.raises(InputError, match="finite"):
-            triplet(scores.index_fill(1, torch.tensor([1]), bad), match)
+            triplet_loss(scores.index_fill(1, torch.tensor([1]), bad), positive_mask)
     with pytest.raises(InputError, match=r"\[-1, 1\]"):
-        triplet(scores + 2, match, shape="polynomial")
+        triplet_loss(scores + 2, positive_mask, loss="polynomial")
     with pytest.raises(InputError, match="row 1 has 1, which is a right answer"):
-        triplet(scores, match, impostors=torch.tensor([1, 1, 0]))
+        triplet_loss(scores, positive_mask, negative_index=torch.tensor([1, 1, 0]))
     with pytest.raises(InputError, match="from -1 to 2"):
-        triplet(scores, match, impostors=torch.tensor([1, 3, 0]))
+        triplet_loss(scores, positive_mask, negative_index=torch.tensor([1, 3, 0]))

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import torch
 
-from tests.reference.run import VECTORS, Outcome, check_folder
+from tests.reference.run import VECTORS_FOLDER, Outcome, check_folder
 
 
-def table(outcomes: list[Outcome]) -> list[str]:
+def format_table(outcomes: list[Outcome]) -> list[str]:
     """A line for each family, and below it what went wrong."""
     width = max([len(o.family) for o in outcomes] + [len("family")])
     lines = [f"{'family':{width}}  cases  passed  failed  worst relative difference"]
     for family in sorted({o.family for o in outcomes}):
-        own = [o for o in outcomes if o.family == family]
-        failed = [o for o in own if o.problems]
-        worst = max(o.worst for o in own)
-        lines.append(f"{family:{width}}  {len(own):5}  {len(own) - len(failed):6}  {len(failed):6}  {worst:.1e}")
+        results = [o for o in outcomes if o.family == family]
+        failed = [o for o in results if o.problems]
+        max_error = max(o.max_error for o in results)
+        lines.append(
+            f"{family:{width}}  {len(results):5}  {len(results) - len(failed):6}  {len(failed):6}  {max_error:.1e}"
+        )
         lines += [f"    {o.name}: {problem}" for o in failed for problem in o.problems]
     return lines
 
@@ -29,15 +31,15 @@ def main(arguments: list[str]) -> int:
     if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return 2 if len(arguments) > 1 else 0
-    folder = Path(arguments[0]) if arguments else VECTORS
+    folder = Path(arguments[0]) if arguments else VECTORS_FOLDER
     warnings.simplefilter("error")  # a plan that does not converge is a failure
     torch.manual_seed(0)
     outcomes = check_folder(folder)
     if not outcomes:
-        what = "holds no cases (NAME.npz beside NAME.json)" if folder.is_dir() else "is not a folder"
-        print(f"{folder} {what}")
+        problem = "holds no cases (NAME.npz beside NAME.json)" if folder.is_dir() else "is not a folder"
+        print(f"{folder} {problem}")
     else:
-        print("\n".join(table(outcomes)))
+        print("\n".join(format_table(outcomes)))
     failed = sum(bool(o.problems) for o in outcomes)
     print(f"{len(outcomes) - failed} passed, {failed or int(not outcomes)} failed")
     return int(failed > 0 or not outcomes)

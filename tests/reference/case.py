@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triptych.contracts import Features, Pair, Similarity
+from triptych.interfaces import Features, Pair, Similarity
 from triptych.similarities.cosine import Cosine
 
 MINUS_INFINITY = -1e300  # how a figure writes -inf
@@ -25,95 +25,97 @@ class Case:
 
     def __init__(self, name: str, config: dict[str, Any], tolerance: float, arrays: dict[str, np.ndarray]) -> None:
         self.name, self.config, self.tolerance, self.arrays = name, config, tolerance, arrays
-        self.checked: set[str] = set()
-        self.worst = 0.0
+        self.checked_keys: set[str] = set()
+        self.max_error = 0.0
         self.problems: list[str] = []
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Case:
         """NAME.json and NAME.npz of a folder, both or a CaseError."""
         try:
-            about = json.loads((folder / f"{name}.json").read_text())
+            metadata = json.loads((folder / f"{name}.json").read_text())
             with (folder / f"{name}.npz").open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = {key: stored[key] for key in stored.files}
-            return cls(name, about["config"], float(about["tolerance_rtol"]), arrays)
+            return cls(name, metadata["config"], float(metadata["tolerance_rtol"]), arrays)
         except Exception as error:
             raise CaseError(f"cannot be read: {type(error).__name__}: {error}") from error
 
-    def has(self, name: str) -> bool:
+    def has_array(self, name: str) -> bool:
         """Whether the case brings this array, by its full name."""
         return name in self.arrays
 
-    def names(self, start: str) -> list[str]:
+    def list_suffixes(self, prefix: str) -> list[str]:
         """What follows `start` in the arrays' names."""
-        return [key.removeprefix(start) for key in self.arrays if key.startswith(start)]
+        return [key.removeprefix(prefix) for key in self.arrays if key.startswith(prefix)]
 
     def array(self, key: str) -> Tensor:
         """An array by its full name, float64 or int64."""
         if key not in self.arrays:
             raise CaseError(f"has no array {key}; it has {', '.join(self.arrays)}")
-        found = torch.from_numpy(np.array(self.arrays[key]))
-        return found.double() if found.is_floating_point() else found.long()
+        tensor = torch.from_numpy(np.array(self.arrays[key]))
+        return tensor.double() if tensor.is_floating_point() else tensor.long()
 
-    def given(self, name: str) -> Tensor:
+    def input_tensor(self, name: str) -> Tensor:
         """An input."""
         return self.array(f"in__{name}")
 
-    def learned(self, name: str) -> Tensor:
+    def input_with_grad(self, name: str) -> Tensor:
         """An input that a gradient is asked for."""
-        return self.given(name).requires_grad_()
+        return self.input_tensor(name).requires_grad_()
 
-    def number(self, name: str) -> float:
+    def constant(self, name: str) -> float:
         """A constant, from the arrays or the configuration."""
-        found = self.given(name).item() if self.has(f"in__{name}") else self.config.get(name)
-        if not isinstance(found, int | float):
+        value = self.input_tensor(name).item() if self.has_array(f"in__{name}") else self.config.get(name)
+        if not isinstance(value, int | float):
             raise CaseError(f"has no number {name}")
-        return float(found)
+        return float(value)
 
-    def value(self, name: str, found: Tensor | float, rtol: float | None = None) -> None:
+    def check_value(self, name: str, actual: Tensor | float, rtol: float | None = None) -> None:
         """Hold ours against out__NAME."""
-        self.checked.add(f"out__{name}")
-        self.agree(f"out__{name}", found, self.array(f"out__{name}"), self.tolerance if rtol is None else rtol)
+        self.checked_keys.add(f"out__{name}")
+        self.check_close(f"out__{name}", actual, self.array(f"out__{name}"), self.tolerance if rtol is None else rtol)
 
-    def gradient(self, name: str, found: Tensor, rtol: float | None = None) -> None:
+    def check_gradient(self, name: str, actual: Tensor, rtol: float | None = None) -> None:
         """Hold ours against grad__NAME; by default at 100 times the tolerance of values."""
-        self.checked.add(f"grad__{name}")
-        self.agree(f"grad__{name}", found, self.array(f"grad__{name}"), self.tolerance * 100 if rtol is None else rtol)
+        self.checked_keys.add(f"grad__{name}")
+        self.check_close(
+            f"grad__{name}", actual, self.array(f"grad__{name}"), self.tolerance * 100 if rtol is None else rtol
+        )
 
-    def gradients(self, loss: Tensor, inputs: dict[str, Tensor], rtol: float | None = None) -> None:
+    def check_gradients(self, loss: Tensor, inputs: dict[str, Tensor], rtol: float | None = None) -> None:
         """Hold the gradients of our loss against grad__NAME of each input."""
-        found = torch.autograd.grad(loss, list(inputs.values()), retain_graph=True, allow_unused=True)
-        for (name, leaf), gradient in zip(inputs.items(), found, strict=True):
-            self.gradient(name, torch.zeros_like(leaf) if gradient is None else gradient, rtol)
+        actual = torch.autograd.grad(loss, list(inputs.values()), retain_graph=True, allow_unused=True)
+        for (name, leaf), gradient in zip(inputs.items(), actual, strict=True):
+            self.check_gradient(name, torch.zeros_like(leaf) if gradient is None else gradient, rtol)
 
     def skip(self, *keys: str) -> None:
         """Arrays that say how an original went about it (iterations it took), not what it found."""
-        self.checked |= set(keys)
+        self.checked_keys |= set(keys)
 
-    def agree(self, label: str, found: Tensor | float, expected: Tensor | float, rtol: float) -> None:
+    def check_close(self, label: str, actual: Tensor | float, expected: Tensor | float, rtol: float) -> None:
         """Note the difference, relative to the largest expected number; a problem if above the tolerance."""
-        difference = relative_difference(found, expected)
-        self.worst = max(self.worst, difference)
+        difference = max_relative_error(actual, expected)
+        self.max_error = max(self.max_error, difference)
         if not difference <= rtol:
             self.problems.append(f"{label}: off by {difference:.2e}, allowed {rtol:.1e}")
 
-    def expect(self, label: str, holds: bool) -> None:
+    def check_condition(self, label: str, condition: bool) -> None:
         """A statement about the figures that must hold: why an original and ours agree or differ."""
-        if not holds:
+        if not condition:
             self.problems.append(f"{label}: does not hold")
 
-    def finish(self) -> None:
+    def check_complete(self) -> None:
         """Every figure must have been looked at."""
-        left = [key for key in self.arrays if not key.startswith("in__") and key not in self.checked]
-        if left:
-            self.problems.append(f"not checked: {', '.join(left)}")
-        if not self.checked:
+        unchecked = [key for key in self.arrays if not key.startswith("in__") and key not in self.checked_keys]
+        if unchecked:
+            self.problems.append(f"not checked: {', '.join(unchecked)}")
+        if not self.checked_keys:
             self.problems.append("holds no figures")
 
 
-def relative_difference(found: Tensor | float, expected: Tensor | float) -> float:
+def max_relative_error(actual: Tensor | float, expected: Tensor | float) -> float:
     """Largest difference over the largest expected number (1 where all are 0); inf where shapes or NaN differ."""
-    x, y = (torch.as_tensor(v, dtype=torch.float64).detach().clone() for v in (found, expected))
+    x, y = (torch.as_tensor(v, dtype=torch.float64).detach().clone() for v in (actual, expected))
     if x.shape != y.shape:
         return float("inf")
     for side in (x, y):
@@ -128,28 +130,28 @@ def relative_difference(found: Tensor | float, expected: Tensor | float) -> floa
     return float((x - y).abs().max()) / (largest if largest > 1e-12 else 1.0)
 
 
-def differ(found: Tensor | float, other: Tensor | float, rtol: float) -> bool:
+def is_different(first: Tensor | float, second: Tensor | float, rtol: float) -> bool:
     """Whether two figures differ by more than rounding."""
-    return relative_difference(found, other) > rtol
+    return max_relative_error(first, second) > rtol
 
 
-def whole(embedding: Tensor) -> Features:
+def make_features(embedding: Tensor) -> Features:
     """Items (N, D) that have no parts beside themselves."""
     return Features(embedding, embedding[:, None], torch.ones(len(embedding), 1, dtype=torch.bool))
 
 
-def in_parts(parts: Tensor, mask: Tensor | None = None) -> Features:
+def make_features_from_parts(parts: Tensor, mask: Tensor | None = None) -> Features:
     """Items in parts (N, L, D); their embedding, the mean, is not read by what is checked."""
     mask = torch.ones(parts.shape[:2], dtype=torch.bool) if mask is None else mask
     return Features(parts.mean(dim=1), parts, mask)
 
 
-def pair_of(a: Features, b: Features, labels: Tensor | None = None, similarity: Similarity | None = None) -> Pair:
+def make_pair(a: Features, b: Features, labels: Tensor | None = None, similarity: Similarity | None = None) -> Pair:
     """Row i of a belongs with row i of b, and rows of one label are right answers to each other."""
     labels = torch.arange(len(a.embedding)) if labels is None else labels
     return Pair(a, b, labels.unique(return_inverse=True)[1], similarity or Cosine())
 
 
-def total(terms: dict[str, Tensor]) -> Tensor:
+def total_loss(terms: dict[str, Tensor]) -> Tensor:
     """What training would minimise."""
     return torch.stack(list(terms.values())).sum()

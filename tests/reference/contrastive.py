@@ -6,204 +6,220 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.reference.case import Case, CaseError, differ, pair_of, total, whole
-from triptych.contracts import Pair
-from triptych.objectives.contrastive import contrastive
-from triptych.objectives.distill import class_divergence, score_cross_entropy
-from triptych.objectives.infonce import InfoNCE, infonce
+from tests.reference.case import Case, CaseError, is_different, make_features, make_pair, total_loss
+from triptych.interfaces import Pair
+from triptych.objectives.contrastive import contrastive_loss
+from triptych.objectives.distill import class_kl_divergence, score_cross_entropy
+from triptych.objectives.infonce import InfoNCE, infonce_loss
 from triptych.objectives.sigmoid import Sigmoid, sigmoid_loss
 from triptych.objectives.triplet import Triplet
 from triptych.similarities.cosine import Cosine
-from triptych.space import onto
+from triptych.space import apply_geometry
 
 
-def at_scale(log_scale: Tensor | float, block: int = 0) -> InfoNCE:
+def make_infonce(log_scale: Tensor | float, block: int = 0) -> InfoNCE:
     """The objective with this inverse temperature (its logarithm), whole or streamed."""
-    objective = InfoNCE(smallest_temperature=1e-6, block=block).double()
+    objective = InfoNCE(min_temperature=1e-6, stream_block=block).double()
     objective.log_scale.data.fill_(float(log_scale))
     return objective
 
 
-def own(n: int) -> Tensor:
+def identity_mask(n: int) -> Tensor:
     """Row i belongs with column i."""
     return torch.eye(n, dtype=torch.bool)
 
 
-def symmetric(case: Case) -> None:
+def check_symmetric(case: Case) -> None:
     """Whole and streamed."""
-    audio, text = case.learned("audio_raw"), case.learned("text_raw")
-    pair = pair_of(whole(audio), whole(text))
+    audio, text = case.input_with_grad("audio_raw"), case.input_with_grad("text_raw")
+    pair = make_pair(make_features(audio), make_features(text))
     for block in (0, 4):
-        objective = at_scale(case.number("log_scale"), block)
+        objective = make_infonce(case.constant("log_scale"), block)
         terms = objective(pair)
-        case.value("loss", total(terms))
-        case.value("loss_audio_to_text", 2 * terms["a_to_b"])
-        case.value("loss_text_to_audio", 2 * terms["b_to_a"])
-        case.value("logits_per_audio", pair.scores() * objective.log_scale.exp())
-        case.gradients(total(terms), {"audio_raw": audio, "text_raw": text, "log_scale": objective.log_scale})
+        case.check_value("loss", total_loss(terms))
+        case.check_value("loss_audio_to_text", 2 * terms["a_to_b"])
+        case.check_value("loss_text_to_audio", 2 * terms["b_to_a"])
+        case.check_value("logits_per_audio", pair.scores() * objective.log_scale.exp())
+        case.check_gradients(
+            total_loss(terms), {"audio_raw": audio, "text_raw": text, "log_scale": objective.log_scale}
+        )
 
 
-def symmetric_with_bias(case: Case) -> None:
+def check_symmetric_with_bias(case: Case) -> None:
     """A bias on every logit changes nothing: that is why ours has none."""
-    leaves = {name: case.learned(name) for name in ("audio_raw", "text_raw", "log_scale", "logit_bias")}
-    pair = pair_of(whole(leaves["audio_raw"]), whole(leaves["text_raw"]))
+    leaves = {name: case.input_with_grad(name) for name in ("audio_raw", "text_raw", "log_scale", "logit_bias")}
+    pair = make_pair(make_features(leaves["audio_raw"]), make_features(leaves["text_raw"]))
     logits = pair.scores() * leaves["log_scale"].exp() + leaves["logit_bias"]
-    loss = (infonce(logits, own(len(logits))) + infonce(logits.T, own(len(logits)))) / 2
-    case.value("loss", loss)
-    case.gradients(loss, leaves)
-    case.agree("without the bias", total(at_scale(case.number("log_scale"))(pair)), loss, case.tolerance)
+    loss = (infonce_loss(logits, identity_mask(len(logits))) + infonce_loss(logits.T, identity_mask(len(logits)))) / 2
+    case.check_value("loss", loss)
+    case.check_gradients(loss, leaves)
+    case.check_close(
+        "without the bias", total_loss(make_infonce(case.constant("log_scale"))(pair)), loss, case.tolerance
+    )
 
 
-def score_teacher(case: Case) -> None:
-    a, b = case.learned("student_a_raw"), case.learned("student_t_raw")
-    objective, pair = at_scale(case.number("log_scale")), pair_of(whole(a), whole(b))
-    loss = total(objective(pair))
-    teacher = case.given("teacher_a") @ case.given("teacher_t").T * case.given("teacher_log_scale").exp()
-    taught = score_cross_entropy(teacher, pair.scores() * objective.log_scale.exp())
-    case.value("contrastive_loss", loss)
-    case.value("distill_loss", taught)
-    case.value("total", loss + taught)
-    case.gradients(loss + taught, {"student_a_raw": a, "student_t_raw": b, "log_scale": objective.log_scale})
+def check_score_teacher(case: Case) -> None:
+    a, b = case.input_with_grad("student_a_raw"), case.input_with_grad("student_t_raw")
+    objective, pair = make_infonce(case.constant("log_scale")), make_pair(make_features(a), make_features(b))
+    loss = total_loss(objective(pair))
+    teacher = (
+        case.input_tensor("teacher_a") @ case.input_tensor("teacher_t").T * case.input_tensor("teacher_log_scale").exp()
+    )
+    distillation_loss = score_cross_entropy(teacher, pair.scores() * objective.log_scale.exp())
+    case.check_value("contrastive_loss", loss)
+    case.check_value("distill_loss", distillation_loss)
+    case.check_value("total", loss + distillation_loss)
+    case.check_gradients(
+        loss + distillation_loss, {"student_a_raw": a, "student_t_raw": b, "log_scale": objective.log_scale}
+    )
 
 
-def class_teacher(case: Case) -> None:
-    image, other = case.learned("student_image_logits"), case.learned("student_other_logits")
-    teacher = case.given("teacher_logits").softmax(dim=1)
-    sides = class_divergence(teacher, image), class_divergence(teacher, other)
-    each = (sides[0] + sides[1]) / 2
-    case.value("kl_image", sides[0])
-    case.value("kl_other", sides[1])
-    case.value("per_pair", each)
-    case.value("mean", each.mean())
-    case.value("sum", each.sum())
-    case.gradients(each.mean(), {"student_image_logits": image, "student_other_logits": other})
-    pair = pair_of(whole(case.given("v")), whole(case.given("x")))
-    case.value("total", each.mean() + total(Triplet(case.number("delta"), "all", "a", "sum")(pair)))
+def check_class_teacher(case: Case) -> None:
+    image, other = case.input_with_grad("student_image_logits"), case.input_with_grad("student_other_logits")
+    teacher = case.input_tensor("teacher_logits").softmax(dim=1)
+    sides = class_kl_divergence(teacher, image), class_kl_divergence(teacher, other)
+    mean_divergence = (sides[0] + sides[1]) / 2
+    case.check_value("kl_image", sides[0])
+    case.check_value("kl_other", sides[1])
+    case.check_value("per_pair", mean_divergence)
+    case.check_value("mean", mean_divergence.mean())
+    case.check_value("sum", mean_divergence.sum())
+    case.check_gradients(mean_divergence.mean(), {"student_image_logits": image, "student_other_logits": other})
+    pair = make_pair(make_features(case.input_tensor("v")), make_features(case.input_tensor("x")))
+    case.check_value(
+        "total", mean_divergence.mean() + total_loss(Triplet(case.constant("delta"), "all", "a", "sum")(pair))
+    )
 
 
-def crossed(case: Case) -> None:
+def check_crossed(case: Case) -> None:
     """Each side's embedding against the other's after one more projection: two objectives, averaged."""
-    leaves, pairs, objectives = _crossed(case)
-    loss = torch.stack([total(objective(pair)) for objective, pair in zip(objectives, pairs, strict=True)]).mean()
-    case.value("loss", loss)
-    case.gradients(loss, leaves)
+    leaves, pairs, objectives = _make_crossed(case)
+    loss = torch.stack([total_loss(objective(pair)) for objective, pair in zip(objectives, pairs, strict=True)]).mean()
+    case.check_value("loss", loss)
+    case.check_gradients(loss, leaves)
 
 
-def crossed_and_weighted(case: Case) -> None:
+def check_crossed_and_weighted(case: Case) -> None:
     """The same, where items in a crowd weigh more."""
-    leaves, pairs, objectives = _crossed(case)
-    kappa, terms = case.number("kappa"), []
+    leaves, pairs, objectives = _make_crossed(case)
+    kappa, terms = case.constant("kappa"), []
     for objective, pair, name in zip(objectives, pairs, ("audio_raw", "text_raw"), strict=True):
-        side = whole(leaves[name].detach())
+        side = make_features(leaves[name].detach())
         weight = (Cosine()(side, side).mean(dim=1) / kappa).exp()
         logits = pair.scores() * objective.log_scale.exp()
-        terms += [infonce(each, own(len(logits)), weight=weight) for each in (logits, logits.T)]
+        terms += [infonce_loss(each, identity_mask(len(logits)), weight=weight) for each in (logits, logits.T)]
     loss = torch.stack(terms).mean()
-    case.value("loss", loss)
-    case.gradients(loss, leaves)
+    case.check_value("loss", loss)
+    case.check_gradients(loss, leaves)
 
 
-def _crossed(case: Case) -> tuple[dict[str, Tensor], list[Pair], list[InfoNCE]]:
-    leaves = {name: case.learned(name) for name in ("audio_raw", "text_raw", "audio_mlp_raw", "text_mlp_raw")}
+def _make_crossed(case: Case) -> tuple[dict[str, Tensor], list[Pair], list[InfoNCE]]:
+    leaves = {name: case.input_with_grad(name) for name in ("audio_raw", "text_raw", "audio_mlp_raw", "text_mlp_raw")}
     sides = ("audio_raw", "text_mlp_raw"), ("audio_mlp_raw", "text_raw")
-    pairs = [pair_of(whole(leaves[a]), whole(leaves[b])) for a, b in sides]
-    objectives = [at_scale(case.number(name)) for name in ("log_scale_a", "log_scale_t")]
+    pairs = [make_pair(make_features(leaves[a]), make_features(leaves[b])) for a, b in sides]
+    objectives = [make_infonce(case.constant(name)) for name in ("log_scale_a", "log_scale_t")]
     leaves |= {"log_scale_a": objectives[0].log_scale, "log_scale_t": objectives[1].log_scale}
     return leaves, pairs, objectives
 
 
-def pairwise(case: Case) -> None:
+def check_pairwise(case: Case) -> None:
     """Each pair judged alone, whole and streamed; and a batch of wrong pairs only."""
-    a, b = case.learned("a_raw"), case.learned("t_raw")
-    pair = pair_of(whole(a), whole(b))
+    a, b = case.input_with_grad("a_raw"), case.input_with_grad("t_raw")
+    pair = make_pair(make_features(a), make_features(b))
     for block in (0, 4):
-        objective = Sigmoid(smallest_temperature=1e-6, block=block).double()
-        objective.log_scale.data.fill_(case.number("log_scale"))
-        objective.offset.data.fill_(case.number("bias"))
-        loss = total(objective(pair))
-        case.value("loss", loss)
-        leaves = {"a_raw": a, "t_raw": b, "log_scale": objective.log_scale, "bias": objective.offset}
-        case.gradients(loss, leaves)
-    logits = pair.scores() * case.given("log_scale").exp() + case.given("bias")
-    case.value("loss_negative_only", sigmoid_loss(logits, torch.zeros_like(pair.match)))
+        objective = Sigmoid(min_temperature=1e-6, stream_block=block).double()
+        objective.log_scale.data.fill_(case.constant("log_scale"))
+        objective.logit_bias.data.fill_(case.constant("bias"))
+        loss = total_loss(objective(pair))
+        case.check_value("loss", loss)
+        leaves = {"a_raw": a, "t_raw": b, "log_scale": objective.log_scale, "bias": objective.logit_bias}
+        case.check_gradients(loss, leaves)
+    logits = pair.scores() * case.input_tensor("log_scale").exp() + case.input_tensor("bias")
+    case.check_value("loss_negative_only", sigmoid_loss(logits, torch.zeros_like(pair.positive_mask)))
 
 
-def given_negatives(case: Case) -> None:
+def check_explicit_negatives(case: Case) -> None:
     """M negatives for each anchor, on the sphere, in the ball or in free space."""
     geometries = {"sphere": "sphere", "ball": "ball", "Rm": "free"}
     if case.config["space"] not in geometries:
         raise CaseError(f"space {case.config['space']} is unknown")
-    raw, tau = {name: case.learned(name) for name in ("x_raw", "y_raw", "neg_raw")}, case.number("tau")
-    x, y, negatives = (onto(geometries[case.config["space"]], z) for z in raw.values())  # pyright: ignore
+    raw, tau = {name: case.input_with_grad(name) for name in ("x_raw", "y_raw", "neg_raw")}, case.constant("tau")
+    x, y, negatives = (apply_geometry(geometries[case.config["space"]], z) for z in raw.values())  # pyright: ignore
     positive = (x * y).sum(dim=1) / tau
-    loss = contrastive(positive, torch.einsum("nd,nmd->nm", x, negatives) / tau)
-    case.value("loss", loss)
-    case.value("loss_y_anchor", contrastive(positive, torch.einsum("nd,nmd->nm", y, negatives) / tau))
-    case.gradients(loss, raw)
+    loss = contrastive_loss(positive, torch.einsum("nd,nmd->nm", x, negatives) / tau)
+    case.check_value("loss", loss)
+    case.check_value("loss_y_anchor", contrastive_loss(positive, torch.einsum("nd,nmd->nm", y, negatives) / tau))
+    case.check_gradients(loss, raw)
 
 
-def hard_negatives(case: Case) -> None:
-    x, y = case.learned("x"), case.learned("y")
-    step = int(case.number("n_hard_negatives")) + 1
+def check_hard_negatives(case: Case) -> None:
+    x, y = case.input_with_grad("x"), case.input_with_grad("y")
+    step = int(case.constant("n_hard_negatives")) + 1
     positive = torch.zeros(len(x), len(y), dtype=torch.bool)
     positive[torch.arange(len(x)), torch.arange(len(x)) * step] = True
-    loss = infonce(x @ y.T, positive)
-    case.value("loss", loss)
-    case.gradients(loss, {"x": x, "y": y})
+    loss = infonce_loss(x @ y.T, positive)
+    case.check_value("loss", loss)
+    case.check_gradients(loss, {"x": x, "y": y})
 
 
-def masked(case: Case) -> None:
+def check_masked(case: Case) -> None:
     """Ours leaves out other right answers. The original masks too late: they stay among the wrong ones."""
-    audio, text, labels = case.learned("audio_raw"), case.learned("text_raw"), case.given("labels")
-    pair = pair_of(whole(audio), whole(text), labels)
-    ours = total(at_scale(-torch.tensor(case.number("tau"), dtype=torch.float64).log())(pair))
-    logits, truth = pair.scores() / case.number("tau"), torch.arange(len(labels))
-    theirs = (F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)) / 2
-    case.value("loss_masked", ours)
-    case.value("loss", theirs)
-    case.gradients(theirs, {"audio_raw": audio, "text_raw": text})
-    case.gradients(ours, {"audio_raw_masked": audio, "text_raw_masked": text})
-    case.expect(
+    audio, text, labels = (
+        case.input_with_grad("audio_raw"),
+        case.input_with_grad("text_raw"),
+        case.input_tensor("labels"),
+    )
+    pair = make_pair(make_features(audio), make_features(text), labels)
+    ours = total_loss(make_infonce(-torch.tensor(case.constant("tau"), dtype=torch.float64).log())(pair))
+    logits, truth = pair.scores() / case.constant("tau"), torch.arange(len(labels))
+    original = (F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)) / 2
+    case.check_value("loss_masked", ours)
+    case.check_value("loss", original)
+    case.check_gradients(original, {"audio_raw": audio, "text_raw": text})
+    case.check_gradients(ours, {"audio_raw_masked": audio, "text_raw_masked": text})
+    case.check_condition(
         "ours differs just where a label comes twice",
-        differ(ours, theirs, 1e-9) == (len(labels.unique()) < len(labels)),
+        is_different(ours, original, 1e-9) == (len(labels.unique()) < len(labels)),
     )
 
 
-def several_right_answers(case: Case) -> None:
-    embedding, labels = case.learned("emb"), case.given("labels")
-    logits = Cosine()(whole(embedding), whole(embedding)) / case.number("tau")
-    others = ~own(len(logits))
+def check_several_positives(case: Case) -> None:
+    embedding, labels = case.input_with_grad("emb"), case.input_tensor("labels")
+    logits = Cosine()(make_features(embedding), make_features(embedding)) / case.constant("tau")
+    others = ~identity_mask(len(logits))
     positive = (labels[:, None] == labels) & others
-    for name, together in (("ntxent", False), ("supcon", True)):
-        loss = infonce(logits, positive, others, together)
-        case.value(name, loss)
-        case.gradients(loss, {f"emb_{name}": embedding})
+    for name, is_supcon in (("ntxent", False), ("supcon", True)):
+        loss = infonce_loss(logits, positive, others, is_supcon)
+        case.check_value(name, loss)
+        case.check_gradients(loss, {f"emb_{name}": embedding})
 
 
-def sentences(case: Case) -> None:
+def check_sentences(case: Case) -> None:
     """Cosine over a temperature of 1 / gamma3; captions of one class are not wrong."""
-    a, b, gamma = case.learned("cnn_code"), case.learned("rnn_code"), case.given("gamma3")
-    labels = case.given("class_ids") if case.has("in__class_ids") else torch.arange(len(a))
-    pair = pair_of(whole(a), whole(b), labels)
-    terms = at_scale(gamma.log())(pair)
-    case.value("loss0", 2 * terms["a_to_b"])
-    case.value("loss1", 2 * terms["b_to_a"])
-    case.value("total", 2 * total(terms))
-    case.value("scores", (gamma * pair.scores()).masked_fill(pair.match & ~own(len(a)), -torch.inf))
-    case.gradients(2 * total(terms), {"cnn_code": a, "rnn_code": b})
+    a, b, gamma = case.input_with_grad("cnn_code"), case.input_with_grad("rnn_code"), case.input_tensor("gamma3")
+    labels = case.input_tensor("class_ids") if case.has_array("in__class_ids") else torch.arange(len(a))
+    pair = make_pair(make_features(a), make_features(b), labels)
+    terms = make_infonce(gamma.log())(pair)
+    case.check_value("loss0", 2 * terms["a_to_b"])
+    case.check_value("loss1", 2 * terms["b_to_a"])
+    case.check_value("total", 2 * total_loss(terms))
+    case.check_value(
+        "scores", (gamma * pair.scores()).masked_fill(pair.positive_mask & ~identity_mask(len(a)), -torch.inf)
+    )
+    case.check_gradients(2 * total_loss(terms), {"cnn_code": a, "rnn_code": b})
 
 
 FAMILIES = {
-    "clip_symmetric": symmetric,
-    "clip_symmetric_bias": symmetric_with_bias,
-    "clip_distill_loss": score_teacher,
-    "shre_kd": class_teacher,
-    "laion_clap_mlp_loss": crossed,
-    "laion_clap_mlp_weighted_loss": crossed_and_weighted,
-    "siglip": pairwise,
-    "wangisola_contrastive": given_negatives,
-    "gradcache_hard_negatives": hard_negatives,
-    "mei_ntxent": masked,
-    "pml_ntxent_supcon": several_right_answers,
-    "damsm_sent": sentences,
+    "clip_symmetric": check_symmetric,
+    "clip_symmetric_bias": check_symmetric_with_bias,
+    "clip_distill_loss": check_score_teacher,
+    "shre_kd": check_class_teacher,
+    "laion_clap_mlp_loss": check_crossed,
+    "laion_clap_mlp_weighted_loss": check_crossed_and_weighted,
+    "siglip": check_pairwise,
+    "wangisola_contrastive": check_explicit_negatives,
+    "gradcache_hard_negatives": check_hard_negatives,
+    "mei_ntxent": check_masked,
+    "pml_ntxent_supcon": check_several_positives,
+    "damsm_sent": check_sentences,
 }

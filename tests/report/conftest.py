@@ -3,10 +3,10 @@
 import pytest
 
 from triptych.data import manifest
-from triptych.report import findings
+from triptych.report import report_data
 
 
 @pytest.fixture(scope="session")
-def found(run, world):
+def report(run_dir, synthetic_manifest):
     """Everything about the run on the whole world. Read only."""
-    return findings.gather(run, manifest.read(world), "all", show=False)
+    return report_data.collect_report_data(run_dir, manifest.read(synthetic_manifest), "all", show_progress=False)

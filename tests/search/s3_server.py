@@ -39,12 +39,14 @@ def main(options: list[str]) -> None:
 
     moto = DomainDispatcherApplication(create_backend_app)
     s3_backends["123456789012"]["aws"].create_bucket(BUCKET, "us-east-1")
-    turn = threading.Lock()  # moto looks whether an object exists, then writes it: two threads could both see none
+    request_lock = (
+        threading.Lock()
+    )  # moto looks whether an object exists, then writes it: two threads could both see none
 
     def serve(environ, start_response):
         if "ignore-conditions" in options:
             environ.pop("HTTP_IF_NONE_MATCH", None)
-        with turn:
+        with request_lock:
             return moto(environ, start_response)
 
     server = make_server("127.0.0.1", 0, serve, threaded=True)

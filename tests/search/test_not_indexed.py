@@ -7,15 +7,22 @@ from collections import Counter
 import pytest
 
 from triptych.checkpoint import load
-from triptych.contracts import Source
 from triptych.errors import CollectionError
-from triptych.search.collection import NOT_INDEXED, Collection
-from triptych.search.items import FORMAT, LINK, NAME, SPECIAL, Skipped, items_in
-from triptych.search.not_indexed import write_list
+from triptych.interfaces import Source
+from triptych.search.collection import NOT_INDEXED_FILE, Collection
+from triptych.search.items import (
+    LINKED_FOLDER,
+    NON_UTF8_NAME,
+    NOT_A_FILE,
+    UNSUPPORTED_FORMAT,
+    SkippedPath,
+    items_from_folder,
+)
+from triptych.search.not_indexed import write_not_indexed
 
 
 @pytest.fixture
-def messy(files):
+def messy_folder(files):
     """The user's folder with formats nobody here reads, names that are not UTF-8, and things that are no files."""
     names = "a.heic", "b.HEIC", "c.psd", "LICENSE", "v1.2 final notes", "Thumbs.db", ".DS_Store", "tab\tline\n.psd"
     for name in names:
@@ -30,69 +37,73 @@ def messy(files):
     return files
 
 
-def test_whatever_is_passed_over_is_told_with_its_reason(run, messy, tmp_path):
+def test_every_skipped_file_has_a_reason(run_dir, messy_folder, tmp_path):
     skipped = []
-    collection = Collection.create(messy / "collection", run)
-    items = list(items_in(messy, collection.space, skipped))
-    assert collection.index(items, messy, show=False).added == len(items) == 11
-    assert Counter((one.reason, one.ending) for one in skipped) == {
-        (FORMAT, ".heic"): 2,
-        (FORMAT, ".psd"): 2,
-        (FORMAT, ".bin"): 1,
-        (FORMAT, "without an ending"): 2,
-        (NAME, ".png"): 2,
-        (SPECIAL, ".png"): 1,
-        (SPECIAL, ".wav"): 1,
-        (LINK, "folder"): 1,
+    collection = Collection.create(messy_folder / "collection", run_dir)
+    items = list(items_from_folder(messy_folder, collection.space, skipped))
+    assert collection.index(items, messy_folder, show_progress=False).added == len(items) == 11
+    assert Counter((one.reason, one.extension) for one in skipped) == {
+        (UNSUPPORTED_FORMAT, ".heic"): 2,
+        (UNSUPPORTED_FORMAT, ".psd"): 2,
+        (UNSUPPORTED_FORMAT, ".bin"): 1,
+        (UNSUPPORTED_FORMAT, "without an ending"): 2,
+        (NON_UTF8_NAME, ".png"): 2,
+        (NOT_A_FILE, ".png"): 1,
+        (NOT_A_FILE, ".wav"): 1,
+        (LINKED_FOLDER, "folder"): 1,
     }
     again = []
-    list(items_in(messy, collection.space, again, except_for=collection.folder))
+    list(items_from_folder(messy_folder, collection.space, again, exclude=collection.folder))
     assert set(again) == set(skipped), "the collection's own files are none of the user's"
 
 
-def test_files_of_a_modality_that_the_space_lacks_are_told(run, files):
-    space, skipped = load(run), []
+def test_files_of_a_modality_that_the_space_lacks_are_skipped(run_dir, files):
+    space, skipped = load(run_dir), []
     del space.encoders["audio"]
     assert "audio" not in space.modalities
-    list(items_in(files, space, skipped))
-    assert Counter(one.reason for one in skipped) == {"this space has no audio": 5, FORMAT: 1}
+    list(items_from_folder(files, space, skipped))
+    assert Counter(one.reason for one in skipped) == {"this space has no audio": 5, UNSUPPORTED_FORMAT: 1}
 
 
-def test_the_list_is_whole_replaced_and_removed(run, messy, tmp_path):
+def test_the_not_indexed_file_is_replaced_and_removed(run_dir, messy_folder, tmp_path):
     skipped = []
-    (messy / "broken.wav").write_text("no sound")
-    collection = Collection.create(tmp_path / "collection", run)
-    done = collection.index(items_in(messy, collection.space, skipped), messy, show=False)
-    assert write_list(collection.not_indexed, done.failures, skipped)
-    head, *lines = (tmp_path / "collection" / NOT_INDEXED).read_text().splitlines()
+    (messy_folder / "broken.wav").write_text("no sound")
+    collection = Collection.create(tmp_path / "collection", run_dir)
+    result = collection.index(
+        items_from_folder(messy_folder, collection.space, skipped), messy_folder, show_progress=False
+    )
+    assert write_not_indexed(collection.not_indexed_path, result.failures, skipped)
+    head, *lines = (tmp_path / "collection" / NOT_INDEXED_FILE).read_text().splitlines()
     assert head == "file\treason"
     reasons = dict(line.split("\t") for line in lines)
     assert len(reasons) == len(skipped) + 1
-    assert reasons[str(messy / "broken.wav")].startswith("cannot be read as sound")
-    assert reasons[f"{messy}/tab\\tline\\n.psd"] == FORMAT
-    assert reasons[f"{messy}/odd \\xff/inside.png"] == NAME
-    write_list(collection.not_indexed, {}, skipped[:1])
-    assert len(collection.not_indexed.read_text().splitlines()) == 2
-    assert not write_list(collection.not_indexed, {}, [])
-    assert not collection.not_indexed.exists()
+    assert reasons[str(messy_folder / "broken.wav")].startswith("cannot be read as sound")
+    assert reasons[f"{messy_folder}/tab\\tline\\n.psd"] == UNSUPPORTED_FORMAT
+    assert reasons[f"{messy_folder}/odd \\xff/inside.png"] == NON_UTF8_NAME
+    write_not_indexed(collection.not_indexed_path, {}, skipped[:1])
+    assert len(collection.not_indexed_path.read_text().splitlines()) == 2
+    assert not write_not_indexed(collection.not_indexed_path, {}, [])
+    assert not collection.not_indexed_path.exists()
 
 
-def test_a_list_that_was_being_written_is_no_hindrance(run, files, tmp_path):
+def test_stale_temporary_files_are_ignored_and_removed(run_dir, files, tmp_path):
     folder = tmp_path / "collection"
-    collection = Collection.create(folder, run)
-    collection.index(items_in(files, collection.space), files, show=False)
-    write_list(collection.not_indexed, {Source("text", "a\nb"): "why"}, [Skipped(files / "x.psd", FORMAT)])
-    (folder / f".{NOT_INDEXED}.0123abcd.part").write_text("half of a list")
-    Collection.create(folder, run, rebuild=True)
+    collection = Collection.create(folder, run_dir)
+    collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+    write_not_indexed(
+        collection.not_indexed_path, {Source("text", "a\nb"): "why"}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)]
+    )
+    (folder / f".{NOT_INDEXED_FILE}.0123abcd.part").write_text("half of a list")
+    Collection.create(folder, run_dir, rebuild=True)
     (folder / "thesis.tex").write_text("years of work")
     with pytest.raises(CollectionError, match="holds other things"):
-        Collection.create(folder, run, rebuild=True)
-    assert write_list(collection.not_indexed, {}, [Skipped(files / "x.psd", FORMAT)])
+        Collection.create(folder, run_dir, rebuild=True)
+    assert write_not_indexed(collection.not_indexed_path, {}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)])
     assert not list(folder.glob(".*.part"))
 
 
-def test_a_collection_on_an_object_store_has_its_list_on_this_machine(run):
-    collection = Collection.create("memory://triptych-not-indexed", run)
-    assert collection.not_indexed.is_relative_to(collection.cache.folder)
-    other = Collection.create("memory://triptych-another", run)
-    assert other.not_indexed != collection.not_indexed
+def test_an_object_store_collection_has_its_not_indexed_file_in_the_local_cache(run_dir):
+    collection = Collection.create("memory://triptych-not-indexed", run_dir)
+    assert collection.not_indexed_path.is_relative_to(collection.cache.folder)
+    other = Collection.create("memory://triptych-another", run_dir)
+    assert other.not_indexed_path != collection.not_indexed_path

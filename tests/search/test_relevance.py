@@ -5,62 +5,71 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.contracts import Source
-from triptych.search.relevance import PHRASES, RARE, RELEVANT, TAIL, Background, Kind
+from triptych.interfaces import Source
+from triptych.search.relevance import (
+    BACKGROUND_PHRASES,
+    P_AT_THRESHOLD,
+    RELEVANCE_THRESHOLD,
+    TAIL_FRACTION,
+    NullDistribution,
+    ScoreDistribution,
+)
 
 
-def test_relevance_counts_random_pairs_that_score_as_high():
+def test_relevance_is_based_on_the_p_value_among_random_pairs():
     scores = np.random.default_rng(0).standard_normal(20_000)
-    background = Background(scores)
+    distribution = NullDistribution(scores)
     for score in (-1.0, 0.0, 1.0, 2.0):
-        share = sum(other >= score for other in scores.tolist()) / len(scores)
-        assert np.exp(-background.rarity(np.array([score]))[0]) == pytest.approx(share, rel=0.01)
-        assert background.relevance(np.array([score]))[0] == pytest.approx(RARE / (RARE + share), rel=0.01)
+        p_value = sum(other >= score for other in scores.tolist()) / len(scores)
+        assert np.exp(-distribution.neg_log_p(np.array([score]))[0]) == pytest.approx(p_value, rel=0.01)
+        assert distribution.relevance(np.array([score]))[0] == pytest.approx(
+            P_AT_THRESHOLD / (P_AT_THRESHOLD + p_value), rel=0.01
+        )
 
 
-def test_the_line_is_where_one_random_pair_in_a_hundred_is():
+def test_the_threshold_is_at_one_random_pair_in_a_hundred():
     scores = np.linspace(0, 1, 10_001)
-    assert Background(scores).relevance(np.array([0.99]))[0] == pytest.approx(RELEVANT, abs=0.01)
+    assert NullDistribution(scores).relevance(np.array([0.99]))[0] == pytest.approx(RELEVANCE_THRESHOLD, abs=0.01)
 
 
-def test_beyond_the_background_the_tail_goes_on_as_it_fell():
+def test_the_tail_is_extrapolated_exponentially():
     scores = np.random.default_rng(1).exponential(size=200_000)
-    background = Background(scores)
+    distribution = NullDistribution(scores)
     for score in (7.0, 10.0, 14.0):  # of an exponential, the share above is exp(-score)
-        assert background.rarity(np.array([score]))[0] == pytest.approx(score, rel=0.05)
+        assert distribution.neg_log_p(np.array([score]))[0] == pytest.approx(score, rel=0.05)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=60), st.lists(st.floats(-9, 9), min_size=2, max_size=20))
-def test_higher_scores_are_never_less_relevant(background, scores):
+def test_relevance_is_monotone_in_the_score(random_scores, scores):
     ordered = np.sort(np.array(scores))
-    found = Background(np.array(background))
-    relevance = found.relevance(ordered)
+    distribution = NullDistribution(np.array(random_scores))
+    relevance = distribution.relevance(ordered)
     assert (np.diff(relevance) >= -1e-12).all()
     assert ((relevance >= 0) & (relevance <= 1)).all()
-    assert (np.diff(found.rarity(ordered)) >= -1e-9).all()
+    assert (np.diff(distribution.neg_log_p(ordered)) >= -1e-9).all()
 
 
-def test_one_score_or_none_is_no_reason_to_fail():
-    assert np.isfinite(Background(np.array([0.3])).relevance(np.array([0.3, 0.9]))).all()
-    assert np.isfinite(Background(np.array([])).relevance(np.array([0.3]))).all()
-    assert TAIL < RARE
+def test_distributions_of_one_or_no_score_are_finite():
+    assert np.isfinite(NullDistribution(np.array([0.3])).relevance(np.array([0.3, 0.9]))).all()
+    assert np.isfinite(NullDistribution(np.array([])).relevance(np.array([0.3]))).all()
+    assert TAIL_FRACTION < P_AT_THRESHOLD
 
 
-def test_a_pair_of_an_item_with_itself_is_not_chance():
+def test_pairs_of_an_item_with_itself_are_ignored():
     scores = np.array([[np.nan, 0.1], [0.2, np.nan]])
-    kind = Kind(scores)
-    assert kind.centre == pytest.approx(0.15)
-    assert kind.background.scores == pytest.approx([-1, 1])
+    distribution = ScoreDistribution(scores)
+    assert distribution.mean == pytest.approx(0.15)
+    assert distribution.null_distribution.scores == pytest.approx([-1, 1])
 
 
-def test_hits_say_how_often_random_questions_score_as_high(collection):
+def test_hits_have_the_relevance_of_their_p_value(collection):
     """No eight texts here: the phrases stand for questions in words."""
     space = collection.space
-    phrases = space.embed([Source("text", phrase) for phrase in PHRASES], "text").features
+    phrases = space.embed([Source("text", phrase) for phrase in BACKGROUND_PHRASES], "text").features
     entries, keys = collection.sample("image", 100)
     scores = (space.similarity.query(phrases).numpy() @ keys.T).ravel()
-    for hit in collection.search(Source("text", "a bell"), ["image"], k=5, fold=False):
-        share = (scores >= hit.score - 1e-6).mean()
-        if share > 2 * TAIL:
-            assert hit.relevance == pytest.approx(RARE / (RARE + share), rel=0.1)
+    for hit in collection.search(Source("text", "a bell"), ["image"], k=5, fold_duplicates=False):
+        p_value = (scores >= hit.score - 1e-6).mean()
+        if p_value > 2 * TAIL_FRACTION:
+            assert hit.relevance == pytest.approx(P_AT_THRESHOLD / (P_AT_THRESHOLD + p_value), rel=0.1)
     assert len(entries) == 5

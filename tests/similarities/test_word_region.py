@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import triptych.similarities.word_region as module
-from tests.similarities.test_matchmap import lengths, ragged
-from triptych.contracts import Features
+from tests.similarities.test_matchmap import lengths, ragged_features
 from triptych.errors import InputError, RecipeError
+from triptych.interfaces import Features
 from triptych.similarities.word_region import WordRegion
 
 
@@ -24,26 +24,26 @@ def dot(x, y):
     return sum(p * q for p, q in zip(x, y, strict=True))
 
 
-def naive_maps(regions, words, attention):
+def naive_maps(regions, words, attention_scale):
     """α as lists, one row for each word."""
-    chosen = [softmax([dot(word, region) for word in words]) for region in regions]  # for each region over words
-    return [softmax([attention * chosen[r][t] for r in range(len(regions))]) for t in range(len(words))]
+    word_probs = [softmax([dot(word, region) for word in words]) for region in regions]  # for each region over words
+    return [softmax([attention_scale * word_probs[r][t] for r in range(len(regions))]) for t in range(len(words))]
 
 
-def naive_score(regions, words, attention, sharpness):
+def naive_score(regions, words, attention_scale, sharpness):
     total = 0.0
-    for word, weights in zip(words, naive_maps(regions, words, attention), strict=True):
+    for word, weights in zip(words, naive_maps(regions, words, attention_scale), strict=True):
         context = [sum(w * region[k] for w, region in zip(weights, regions, strict=True)) for k in range(len(word))]
-        product = math.sqrt(dot(context, context)) * math.sqrt(dot(word, word))
-        total += math.exp(sharpness * dot(context, word) / max(product, 1e-8))
+        norm_product = math.sqrt(dot(context, context)) * math.sqrt(dot(word, word))
+        total += math.exp(sharpness * dot(context, word) / max(norm_product, 1e-8))
     return math.log(total)
 
 
-def naive(a, b, attention, sharpness):
+def naive_scores(a, b, attention_scale, sharpness):
     return torch.tensor(
         [
             [
-                naive_score(x[m].tolist(), y[n].tolist(), attention, sharpness)
+                naive_score(x[m].tolist(), y[n].tolist(), attention_scale, sharpness)
                 for y, n in zip(b.parts, b.mask, strict=True)
             ]
             for x, m in zip(a.parts, a.mask, strict=True)
@@ -58,96 +58,98 @@ def with_parts(features, parts):
 
 @pytest.fixture(params=[(1, 1), (2, 30), (16, 2**19)], ids=["single", "small", "usual"])
 def blocks(request, monkeypatch):
-    monkeypatch.setattr(module, "CAPTIONS", request.param[0])
-    monkeypatch.setattr(module, "BLOCK", request.param[1])
+    monkeypatch.setattr(module, "CAPTIONS_PER_BLOCK", request.param[0])
+    monkeypatch.setattr(module, "MAX_BLOCK_ENTRIES", request.param[1])
 
 
 @given(lengths, lengths, st.floats(0.1, 20), st.floats(0.1, 20), st.integers(0, 99))
-def test_it_follows_its_formula(regions, words, attention, sharpness, seed):
-    a, b = ragged(regions, seed=seed, longest=6), ragged(words, seed=seed + 100, longest=7)
-    expected = naive(a, b, attention, sharpness)
-    assert torch.allclose(WordRegion(attention, sharpness)(a, b), expected, atol=1e-9)
-    assert torch.allclose(WordRegion(attention, sharpness, power=True)(a, b), expected / sharpness, atol=1e-9)
+def test_matches_naive_loop(regions, words, attention_scale, sharpness, seed):
+    a, b = ragged_features(regions, seed=seed, longest=6), ragged_features(words, seed=seed + 100, longest=7)
+    expected = naive_scores(a, b, attention_scale, sharpness)
+    assert torch.allclose(WordRegion(attention_scale, sharpness)(a, b), expected, atol=1e-9)
+    assert torch.allclose(
+        WordRegion(attention_scale, sharpness, divide_by_sharpness=True)(a, b), expected / sharpness, atol=1e-9
+    )
 
 
 @pytest.mark.usefixtures("blocks")
-def test_blocks_change_neither_scores_nor_gradients():
-    a, b = ragged([2, 1, 3], width=3, seed=1), ragged([2, 3, 1, 4], width=3, seed=2)
-    assert torch.allclose(WordRegion()(a, b), naive(a, b, 4.0, 5.0), atol=1e-10)
+def test_block_size_changes_neither_scores_nor_gradients():
+    a, b = ragged_features([2, 1, 3], dim=3, seed=1), ragged_features([2, 3, 1, 4], dim=3, seed=2)
+    assert torch.allclose(WordRegion()(a, b), naive_scores(a, b, 4.0, 5.0), atol=1e-10)
     assert torch.autograd.gradcheck(
         lambda x, y: WordRegion()(with_parts(a, x), with_parts(b, y)),
         (a.parts.masked_fill(~a.mask[:, :, None], 0).requires_grad_(), b.parts.clone().requires_grad_()),
     )
 
 
-def test_words_need_not_come_first():
+def test_masks_may_have_holes():
     """A mask with holes: what is real counts, wherever it stands."""
-    a, b = ragged([3, 2], seed=1), ragged([5, 5], seed=2)
+    a, b = ragged_features([3, 2], seed=1), ragged_features([5, 5], seed=2)
     mask = torch.tensor([[False, True, False, True, False], [True, False, False, False, True]])
-    found = WordRegion()(a, Features(b.embedding, b.parts, mask))
+    scores = WordRegion()(a, Features(b.embedding, b.parts, mask))
     packed = torch.stack([b.parts[i][mask[i]] for i in range(2)])
     expected = WordRegion()(a, Features(b.embedding, packed, torch.ones(2, 2, dtype=torch.bool)))
-    assert torch.allclose(found, expected, atol=1e-12)
+    assert torch.allclose(scores, expected, atol=1e-12)
 
 
-def test_padding_changes_nothing_and_gets_no_gradient():
-    a, b = ragged([3, 2], seed=1), ragged([2, 4], seed=2)
-    for wild in (1e6, math.nan, math.inf):
-        x, y = (f.parts.masked_fill(~f.mask[:, :, None], wild).requires_grad_() for f in (a, b))
+def test_padding_is_ignored_and_gets_no_gradient():
+    a, b = ragged_features([3, 2], seed=1), ragged_features([2, 4], seed=2)
+    for filler in (1e6, math.nan, math.inf):
+        x, y = (f.parts.masked_fill(~f.mask[:, :, None], filler).requires_grad_() for f in (a, b))
         scores = WordRegion()(with_parts(a, x), with_parts(b, y))
-        assert torch.allclose(scores, naive(a, b, 4.0, 5.0), atol=1e-10)
-        for slope, f in zip(torch.autograd.grad(scores.sum(), (x, y)), (a, b), strict=True):
-            assert torch.isfinite(slope).all()
-            assert (slope[~f.mask] == 0).all()
-            assert (slope[f.mask] != 0).any()
+        assert torch.allclose(scores, naive_scores(a, b, 4.0, 5.0), atol=1e-10)
+        for gradient, f in zip(torch.autograd.grad(scores.sum(), (x, y)), (a, b), strict=True):
+            assert torch.isfinite(gradient).all()
+            assert (gradient[~f.mask] == 0).all()
+            assert (gradient[f.mask] != 0).any()
 
 
 @given(st.integers(0, 99))
-def test_order_of_items_regions_and_words_changes_nothing(seed):
-    a, b = ragged([3, 3, 3], seed=seed), ragged([4, 4, 4], seed=seed + 100)
+def test_invariant_to_order_of_items_regions_and_words(seed):
+    a, b = ragged_features([3, 3, 3], seed=seed), ragged_features([4, 4, 4], seed=seed + 100)
     items, regions, words = torch.randperm(3), torch.randperm(3), torch.randperm(4)
-    found = WordRegion()(
+    scores = WordRegion()(
         Features(a.embedding, a.parts[items][:, regions], a.mask),
         Features(b.embedding, b.parts[items][:, words], b.mask),
     )
-    assert torch.allclose(found, WordRegion()(a, b)[items][:, items])
+    assert torch.allclose(scores, WordRegion()(a, b)[items][:, items])
 
 
-def test_words_without_length_are_neutral_and_their_gradient_is_right():
+def test_zero_norm_words_are_neutral():
     """cos = 0 / 1e-8 there; the slope is that of <c, e> / 1e-8."""
-    a, b = ragged([3, 2], seed=1), ragged([2, 2], seed=2)
+    a, b = ragged_features([3, 2], seed=1), ragged_features([2, 2], seed=2)
     b.parts[0, 1] = 0
-    expected = naive(a, b, 4.0, 5.0)
+    expected = naive_scores(a, b, 4.0, 5.0)
     assert torch.allclose(WordRegion()(a, b), expected, atol=1e-10)
     tiny = with_parts(b, b.parts * 1e-10)  # every product of lengths is below 1e-8
 
     def score(x, y):
         return WordRegion()(with_parts(a, x), with_parts(b, y * 1e-10))
 
-    assert torch.allclose(WordRegion()(a, tiny), naive(a, tiny, 4.0, 5.0), atol=1e-10)
+    assert torch.allclose(WordRegion()(a, tiny), naive_scores(a, tiny, 4.0, 5.0), atol=1e-10)
     inputs = (a.parts.masked_fill(~a.mask[:, :, None], 0).requires_grad_(), b.parts.clone().requires_grad_())
     assert torch.autograd.gradcheck(score, inputs)
 
 
-def test_one_word_and_one_region_is_a_cosine():
-    a, b = ragged([1], seed=1), ragged([1], seed=2)
+def test_one_word_and_one_region_equal_cosine():
+    a, b = ragged_features([1], seed=1), ragged_features([1], seed=2)
     cosine = torch.cosine_similarity(a.parts[:, 0], b.parts[:, 0])
     assert torch.allclose(WordRegion()(a, b), 5 * cosine[:, None])
-    assert torch.allclose(WordRegion(power=True)(a, b), cosine[:, None])
+    assert torch.allclose(WordRegion(divide_by_sharpness=True)(a, b), cosine[:, None])
 
 
-def test_truth_beats_the_rest():
+def test_true_pairs_rank_first():
     """Captions whose words are regions of their own picture."""
-    a = ragged([6] * 8, width=32)
+    a = ragged_features([6] * 8, dim=32)
     b = Features(a.parts[:, 0], a.parts[:, :4], a.mask[:, :4])
     scores = WordRegion()(a, b)
     assert torch.equal(scores.argmax(dim=1), torch.arange(8))
     assert torch.equal(scores.argmax(dim=0), torch.arange(8))
 
 
-def test_the_maps_say_where_each_word_looks():
-    a, b = ragged([3, 2, 5], seed=1), ragged([2, 4, 1], seed=2)
-    maps = WordRegion(attention=9.0).attention_maps(a, b)
+def test_attention_maps_match_naive_loop():
+    a, b = ragged_features([3, 2, 5], seed=1), ragged_features([2, 4, 1], seed=2)
+    maps = WordRegion(attention_scale=9.0).attention_maps(a, b)
     assert maps.shape == (3, 4, 5)
     for i in range(3):
         regions, words = a.parts[i][a.mask[i]], b.parts[i][b.mask[i]]
@@ -157,44 +159,46 @@ def test_the_maps_say_where_each_word_looks():
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1e8])
-def test_huge_and_tiny_parts_stay_finite(scale):
-    a, b = ragged([3, 2], seed=1), ragged([2, 4], seed=2)
+def test_large_and_small_parts_stay_finite(scale):
+    a, b = ragged_features([3, 2], seed=1), ragged_features([2, 4], seed=2)
     x, y = (f.parts.masked_fill(~f.mask[:, :, None], 0).float().requires_grad_() for f in (a, b))
     large = [with_parts(f, p * scale) for f, p in ((a, x), (b, y))]
-    scores = WordRegion(attention=100.0)(large[0], large[1])
-    whole = [with_parts(f, f.parts * scale) for f in (a, b)]
-    assert torch.allclose(scores.double(), naive(whole[0], whole[1], 100.0, 5.0), atol=1e-3)
+    scores = WordRegion(attention_scale=100.0)(large[0], large[1])
+    float64_features = [with_parts(f, f.parts * scale) for f in (a, b)]
+    assert torch.allclose(
+        scores.double(), naive_scores(float64_features[0], float64_features[1], 100.0, 5.0), atol=1e-3
+    )
     assert all(torch.isfinite(slope).all() for slope in torch.autograd.grad(scores.sum(), (x, y)))
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_half_precision_stays_close(autocast):
-    a, b = ragged([5, 3], width=16, seed=1), ragged([4, 6], width=16, seed=2)
+def test_half_precision_is_close(autocast):
+    a, b = ragged_features([5, 3], dim=16, seed=1), ragged_features([4, 6], dim=16, seed=2)
     parts = [f.parts.to(torch.float32 if autocast else torch.bfloat16).requires_grad_() for f in (a, b)]
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
-        found = WordRegion()(with_parts(a, parts[0]), with_parts(b, parts[1]))
-    assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), WordRegion()(a, b), atol=1e-4 if autocast else 0.1)
-    slopes = torch.autograd.grad(found.sum(), parts)
-    assert all(torch.isfinite(s).all() and s.dtype == p.dtype for s, p in zip(slopes, parts, strict=True))
+        scores = WordRegion()(with_parts(a, parts[0]), with_parts(b, parts[1]))
+    assert scores.dtype == torch.float32
+    assert torch.allclose(scores.double(), WordRegion()(a, b), atol=1e-4 if autocast else 0.1)
+    gradients = torch.autograd.grad(scores.sum(), parts)
+    assert all(torch.isfinite(s).all() and s.dtype == p.dtype for s, p in zip(gradients, parts, strict=True))
 
 
-def test_the_shortlist_is_the_cosine_of_the_embeddings():
-    a, b, similarity = ragged([3, 2], seed=1), ragged([2, 4, 1], seed=2), WordRegion()
+def test_shortlist_is_cosine_of_embeddings():
+    a, b, similarity = ragged_features([3, 2], seed=1), ragged_features([2, 4, 1], seed=2), WordRegion()
     expected = torch.cosine_similarity(a.embedding[:, None], b.embedding, dim=2)
     assert torch.allclose(similarity.query(a) @ similarity.keys(b).T, expected)
-    assert not similarity.exact
+    assert not similarity.is_exact
 
 
-def test_what_makes_no_sense_is_named():
-    with pytest.raises(RecipeError, match=r"attention = 0"):
-        WordRegion(attention=0)
+def test_invalid_inputs_raise():
+    with pytest.raises(RecipeError, match=r"attention_scale = 0"):
+        WordRegion(attention_scale=0)
     with pytest.raises(RecipeError, match=r"sharpness = nan"):
         WordRegion(sharpness=math.nan)
     with pytest.raises(InputError, match=r"a.parts is 4 wide and b.parts 5"):
-        WordRegion()(ragged([2]), ragged([2], width=5))
+        WordRegion()(ragged_features([2]), ragged_features([2], dim=5))
     for bad in (math.nan, math.inf):
-        a = ragged([2, 3])
+        a = ragged_features([2, 3])
         a.parts[1, 0] = bad
         with pytest.raises(InputError, match="NaN or infinity in a part"):
-            WordRegion()(a, ragged([2, 1], seed=1))
+            WordRegion()(a, ragged_features([2, 1], seed=1))

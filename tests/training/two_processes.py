@@ -8,67 +8,69 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.training.cases import CASES, gradients, prepared_case, split
+from tests.training.cases import CASES, build_case, compute_gradients, split_batch
 from triptych.data.loader import Loader
 from triptych.errors import TrainingError
 from triptych.recipe import Recipe
 from triptych.training import loop
-from triptych.training.distributed import Team, together
+from triptych.training.distributed import DistributedContext, init_distributed
 
 
-def compare_gradients(recipe: Recipe, team: Team, into: Path) -> None:
+def save_gradients(recipe: Recipe, context: DistributedContext, folder: Path) -> None:
     """The terms and gradients of every case, of the batch in two unequal parts, whole and in chunks."""
-    found = {}
+    tensors = {}
     for name in CASES:
-        space, terms, batch = prepared_case(recipe, name)
-        for chunk in (0, 2):
-            values, grads = gradients(space, terms, split(batch, team.rank, team.count), chunk, team)
-            found |= {f"{name} {chunk} {key}": value for key, value in (values | grads).items()}
-    if team.leads:
-        save_file(found, into / "gradients.safetensors")
+        space, objectives, batch = build_case(recipe, name)
+        for chunk_size in (0, 2):
+            values, grads = compute_gradients(
+                space, objectives, split_batch(batch, context.rank, context.world_size), chunk_size, context
+            )
+            tensors |= {f"{name} {chunk_size} {key}": value for key, value in (values | grads).items()}
+    if context.is_main:
+        save_file(tensors, folder / "gradients.safetensors")
 
 
-def resume(recipe: Recipe, team: Team, into: Path) -> None:
+def interrupt_and_resume(recipe: Recipe, context: DistributedContext, folder: Path) -> None:
     """An unbroken run, and one that breaks off after two epochs and goes on."""
-    loop.train(recipe, into / "whole", show=False)
+    loop.train(recipe, folder / "whole", show_progress=False)
     with pytest.MonkeyPatch.context() as patch:
-        epoch = Loader.epoch
+        epoch = Loader.iter_epoch
 
-        def breaking(self, number):
+        def interrupted_epoch(self, number):
             if number == 2:
                 raise TrainingError("broken off")
             return epoch(self, number)
 
-        patch.setattr(Loader, "epoch", breaking)
+        patch.setattr(Loader, "iter_epoch", interrupted_epoch)
         with pytest.raises(TrainingError, match="broken off"):
-            loop.train(recipe, into / "broken", show=False)
-    team.wait()  # until the first has written what it was writing
-    loop.train(recipe, into / "broken", show=False)
+            loop.train(recipe, folder / "broken", show_progress=False)
+    context.barrier()  # until the first has written what it was writing
+    loop.train(recipe, folder / "broken", show_progress=False)
 
 
 def main() -> None:
     """Everything, and at last an error in one process alone."""
     torch.set_num_threads(1)
-    recipe, into = Recipe.load(sys.argv[1]), Path(sys.argv[2])
-    with together() as team:
-        assert team.count == 2
-        assert team.texts([f"of {team.rank}", "of all"]) == ["of 0", "of all", "of 1", "of all"]
-        compare_gradients(recipe, team, into)
+    recipe, folder = Recipe.load(sys.argv[1]), Path(sys.argv[2])
+    with init_distributed() as context:
+        assert context.world_size == 2
+        assert context.all_gather_strings([f"of {context.rank}", "of all"]) == ["of 0", "of all", "of 1", "of all"]
+        save_gradients(recipe, context, folder)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "together", lambda: _as_it_is(team))
-            resume(replace(recipe, training=replace(recipe.training, epochs=4)), team, into)
-        if team.rank == 1:
+            patch.setattr(loop, "init_distributed", lambda: _ExistingContext(context))
+            interrupt_and_resume(replace(recipe, training=replace(recipe.training, epochs=4)), context, folder)
+        if context.rank == 1:
             raise TrainingError("one process has failed")
-        (into / "waiting").touch()
-        team.wait()
+        (folder / "waiting").touch()
+        context.barrier()
 
 
-class _as_it_is:  # noqa: N801 - reads as the function it stands for
-    def __init__(self, team: Team) -> None:
-        self.team = team
+class _ExistingContext:
+    def __init__(self, context: DistributedContext) -> None:
+        self.context = context
 
-    def __enter__(self) -> Team:
-        return self.team
+    def __enter__(self) -> DistributedContext:
+        return self.context
 
     def __exit__(self, *_) -> None:
         return None

@@ -9,15 +9,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from triptych.contracts import MODALITIES, Modality
 from triptych.data import manifest
-from triptych.data.damage import item_of
 from triptych.data.manifest import Row
-from triptych.data.sources.draft import Draft, Item
-from triptych.data.sources.output import Made, Origin, check_output, licence_of, write
-from triptych.errors import UsageError, unknown
+from triptych.data.noise_injection import item_from_row
+from triptych.data.sources.draft import DraftItem, ManifestDraft
+from triptych.data.sources.manifest_writer import (
+    Origin,
+    WrittenManifest,
+    read_licence,
+    resolve_output_path,
+    write_manifest,
+)
+from triptych.errors import UsageError, describe_unknown
+from triptych.interfaces import MODALITIES, Modality
 
-FORM = 1
+FORMAT_VERSION = 2
 Action = Literal["keep", "reject", "swap"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 
@@ -30,70 +36,82 @@ class Decision:
     row: str
     modality: Modality
     caption: int | None = None  # one of the row's captions; None for all, and for sounds and pictures
-    taken_from: str | None = None
-    taken_caption: int | None = None
+    replacement_row: str | None = None
+    replacement_caption: int | None = None
 
 
-def read_decisions(path: Path, audit: str, undecided: Action = "keep") -> list[Decision]:
+def read_decisions(path: Path, manifest_hash: str, undecided: Action = "keep") -> list[Decision]:
     """The decisions that the review page saved, and the one for what is still open there.
 
     Those about another manifest are refused.
     """
     try:
-        told: Any = json.loads(path.read_text(encoding="utf-8"))
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path}: cannot be read as decisions ({error}); save them from the review page") from error
-    lists = [told.get(name) for name in ("decisions", "undecided")] if isinstance(told, dict) else [None]
-    if not isinstance(told, dict) or told.get("form") != FORM or not all(isinstance(some, list) for some in lists):
+    lists = [document.get(name) for name in ("decisions", "undecided")] if isinstance(document, dict) else [None]
+    if (
+        not isinstance(document, dict)
+        or document.get("format_version") != FORMAT_VERSION
+        or not all(isinstance(entries, list) for entries in lists)
+    ):
         raise UsageError(f"{path}: holds no decisions; save them from the review page")
-    if told.get("audit") != audit:
+    if document.get("manifest_hash") != manifest_hash:
         raise UsageError(
             f"{path}: these decisions are about another manifest, or about this one before it was changed "
-            f"({told.get('manifest')}, {told.get('audit')}; this one is {audit}); audit it again"
+            f"({document.get('manifest')}, {document.get('manifest_hash')}; this one is {manifest_hash}); audit it again"
         )
-    still_open = [_decision(path, one, undecided) for one in told["undecided"]]
-    return [_decision(path, one) for one in told["decisions"]] + still_open
+    open_decisions = [_parse_decision(path, one, undecided) for one in document["undecided"]]
+    return [_parse_decision(path, one) for one in document["decisions"]] + open_decisions
 
 
-def _decision(path: Path, told: Any, action: Action | None = None) -> Decision:
-    if not isinstance(told, dict):
-        raise UsageError(f"{path}: a decision should be an object, is {str(told)[:40]}")
-    told = {name: value for name, value in told.items() if name != "key"} | ({"action": action} if action else {})
+def _parse_decision(path: Path, fields: Any, action: Action | None = None) -> Decision:
+    if not isinstance(fields, dict):
+        raise UsageError(f"{path}: a decision should be an object, is {str(fields)[:40]}")
+    fields = {name: value for name, value in fields.items() if name != "key"} | ({"action": action} if action else {})
     try:
-        found = Decision(**told)
+        decision = Decision(**fields)
     except TypeError as error:
         raise UsageError(f"{path}: a decision has strange or missing fields: {error}") from error
-    for field, value, known in (("action", found.action, ACTIONS), ("modality", found.modality, MODALITIES)):
-        if value not in known:
-            raise UsageError(f"{path}: {unknown(field, str(value), known)}")
-    whole = all(number is None or type(number) is int for number in (found.caption, found.taken_caption))
-    if not whole or not isinstance(found.row, str) or (found.action == "swap") > isinstance(found.taken_from, str):
-        raise UsageError(f"{path}: the decision about row {str(found.row)[:60]!r} is not whole")
-    return found
+    for field, value, allowed in (("action", decision.action, ACTIONS), ("modality", decision.modality, MODALITIES)):
+        if value not in allowed:
+            raise UsageError(f"{path}: {describe_unknown(field, str(value), allowed)}")
+    has_valid_captions = all(
+        number is None or type(number) is int for number in (decision.caption, decision.replacement_caption)
+    )
+    if (
+        not has_valid_captions
+        or not isinstance(decision.row, str)
+        or (decision.action == "swap") > isinstance(decision.replacement_row, str)
+    ):
+        raise UsageError(f"{path}: the decision about row {str(decision.row)[:60]!r} is not whole")
+    return decision
 
 
-def decided(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple[list[Item], Counter[str]]:
+def apply_decisions(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple[list[DraftItem], Counter[str]]:
     """The rows after the decisions, and how many of each action there were."""
-    before = {row.id: item_of(row) for row in rows}
-    after, gone, counts = dict(before), dict[str, set[int]](), Counter[str]()
-    for one in decisions:
-        counts[one.action] += 1
-        _check_place(before, one.row, one.modality, one.caption)
-        if one.taken_from is not None:
-            _check_place(before, one.taken_from, one.modality, one.taken_caption)
-        if one.action == "swap":
-            after[one.row] = _swapped(after[one.row], before[one.taken_from or ""], one)
-        elif one.action == "reject" and one.caption is not None:
-            gone.setdefault(one.row, set()).add(one.caption)
-        elif one.action == "reject":
-            after[one.row] = _without(after[one.row], one.modality)
-    for name, captions in gone.items():
+    before = {row.id: item_from_row(row) for row in rows}
+    after, rejected_captions, counts = dict(before), dict[str, set[int]](), Counter[str]()
+    for decision in decisions:
+        counts[decision.action] += 1
+        _check_target(before, decision.row, decision.modality, decision.caption)
+        if decision.replacement_row is not None:
+            _check_target(before, decision.replacement_row, decision.modality, decision.replacement_caption)
+        if decision.action == "swap":
+            after[decision.row] = _replace_content(
+                after[decision.row], before[decision.replacement_row or ""], decision
+            )
+        elif decision.action == "reject" and decision.caption is not None:
+            rejected_captions.setdefault(decision.row, set()).add(decision.caption)
+        elif decision.action == "reject":
+            after[decision.row] = _remove_modality(after[decision.row], decision.modality)
+    for name, captions in rejected_captions.items():
         texts = tuple(text for i, text in enumerate(after[name].texts) if i not in captions)
         after[name] = replace(after[name], texts=texts)
     return list(after.values()), counts
 
 
-def _check_place(items: Mapping[str, Item], row: str, modality: Modality, caption: int | None) -> None:
+def _check_target(items: Mapping[str, DraftItem], row: str, modality: Modality, caption: int | None) -> None:
     """Refuse a decision about something that the manifest does not have, whatever the action is."""
     item = items.get(row)
     if item is None:
@@ -108,39 +126,41 @@ def _check_place(items: Mapping[str, Item], row: str, modality: Modality, captio
         )
 
 
-def write_decided(
+def write_reviewed_manifest(
     table: manifest.Manifest, decisions: Sequence[Decision], output: Path, source: str
-) -> tuple[Made, Draft]:
+) -> tuple[WrittenManifest, ManifestDraft]:
     """A new manifest, with the decisions carried out; rows in which nothing belongs together any more are left out."""
-    output = check_output(output)
+    output = resolve_output_path(output)
     if output.resolve() == table.path.resolve():
         raise UsageError(f"-o {output}: is the manifest to be read; choose another name for the new one")
-    items, counts = decided(table.rows, decisions)
-    draft = Draft(items, Counter({"rows with an error": table.counts.unusable}))
+    items, counts = apply_decisions(table.rows, decisions)
+    draft = ManifestDraft(items, Counter({"rows with an error": table.counts.unusable}))
     options = {"manifest": table.path.name, **{action: counts[action] for action in ACTIONS}}
-    return write(draft, output, Origin(source, options, licence_of(table.path))), draft
+    return write_manifest(draft, output, Origin(source, options, read_licence(table.path))), draft
 
 
-def _swapped(item: Item, other: Item, how: Decision) -> Item:
-    if how.modality != "text":
-        path = other.files.get(how.modality)
+def _replace_content(item: DraftItem, other: DraftItem, decision: Decision) -> DraftItem:
+    if decision.modality != "text":
+        path = other.files.get(decision.modality)
         if path is None:
-            raise UsageError(f"row {item.id!r} should take the {how.modality} of row {other.id!r}, which has none")
-        files = {**item.files, how.modality: path}
-        moment = {"start": other.start, "end": other.end} if how.modality == "audio" else {}
-        return replace(item, files=files, **moment)
-    if how.caption is None:
+            raise UsageError(f"row {item.id!r} should take the {decision.modality} of row {other.id!r}, which has none")
+        files = {**item.files, decision.modality: path}
+        segment = {"start": other.start, "end": other.end} if decision.modality == "audio" else {}
+        return replace(item, files=files, **segment)
+    if decision.caption is None:
         return replace(item, texts=other.texts)
-    number = how.taken_caption or 0
-    return replace(item, texts=(*item.texts[: how.caption], other.texts[number], *item.texts[how.caption + 1 :]))
+    caption = decision.replacement_caption or 0
+    return replace(
+        item, texts=(*item.texts[: decision.caption], other.texts[caption], *item.texts[decision.caption + 1 :])
+    )
 
 
-def _without(item: Item, modality: Modality) -> Item:
+def _remove_modality(item: DraftItem, modality: Modality) -> DraftItem:
     if modality == "text":
         return replace(item, texts=())
-    return replace(item, files={kind: path for kind, path in item.files.items() if kind != modality})
+    return replace(item, files={name: path for name, path in item.files.items() if name != modality})
 
 
-def told(decision: Decision) -> Mapping[str, Any]:
+def decision_to_dict(decision: Decision) -> Mapping[str, Any]:
     """A decision as the review page keeps it, but for the action."""
     return {name: value for name, value in asdict(decision).items() if name != "action"}

@@ -6,20 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from triptych.data.sources.draft import link
+from triptych.data.sources.draft import find_connected_groups
 
 
-def part(pairs: Mapping[str, Sequence[object]], count: int, seed: int) -> dict[str, int]:
+def group_kfold(pairs: Mapping[str, Sequence[object]], num_folds: int, seed: int) -> dict[str, int]:
     """Each row's fold of 0 … count - 1, given the pairs that a row holds: rows that share a pair share a fold.
 
     A pair that stands in two rows would else be learned in one and judged in the other. Folds differ by little in size.
     """
-    leaders = link(pairs)
+    leaders = find_connected_groups(pairs)
     members: dict[str, list[str]] = {}
     for name, leader in leaders.items():
         members.setdefault(leader, []).append(name)
     order = [list(members)[place] for place in np.random.default_rng(seed).permutation(len(members))]
-    sizes = [0] * count
+    sizes = [0] * num_folds
     fold: dict[str, int] = {}
     for leader in sorted(order, key=lambda name: -len(members[name])):  # stable: equal sizes stay in random order
         smallest = sizes.index(min(sizes))

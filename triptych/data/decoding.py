@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from triptych.contracts import Source
 from triptych.data.loader import source_of
 from triptych.data.manifest import Manifest, Row, files_of
-from triptych.data.problems import Problem, shown
+from triptych.data.manifest_problems import ManifestProblem, to_printable
 from triptych.errors import MediaError
+from triptych.interfaces import Source
 from triptych.media import audio, image
 
 RATE = 16_000  # samples a second: decoding costs the same at any rate
@@ -31,15 +31,15 @@ def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = Non
     reasons: dict[tuple[Row, str], list[str]] = {}
     for source, reason in _decode_all(rows_of):
         if reason is not None:
-            for place in rows_of[source]:
-                reasons.setdefault(place, []).append(reason)
+            for row_column in rows_of[source]:
+                reasons.setdefault(row_column, []).append(reason)
         if advance:
             advance(1)
-    problems = [_problem(row, column, found) for (row, column), found in reasons.items()]
+    problems = [_make_problem(row, column, row_reasons) for (row, column), row_reasons in reasons.items()]
     unusable = {problem.row for problem in problems if problem.severity == "error"}
     rows = tuple(row for row in manifest.rows if row.number not in unusable)
-    every = sorted([*manifest.problems, *problems], key=lambda problem: problem.row or 0)
-    return replace(manifest, rows=rows, problems=tuple(every))
+    all_problems = sorted([*manifest.problems, *problems], key=lambda problem: problem.row or 0)
+    return replace(manifest, rows=rows, problems=tuple(all_problems))
 
 
 def count_decodings(manifest: Manifest) -> int:
@@ -71,16 +71,16 @@ def _decode(source: Source) -> str | None:
         if source.modality == "audio":
             audio.read(path, RATE, source.start, source.end)
         else:
-            image.load(path, at=image.moment(source))
+            image.load(path, time=image.frame_time(source))
     except MediaError as error:
         return str(error).removeprefix(f"{path}: ")
     return None
 
 
-def _problem(row: Row, column: str, reasons: list[str]) -> Problem:
-    name = shown(files_of(row)[column].name)
-    message = f"{name}: {shown('; '.join(dict.fromkeys(reasons)), 300)}"
+def _make_problem(row: Row, column: str, reasons: list[str]) -> ManifestProblem:
+    name = to_printable(files_of(row)[column].name)
+    message = f"{name}: {to_printable('; '.join(dict.fromkeys(reasons)), 300)}"
     # A film is a sound and a picture: with one of them the row can still be used for the other.
-    if len(reasons) < sum(own == column for own, _ in _sources(row)):
-        return Problem("warning", "film decodes in part", row.number, column, message)
-    return Problem("error", "undecodable file", row.number, column, message)
+    if len(reasons) < sum(source_column == column for source_column, _ in _sources(row)):
+        return ManifestProblem("warning", "film decodes in part", row.number, column, message)
+    return ManifestProblem("error", "undecodable file", row.number, column, message)

@@ -10,79 +10,87 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triptych.contracts import Encoder, Source
-from triptych.data.cache import Cache, Record, Shelf
+from triptych.data.cache import Cache, FeatureRecord, FeatureStore
 from triptych.data.loader import collate
 from triptych.errors import InputError, MediaError
-from triptych.progress import Bar
+from triptych.interfaces import Encoder, Source
+from triptych.progress import ProgressBar
 
-BATCH = 32
-SORTED = 4  # batches to a block, whose sources are put in order of length first; a kill costs a block a worker
+BATCH_SIZE = 32
+BATCHES_PER_BLOCK = (
+    4  # batches to a block, whose sources are put in order of length first; a kill costs a block a worker
+)
 
 
-class Remembered:
+class CachedFeatures:
     """Features of many sources of one modality: pooled in memory, parts by memory map."""
 
     def __init__(
-        self, shelf: Shelf, records: dict[Source, Record], pooled: Tensor, failures: dict[Source, str]
+        self, store: FeatureStore, records: dict[Source, FeatureRecord], pooled: Tensor, failures: dict[Source, str]
     ) -> None:
-        self.shelf, self.failures = shelf, failures
-        self.place = {source: i for i, source in enumerate(records)}
+        self.store, self.failures = store, failures
+        self.index_of = {source: i for i, source in enumerate(records)}
         self.pooled = pooled  # (K, 2, width): mean and maximum
         self._records = list(records.values())
 
-    def inputs(self, places: Sequence[int] | Tensor, parts: bool) -> tuple[Tensor, Tensor]:
+    def load_batch(self, indices: Sequence[int] | Tensor, with_parts: bool) -> tuple[Tensor, Tensor]:
         """Features of some places: with parts (N, P, width) float16, else mean and maximum (N, 2, width); the mask."""
-        if not parts:
-            pooled = self.pooled[torch.as_tensor(places)]
+        if not with_parts:
+            pooled = self.pooled[torch.as_tensor(indices)]
             return pooled, torch.ones(pooled.shape[:2], dtype=torch.bool)
-        found = [self.shelf.parts(self._records[int(i)]) for i in places]
-        whole = np.zeros((len(found), max(map(len, found)), self.shelf.width), np.float16)
-        for row, some in zip(whole, found, strict=True):
-            row[: len(some)] = some
-        lengths = torch.tensor([len(some) for some in found])
-        return torch.from_numpy(whole), torch.arange(whole.shape[1]) < lengths[:, None]
+        item_parts = [self.store.read_parts(self._records[int(i)]) for i in indices]
+        padded = np.zeros((len(item_parts), max(map(len, item_parts)), self.store.feature_dim), np.float16)
+        for row, parts in zip(padded, item_parts, strict=True):
+            row[: len(parts)] = parts
+        lengths = torch.tensor([len(parts) for parts in item_parts])
+        return torch.from_numpy(padded), torch.arange(padded.shape[1]) < lengths[:, None]
 
 
-def remember(
-    encoder: Encoder, sources: Sequence[Source], cache: Cache, workers: int = 2, bar: Bar | None = None
-) -> Remembered:
+def compute_or_load(
+    encoder: Encoder, sources: Sequence[Source], cache: Cache, workers: int = 2, progress: ProgressBar | None = None
+) -> CachedFeatures:
     """The features of all sources that can be read; only what the cache lacks is computed, and kept as it is made."""
     sources = list(dict.fromkeys(sources))
-    shelf, failures = cache.shelf(encoder), dict[Source, str]()
+    store, failures = cache.feature_store(encoder), dict[Source, str]()
     keys: dict[Source, bytes] = {}
-    for source, key in zip(sources, cache.keys(sources), strict=True):
+    for source, key in zip(sources, cache.content_keys(sources), strict=True):
         if isinstance(key, MediaError):
             failures[source] = str(key)
         else:
             keys[source] = key
-    found, pooled = _sound(shelf, shelf.find(keys.values()))
-    missing = list({key: source for source, key in keys.items() if key not in found}.values())
-    if bar:
-        bar.advance(len(sources) - len(missing))
+    records, pooled = _read_intact(store, store.find(keys.values()))
+    missing = list({key: source for source, key in keys.items() if key not in records}.values())
+    if progress:
+        progress.advance(len(sources) - len(missing))
     if missing:
-        for block, failed in encoded(encoder, missing, workers):
+        for block, failed in encode_blocks(encoder, missing, workers):
             failures |= failed
             if block:
-                shelf.add([(keys[source], parts) for source, parts in block])
-            if bar:
-                bar.advance(len(block) + len(failed))
-        more, fresh = _sound(shelf, shelf.find(keys[source] for source in missing))
-        found, pooled = found | more, pooled | fresh
-    records = {source: found[key] for source, key in keys.items() if key in found}
+                store.add([(keys[source], parts) for source, parts in block])
+            if progress:
+                progress.advance(len(block) + len(failed))
+        new_records, new_pooled = _read_intact(store, store.find(keys[source] for source in missing))
+        records, pooled = records | new_records, pooled | new_pooled
+    records_by_source = {source: records[key] for source, key in keys.items() if key in records}
     reasons = {keys[source]: reason for source, reason in failures.items() if source in keys}
     failures |= {source: reasons[key] for source, key in keys.items() if key in reasons}
-    numbers = np.array([pooled[keys[s]] for s in records]) if records else np.empty((0, 2, encoder.width))
-    return Remembered(shelf, records, torch.from_numpy(numbers).float(), failures)
+    pooled_rows = (
+        np.array([pooled[keys[s]] for s in records_by_source])
+        if records_by_source
+        else np.empty((0, 2, encoder.feature_dim))
+    )
+    return CachedFeatures(store, records_by_source, torch.from_numpy(pooled_rows).float(), failures)
 
 
-def _sound(shelf: Shelf, found: dict[bytes, Record]) -> tuple[dict[bytes, Record], dict[bytes, np.ndarray]]:
+def _read_intact(
+    store: FeatureStore, records: dict[bytes, FeatureRecord]
+) -> tuple[dict[bytes, FeatureRecord], dict[bytes, np.ndarray]]:
     """The records whose numbers are as they were written, and those numbers."""
-    pooled = {key: numbers for key, record in found.items() if (numbers := shelf.pooled(record)) is not None}
-    return {key: found[key] for key in pooled}, pooled
+    pooled = {key: numbers for key, record in records.items() if (numbers := store.read_pooled(record)) is not None}
+    return {key: records[key] for key in pooled}, pooled
 
 
-def encoded(
+def encode_blocks(
     encoder: Encoder, sources: Sequence[Source], workers: int = 2
 ) -> Iterator[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]:
     """Blocks of sources with their parts (P, width), and of what could not be read the reasons; in order of blocks.
@@ -91,16 +99,18 @@ def encoded(
     """
     was_training, threads = encoder.training, torch.get_num_threads()
     encoder.eval()
-    blocks = [sources[i : i + BATCH * SORTED] for i in range(0, len(sources), BATCH * SORTED)]
+    blocks = [
+        sources[i : i + BATCH_SIZE * BATCHES_PER_BLOCK] for i in range(0, len(sources), BATCH_SIZE * BATCHES_PER_BLOCK)
+    ]
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, threads // workers),))
-    waiting: deque[Future[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]] = deque()
+    pending: deque[Future[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]] = deque()
     try:
         for block in blocks:
-            waiting.append(pool.submit(_block, encoder, block))
-            if len(waiting) > workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(_encode_block, encoder, block))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)  # the workers' number has become that of new threads
@@ -108,22 +118,22 @@ def encoded(
 
 
 @torch.inference_mode()
-def _block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tuple[Source, Tensor]], dict[Source, str]]:
+def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tuple[Source, Tensor]], dict[Source, str]]:
     """The parts of a block, run in batches of about equal length: less padding."""
     failures: dict[Source, str] = {}
-    read: list[tuple[Source, Tensor]] = []
+    prepared: list[tuple[Source, Tensor]] = []
     for source in sources:
         try:
-            read.append((source, encoder.prepare(source)))
+            prepared.append((source, encoder.prepare(source)))
         except MediaError as error:
             failures[source] = str(error)
-    read.sort(key=lambda pair: len(pair[1]))
-    found: list[tuple[Source, Tensor]] = []
-    home = next(encoder.parameters()).device
-    for first in range(0, len(read), BATCH):
-        some = read[first : first + BATCH]
-        parts, mask = (x.cpu() for x in encoder(*(x.to(home) for x in collate([tensor for _, tensor in some]))))
+    prepared.sort(key=lambda pair: len(pair[1]))
+    encoded: list[tuple[Source, Tensor]] = []
+    device = next(encoder.parameters()).device
+    for first in range(0, len(prepared), BATCH_SIZE):
+        batch = prepared[first : first + BATCH_SIZE]
+        parts, mask = (x.cpu() for x in encoder(*(x.to(device) for x in collate([tensor for _, tensor in batch]))))
         if not torch.isfinite(parts).all():
             raise InputError(f"{type(encoder).__name__} gave NaN or infinity; are its weights damaged?")
-        found += [(source, p[m]) for (source, _), p, m in zip(some, parts, mask, strict=True)]
-    return found, failures
+        encoded += [(source, p[m]) for (source, _), p, m in zip(batch, parts, mask, strict=True)]
+    return encoded, failures

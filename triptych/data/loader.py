@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triptych.contracts import Batch, Encoder, Modality, Source
 from triptych.data.manifest import Row
-from triptych.errors import MediaError, TrainingError, UsageError, unknown
+from triptych.errors import MediaError, TrainingError, UsageError, describe_unknown
+from triptych.interfaces import Batch, Encoder, Modality, Source
 
-Wanted = Future[Tensor | None] | int | None
-AHEAD = 2  # batches that are being prepared while one is used
+PendingInput = Future[Tensor | None] | int | None
+PREFETCH_BATCHES = 2  # batches that are being prepared while one is used
 
 
 def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
@@ -47,28 +47,28 @@ def collate(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.nn.utils.rnn.pad_sequence(list(inputs), batch_first=True), mask
 
 
-def prepared(
-    sources: Iterable[Source], encoder: Encoder, workers: int = 2, ahead: int = 64
+def prepare_sources(
+    sources: Iterable[Source], encoder: Encoder, workers: int = 2, prefetch: int = 64
 ) -> Iterator[tuple[Source, Tensor | MediaError]]:
     """Each source with its tensor, or with the error that names the file, in order."""
-    with _threads(workers) as pool:
-        waiting: deque[tuple[Source, Future[Tensor | MediaError]]] = deque()
+    with _thread_pool(workers) as pool:
+        pending: deque[tuple[Source, Future[Tensor | MediaError]]] = deque()
         for source in sources:
-            waiting.append((source, pool.submit(_prepare, encoder, source)))
-            if len(waiting) > ahead:
-                first, future = waiting.popleft()
+            pending.append((source, pool.submit(_prepare, encoder, source)))
+            if len(pending) > prefetch:
+                first, future = pending.popleft()
                 yield first, future.result()
-        for source, future in waiting:
+        for source, future in pending:
             yield source, future.result()
 
 
-class Known(Protocol):
+class PrecomputedFeatures(Protocol):
     """Features that are at hand already, by place."""
 
-    place: dict[Source, int]
+    index_of: dict[Source, int]
     failures: dict[Source, str]
 
-    def inputs(self, places: Sequence[int], parts: bool) -> tuple[Tensor, Tensor]: ...
+    def load_batch(self, indices: Sequence[int], with_parts: bool) -> tuple[Tensor, Tensor]: ...
 
 
 class Loader:
@@ -79,158 +79,172 @@ class Loader:
         rows: Sequence[Row],
         encoders: Mapping[Modality, Encoder],
         pairs: Collection[tuple[Modality, Modality]],
-        batch: int,
+        batch_size: int,
         seed: int,
         workers: int = 2,
         memory_mb: int = 2000,
-        known: Mapping[Modality, Known] | None = None,
-        parts: bool = True,
+        precomputed: Mapping[Modality, PrecomputedFeatures] | None = None,
+        with_parts: bool = True,
         weights: Mapping[str, float] | None = None,
         teacher: Mapping[Source, Tensor] | None = None,
-        part: tuple[int, int] = (0, 1),
-        total: Callable[[int], int] = int,
+        shard: tuple[int, int] = (0, 1),
+        all_reduce_sum: Callable[[int], int] = int,
     ) -> None:
         """Of several processes, each reads its `part` (number, of how many) of every batch; `total` adds them up."""
-        self.rows, self.encoders, self.batch, self.seed, self.workers = rows, encoders, batch, seed, workers
-        self.known, self.parts, self.teacher = known or {}, parts, teacher or {}
-        self._part, self._total = part, total
-        self.failures = {source: why for supply in self.known.values() for source, why in supply.failures.items()}
-        self._places = {m: [_places(row, m, supply) for row in rows] for m, supply in self.known.items()}
+        self.rows, self.encoders, self.batch_size, self.seed, self.workers = rows, encoders, batch_size, seed, workers
+        self.precomputed, self.with_parts, self.teacher = precomputed or {}, with_parts, teacher or {}
+        self._shard, self._all_reduce_sum = shard, all_reduce_sum
+        self.failures = {
+            source: reason for supply in self.precomputed.values() for source, reason in supply.failures.items()
+        }
+        self._feature_indices = {
+            m: [_feature_indices(row, m, supply) for row in rows] for m, supply in self.precomputed.items()
+        }
         groups = {name: i for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
         self._group = [groups[row.group] for row in rows]
-        self._kept: dict[Source, Tensor] = {}
-        self._room = memory_mb * 1_000_000
+        self._input_cache: dict[Source, Tensor] = {}
+        self._cache_bytes_left = memory_mb * 1_000_000
         self._lock = Lock()
-        self.kinds: dict[tuple[Modality, ...], list[int]] = {}
+        self.modality_sets: dict[tuple[Modality, ...], list[int]] = {}
         for i, row in enumerate(rows):
-            kind: tuple[Modality, ...] = tuple(m for m in encoders if m in row.modalities)
-            if any(a in kind and b in kind for a, b in pairs):
-                self.kinds.setdefault(kind, []).append(i)
-        self.kinds = {kind: members for kind, members in self.kinds.items() if len(members) >= 2}
-        self._times = _times(self.kinds, weights or {})
-        if not self.kinds:
-            wanted = ", ".join(f"{a}–{b}" for a, b in pairs)
+            modality_set: tuple[Modality, ...] = tuple(m for m in encoders if m in row.modalities)
+            if any(a in modality_set and b in modality_set for a, b in pairs):
+                self.modality_sets.setdefault(modality_set, []).append(i)
+        self.modality_sets = {
+            modality_set: members for modality_set, members in self.modality_sets.items() if len(members) >= 2
+        }
+        self._repeats = _repeats_per_epoch(self.modality_sets, weights or {})
+        if not self.modality_sets:
+            pair_names = ", ".join(f"{a}–{b}" for a, b in pairs)
             raise TrainingError(
-                f"of {len(rows)} rows no two of a kind give a pair to learn from ({wanted}); "
-                "`triptych check` shows what is there"
+                f"of {len(rows)} rows no two of a kind give a pair to learn from ({pair_names}); "
+                "`triptych validate` shows what is there"
             )
 
     @property
-    def steps(self) -> int:
+    def steps_per_epoch(self) -> int:
         """Batches in an epoch; what does not fill a last batch waits for another epoch's shuffle."""
-        return sum(self._count(kind) for kind in self.kinds)
+        return sum(self._count_batches(modality_set) for modality_set in self.modality_sets)
 
-    def _count(self, kind: tuple[Modality, ...]) -> int:
+    def _count_batches(self, modality_set: tuple[Modality, ...]) -> int:
         """Batches of a kind of rows in an epoch."""
-        return max(1, int(len(self.kinds[kind]) * self._times[kind]) // self.batch)
+        return max(1, int(len(self.modality_sets[modality_set]) * self._repeats[modality_set]) // self.batch_size)
 
-    def nothing_read(self) -> str:
+    def describe_empty_epoch(self) -> str:
         """What to say when an epoch had no batch at all."""
         first = next(iter(self.failures.values()), "")
         return f"nothing could be read: {len(self.failures)} files failed; the first: {first}"
 
-    def epoch(self, number: int) -> Iterator[Batch]:
+    def iter_epoch(self, number: int) -> Iterator[Batch]:
         """The batches of one epoch: the same for the same seed and number, whatever came before."""
         rng = np.random.default_rng([self.seed, number])
         captions = rng.integers(0, 1 << 30, len(self.rows))
         plan = []
-        for kind, members in self.kinds.items():
-            count = self._count(kind)
-            times = max(1, math.ceil(self._times[kind]))
-            order = np.concatenate([rng.permutation(members) for _ in range(times)])
-            plan += [(kind, order[i * self.batch : (i + 1) * self.batch].tolist()) for i in range(count)]
-        with _threads(self.workers) as pool:
-            waiting: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[Wanted]]]] = deque()
-            for place in rng.permutation(len(plan)):
-                kind, members = plan[place][0], self._own(plan[place][1])
-                wanted: dict[Modality, list[Wanted]] = {
-                    m: [self._place(i, m, int(captions[i])) for i in members]
-                    if m in self.known
-                    else [pool.submit(self._input, i, m, int(captions[i])) for i in members]
-                    for m in kind
+        for modality_set, members in self.modality_sets.items():
+            count = self._count_batches(modality_set)
+            repeats = max(1, math.ceil(self._repeats[modality_set]))
+            order = np.concatenate([rng.permutation(members) for _ in range(repeats)])
+            plan += [
+                (modality_set, order[i * self.batch_size : (i + 1) * self.batch_size].tolist()) for i in range(count)
+            ]
+        with _thread_pool(self.workers) as pool:
+            queue: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[PendingInput]]]] = deque()
+            for position in rng.permutation(len(plan)):
+                modality_set, members = plan[position][0], self._local_shard(plan[position][1])
+                pending: dict[Modality, list[PendingInput]] = {
+                    m: [self._feature_index(i, m, int(captions[i])) for i in members]
+                    if m in self.precomputed
+                    else [pool.submit(self._load_input, i, m, int(captions[i])) for i in members]
+                    for m in modality_set
                 }
-                waiting.append((kind, members, wanted))
-                if len(waiting) > AHEAD:
-                    yield from self._assemble(*waiting.popleft())
-            while waiting:
-                yield from self._assemble(*waiting.popleft())
+                queue.append((modality_set, members, pending))
+                if len(queue) > PREFETCH_BATCHES:
+                    yield from self._assemble_batch(*queue.popleft())
+            while queue:
+                yield from self._assemble_batch(*queue.popleft())
 
-    def _assemble(
-        self, kind: tuple[Modality, ...], members: list[int], wanted: dict[Modality, list[Wanted]]
+    def _assemble_batch(
+        self, modality_set: tuple[Modality, ...], members: list[int], pending: dict[Modality, list[PendingInput]]
     ) -> Iterator[Batch]:
         """One batch of the rows of which everything could be read; none if fewer than two are left in all parts."""
-        found = {m: [x.result() if isinstance(x, Future) else x for x in wanted[m]] for m in kind}
-        whole = [i for i in range(len(members)) if all(found[m][i] is not None for m in kind)]
-        if self._total(len(whole)) < 2:
+        results = {m: [x.result() if isinstance(x, Future) else x for x in pending[m]] for m in modality_set}
+        readable = [i for i in range(len(members)) if all(results[m][i] is not None for m in modality_set)]
+        if self._all_reduce_sum(len(readable)) < 2:
             return
         padded = {}
-        for m in kind:
-            some: list[Any] = [found[m][i] for i in whole]
-            if not some:  # other processes have rows of this batch, this one has none
+        for m in modality_set:
+            values: list[Any] = [results[m][i] for i in readable]
+            if not values:  # other processes have rows of this batch, this one has none
                 padded[m] = torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.bool)
             else:
-                padded[m] = self.known[m].inputs(some, self.parts) if m in self.known else collate(some)
+                padded[m] = (
+                    self.precomputed[m].load_batch(values, self.with_parts)
+                    if m in self.precomputed
+                    else collate(values)
+                )
         yield Batch(
-            inputs={m: padded[m][0] for m in kind},
-            masks={m: padded[m][1] for m in kind},
-            group=torch.tensor([self._group[members[i]] for i in whole], dtype=torch.long),
-            teacher=self._taught([members[i] for i in whole]) if "image" in kind else None,
-            given={m: "parts" if self.parts else "pooled" for m in kind if m in self.known},
-            rows=tuple(self.rows[members[i]].id for i in whole),
+            inputs={m: padded[m][0] for m in modality_set},
+            masks={m: padded[m][1] for m in modality_set},
+            group=torch.tensor([self._group[members[i]] for i in readable], dtype=torch.long),
+            teacher_targets=self._teacher_targets([members[i] for i in readable]) if "image" in modality_set else None,
+            input_kinds={m: "parts" if self.with_parts else "pooled" for m in modality_set if m in self.precomputed},
+            row_ids=tuple(self.rows[members[i]].id for i in readable),
         )
 
-    def _own(self, members: list[int]) -> list[int]:
+    def _local_shard(self, members: list[int]) -> list[int]:
         """This process's part of a batch: a run of neighbours, so that all parts in order are the batch."""
-        number, parts = self._part
-        return members[len(members) * number // parts : len(members) * (number + 1) // parts]
+        shard_index, num_shards = self._shard
+        return members[len(members) * shard_index // num_shards : len(members) * (shard_index + 1) // num_shards]
 
-    def _taught(self, members: list[int]) -> Tensor | None:
+    def _teacher_targets(self, members: list[int]) -> Tensor | None:
         """What the teacher says of the rows' pictures; None where there is no teacher."""
         if not self.teacher:
             return None
         classes = next(iter(self.teacher.values())).shape
-        said = [self.teacher[source_of(self.rows[i], "image")] for i in members]
-        return torch.stack(said).float() if said else torch.zeros(0, *classes)
+        probabilities = [self.teacher[source_of(self.rows[i], "image")] for i in members]
+        return torch.stack(probabilities).float() if probabilities else torch.zeros(0, *classes)
 
-    def _place(self, index: int, modality: Modality, caption: int) -> int | None:
+    def _feature_index(self, index: int, modality: Modality, caption: int) -> int | None:
         """Where the features of a row are; None where there are none."""
-        places = self._places[modality][index]
-        return places[caption % len(places)] if places else None
+        indices = self._feature_indices[modality][index]
+        return indices[caption % len(indices)] if indices else None
 
-    def _input(self, index: int, modality: Modality, caption: int) -> Tensor | None:
+    def _load_input(self, index: int, modality: Modality, caption: int) -> Tensor | None:
         """A row's prepared input, kept while there is room; None where the file cannot be read, which is noted."""
         source = source_of(self.rows[index], modality, caption)
         if source in self.failures:
             return None
-        if source not in self._kept:
+        if source not in self._input_cache:
             tensor = _prepare(self.encoders[modality], source)
             if isinstance(tensor, MediaError):
                 self.failures[source] = str(tensor)
                 return None
             size = tensor.numel() * tensor.element_size()
             with self._lock:
-                if size > self._room:
+                if size > self._cache_bytes_left:
                     return tensor
-                self._room -= size
-                self._kept[source] = tensor
-        return self._kept[source]
+                self._cache_bytes_left -= size
+                self._input_cache[source] = tensor
+        return self._input_cache[source]
 
 
-def _times(kinds: Collection[tuple[Modality, ...]], weights: Mapping[str, float]) -> dict[tuple[Modality, ...], float]:
+def _repeats_per_epoch(
+    modality_sets: Collection[tuple[Modality, ...]], weights: Mapping[str, float]
+) -> dict[tuple[Modality, ...], float]:
     """How many times the rows of each kind are gone through in an epoch."""
-    names = {"-".join(kind): kind for kind in kinds}
+    names = {"-".join(modality_set): modality_set for modality_set in modality_sets}
     for name in weights:
         if name not in names:
-            raise TrainingError(f"data.weights: {unknown('kind of row', name, names)}")
-    return {kind: weights.get(name, 1.0) for name, kind in names.items()}
+            raise TrainingError(f"data.sampling_weights: {describe_unknown('kind of row', name, names)}")
+    return {modality_set: weights.get(name, 1.0) for name, modality_set in names.items()}
 
 
-def _places(row: Row, modality: Modality, known: Known) -> list[int | None]:
-    return [known.place.get(s) for s in sources_of(row, modality)] if modality in row.modalities else []
+def _feature_indices(row: Row, modality: Modality, precomputed: PrecomputedFeatures) -> list[int | None]:
+    return [precomputed.index_of.get(s) for s in sources_of(row, modality)] if modality in row.modalities else []
 
 
 @contextmanager
-def _threads(workers: int) -> Iterator[ThreadPoolExecutor]:
+def _thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
     """A pool that drops what is still waiting when its user stops early."""
     pool = ThreadPoolExecutor(workers)
     try:

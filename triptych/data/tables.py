@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triptych.csv_files import restore_cell
-from triptych.data.problems import Problem, shown
+from triptych.csv_files import unescape_cell
+from triptych.data.manifest_problems import ManifestProblem, to_printable
 from triptych.errors import ManifestError
 
 if TYPE_CHECKING:
     import pyarrow
     from pyarrow import parquet
 
-SUFFIXES = (".csv", ".jsonl", ".parquet")
-MOST_ROWS = 10_000_000  # a few bytes of Parquet can claim billions
+TABLE_EXTENSIONS = (".csv", ".jsonl", ".parquet")
+MAX_ROWS = 10_000_000  # a few bytes of Parquet can claim billions
 # How many bytes a Parquet file may hold unpacked: a text that repeats, or compresses well, takes next to nothing in it.
-MOST_BYTES = 2_000_000_000
-MOST_EXPANSION = 100  # times its own size, and …
-FREE_BYTES, FREE_BYTES_OF_ROW = 10_000_000, 1_000  # … so many on top of that, for short texts that repeat
+MAX_UNPACKED_BYTES = 2_000_000_000
+MAX_EXPANSION = 100  # times its own size, and …
+BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000  # … so many on top of that, for short texts that repeat
 
 
 @dataclass(frozen=True)
-class Table:
+class RawTable:
     """Rows as they were found, and the ones that could not be read at all as problems.
 
     A row's number is what a person sees: the spreadsheet row in a CSV (the header is row 1), the line in a JSONL file,
@@ -37,26 +37,28 @@ class Table:
 
     columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, Any]], ...]
-    problems: tuple[Problem, ...]
-    only_strings: bool  # CSV: a list can only be written as JSON inside a cell
+    problems: tuple[ManifestProblem, ...]
+    has_only_strings: bool  # CSV: a list can only be written as JSON inside a cell
 
 
-def read_table(path: Path, wanted: Callable[[str], bool]) -> Table:
+def read_table(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
     """Read a table by its suffix; of a Parquet file only the wanted columns, as others may hold gigabytes."""
     suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ManifestError(f"{path}: a manifest is a file that ends in {', '.join(SUFFIXES)}; this ends in {suffix!r}")
+    if suffix not in TABLE_EXTENSIONS:
+        raise ManifestError(
+            f"{path}: a manifest is a file that ends in {', '.join(TABLE_EXTENSIONS)}; this ends in {suffix!r}"
+        )
     try:
         if path.stat().st_size == 0:
             raise ManifestError(f"{path}: the file is empty")
-        return _read_parquet(path, wanted) if suffix == ".parquet" else _read_text(path, suffix)
+        return _read_parquet(path, is_wanted) if suffix == ".parquet" else _read_text(path, suffix)
     except (OSError, ValueError) as error:
         # ValueError: a path with a null byte. Whatever else can go wrong inside a file is caught where it is read.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ManifestError(f"{path}: cannot be read: {reason}") from error
 
 
-def _read_text(path: Path, suffix: str) -> Table:
+def _read_text(path: Path, suffix: str) -> RawTable:
     text = _decode(path, path.read_bytes())
     if not text.strip():
         raise ManifestError(f"{path}: the file is empty")
@@ -66,36 +68,38 @@ def _read_text(path: Path, suffix: str) -> Table:
 def _decode(path: Path, raw: bytes) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ManifestError(f"{path}: the file is UTF-16; save it as UTF-8")
-    if (place := raw.find(b"\0")) >= 0:
-        raise ManifestError(f"{path}: line {_line(raw, place)} has a null byte: not a text file, or not saved as UTF-8")
+    if (offset := raw.find(b"\0")) >= 0:
+        raise ManifestError(
+            f"{path}: line {_line_number(raw, offset)} has a null byte: not a text file, or not saved as UTF-8"
+        )
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # A byte order mark is cut off before decoding, which shifts the error's place; it is never a line break.
         byte = error.object[error.start]
-        line = _line(error.object, error.start)
+        line = _line_number(error.object, error.start)
         raise ManifestError(f"{path}: line {line} is not UTF-8 (byte 0x{byte:02X}); save the file as UTF-8") from error
 
 
-def _line(raw: bytes, place: int) -> int:
-    return raw.count(b"\n", 0, place) + 1
+def _line_number(raw: bytes, offset: int) -> int:
+    return raw.count(b"\n", 0, offset) + 1
 
 
-def _read_csv(path: Path, text: str) -> Table:
-    numbered = _csv_records(path, text)
-    _, header = next(numbered)
-    columns = _distinct(path, header)
-    if len(columns) == 1 and (other := next((mark for mark in ";\t|" if mark in columns[0]), None)):
-        raise ManifestError(f"{path}: the columns seem to be separated by {other!r}; separate them by commas")
+def _read_csv(path: Path, text: str) -> RawTable:
+    records = _csv_records(path, text)
+    _, header = next(records)
+    columns = _check_distinct_columns(path, header)
+    if len(columns) == 1 and (separator := next((mark for mark in ";\t|" if mark in columns[0]), None)):
+        raise ManifestError(f"{path}: the columns seem to be separated by {separator!r}; separate them by commas")
     rows: list[tuple[int, dict[str, Any]]] = []
-    problems: list[Problem] = []
-    for number, cells in numbered:
+    problems: list[ManifestProblem] = []
+    for number, cells in records:
         if len(cells) == len(columns):
-            rows.append((number, dict(zip(columns, map(restore_cell, cells), strict=True))))
+            rows.append((number, dict(zip(columns, map(unescape_cell, cells), strict=True))))
         else:
             message = f"has {len(cells)} cells, the header has {len(columns)}; put a cell with commas in double quotes"
-            problems.append(Problem("error", "ragged row", number, None, message))
-    return Table(columns, tuple(rows), tuple(problems), only_strings=True)
+            problems.append(ManifestProblem("error", "ragged row", number, None, message))
+    return RawTable(columns, tuple(rows), tuple(problems), has_only_strings=True)
 
 
 def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
@@ -113,9 +117,9 @@ def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
         ) from error
 
 
-def _read_jsonl(text: str) -> Table:
+def _read_jsonl(text: str) -> RawTable:
     rows: list[tuple[int, dict[str, Any]]] = []
-    problems: list[Problem] = []
+    problems: list[ManifestProblem] = []
     # Not splitlines(), which also cuts at characters such as U+2028 that may stand inside a JSON string.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -124,68 +128,72 @@ def _read_jsonl(text: str) -> Table:
             rows.append((number, _parse_object(line)))
         except (ValueError, RecursionError) as error:
             reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
-            problems.append(Problem("error", "broken line", number, None, f"is not a JSON object: {shown(reason)}"))
+            problems.append(
+                ManifestProblem("error", "broken line", number, None, f"is not a JSON object: {to_printable(reason)}")
+            )
     columns = dict.fromkeys(name for _, cells in rows for name in cells)
-    return Table(tuple(columns), tuple(rows), tuple(problems), only_strings=False)
+    return RawTable(tuple(columns), tuple(rows), tuple(problems), has_only_strings=False)
 
 
 def _parse_object(line: str) -> dict[str, Any]:
-    value = json.loads(line, object_pairs_hook=_without_duplicates)
+    value = json.loads(line, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(value, dict):
         raise ValueError(f"it is a {type(value).__name__}; write one {{…}} a line")  # noqa: TRY004 - caught above
     return value
 
 
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     cells = dict(pairs)
     if len(cells) < len(pairs):
-        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {twice!r} stands twice")
+        duplicate, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {duplicate!r} stands twice")
     return cells
 
 
-def _check_length(path: Path, rows: int) -> None:
-    if rows > MOST_ROWS:
-        raise ManifestError(f"{path}: says it has {rows:,} rows; at most {MOST_ROWS:,}: split it")
+def _check_row_count(path: Path, rows: int) -> None:
+    if rows > MAX_ROWS:
+        raise ManifestError(f"{path}: says it has {rows:,} rows; at most {MAX_ROWS:,}: split it")
 
 
-def _read_parquet(path: Path, wanted: Callable[[str], bool]) -> Table:
+def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
     import pyarrow
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
-            _check_length(path, file.metadata.num_rows)
-            columns = _distinct(path, list(file.schema_arrow.names))
-            names = [name for name in columns if wanted(name)]
-            _check_size(path, file, names)
-            content = file.read(columns=names)
+            _check_row_count(path, file.metadata.num_rows)
+            columns = _check_distinct_columns(path, list(file.schema_arrow.names))
+            names = [name for name in columns if is_wanted(name)]
+            _check_unpacked_size(path, file, names)
+            table = file.read(columns=names)
         # By column and strictly: in a damaged file the columns may differ in length from what the file says of itself.
-        values = zip(*(column.to_pylist() for column in content.columns), strict=True)
-        rows = [(number, dict(zip(content.column_names, cells, strict=True))) for number, cells in enumerate(values, 1)]
+        values = zip(*(column.to_pylist() for column in table.columns), strict=True)
+        rows = [(number, dict(zip(table.column_names, cells, strict=True))) for number, cells in enumerate(values, 1)]
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise ManifestError(f"{path}: cannot be read as Parquet: {shown(error)}") from error
-    return Table(columns, tuple(rows), (), only_strings=False)
+        raise ManifestError(f"{path}: cannot be read as Parquet: {to_printable(error)}") from error
+    return RawTable(columns, tuple(rows), (), has_only_strings=False)
 
 
-def _check_size(path: Path, file: parquet.ParquetFile, names: list[str]) -> None:
+def _check_unpacked_size(path: Path, file: parquet.ParquetFile, names: list[str]) -> None:
     """Refuse a file whose content takes far more memory than the file is large."""
     from pyarrow import parquet
 
     rows = file.metadata.num_rows
-    most = min(MOST_BYTES, MOST_EXPANSION * path.stat().st_size + FREE_BYTES + FREE_BYTES_OF_ROW * rows)
+    max_bytes = min(MAX_UNPACKED_BYTES, MAX_EXPANSION * path.stat().st_size + BASE_BYTES + BASE_BYTES_PER_ROW * rows)
     leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path.split(".")[0] in names]
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     size = sum(group.column(leaf).total_uncompressed_size for group in groups for leaf in leaves)
-    if size <= most:  # else not even the different texts fit
+    if size <= max_bytes:  # else not even the different texts fit
         texts = [file.schema.column(leaf).path for leaf in leaves]
-        with parquet.ParquetFile(path, read_dictionary=texts) as packed:
+        with parquet.ParquetFile(path, read_dictionary=texts) as dictionary_file:
             size = sum(
-                _unpacked_size(chunk) for column in packed.read(columns=names).columns for chunk in column.chunks
+                _unpacked_size(chunk)
+                for column in dictionary_file.read(columns=names).columns
+                for chunk in column.chunks
             )
-    if size > most:
+    if size > max_bytes:
         raise ManifestError(
-            f"{path}: unpacks to {size:,} bytes; at most {most:,} for a file of its size: write a .jsonl"
+            f"{path}: unpacks to {size:,} bytes; at most {max_bytes:,} for a file of its size: write a .jsonl"
         )
 
 
@@ -202,8 +210,10 @@ def _unpacked_size(array: pyarrow.Array) -> int:
     return array.nbytes
 
 
-def _distinct(path: Path, names: list[str]) -> tuple[str, ...]:
-    twice = sorted(name for name, times in Counter(names).items() if name and times > 1)
-    if twice:
-        raise ManifestError(f"{path}: the header names a column twice: {', '.join(shown(name) for name in twice)}")
+def _check_distinct_columns(path: Path, names: list[str]) -> tuple[str, ...]:
+    duplicates = sorted(name for name, times in Counter(names).items() if name and times > 1)
+    if duplicates:
+        raise ManifestError(
+            f"{path}: the header names a column twice: {', '.join(to_printable(name) for name in duplicates)}"
+        )
     return tuple(names)

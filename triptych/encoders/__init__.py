@@ -1,6 +1,5 @@
 """Sources to parts. A new encoder is one file here and one line in ENCODERS."""
 
-from triptych.contracts import Encoder
 from triptych.encoders.audio_cnn import AudioCNN
 from triptych.encoders.audio_conv1d import AudioConv1d
 from triptych.encoders.backbone import HuggingFaceAudio, HuggingFaceImage, HuggingFaceText
@@ -14,6 +13,7 @@ from triptych.encoders.speech_cnn import SpeechCNN
 from triptych.encoders.text_conv1d import TextConv1d
 from triptych.encoders.text_transformer import TextTransformer
 from triptych.encoders.yamnet import YAMNet
+from triptych.interfaces import Encoder
 
 ENCODERS: dict[str, type[Encoder]] = {
     "audio_cnn": AudioCNN,

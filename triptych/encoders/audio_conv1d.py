@@ -7,14 +7,14 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.places import steps
-from triptych.encoders.temporal import TimeConvolution, halve
+from triptych.encoders.part_locations import time_spans
+from triptych.encoders.temporal import MaskedConv1d, masked_max_pool
 from triptych.errors import RecipeError, check_range
+from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
 KERNELS = (11, 5, 3)
-QUIET, SPAN = -40.0, 40.0  # dB that become 0, and dB that become 1 more
+DB_OFFSET, DB_SCALE = -40.0, 40.0  # dB that become 0, and dB that become 1 more
 
 
 class AudioConv1d(Encoder):
@@ -29,38 +29,51 @@ class AudioConv1d(Encoder):
     """
 
     modality = "audio"
-    kind = "moment"
+    part_name = "frame"
 
     def __init__(
-        self, width: int = 128, rate: int = 16_000, mels: int = 64, hop_ms: float = 10.0, seconds: float = 10.0
+        self,
+        feature_dim: int = 128,
+        sample_rate: int = 16_000,
+        n_mels: int = 64,
+        hop_ms: float = 10.0,
+        max_seconds: float = 10.0,
     ) -> None:
         super().__init__()
-        check_range("audio_conv1d: width", width, 2, 8192)
-        check_range("audio_conv1d: rate", rate, 1000, 768_000)
-        check_range("audio_conv1d: mels", mels, 8, 512)
-        check_range("audio_conv1d: hop_ms", hop_ms, 1000 / rate, 1000)
-        check_range("audio_conv1d: seconds", seconds, 0.05, 3600)
-        if width % 2:
-            raise RecipeError(f"audio_conv1d: width = {width}: must be even")
-        self.width, self.rate, self.mels, self.hop_ms, self.seconds = width, rate, mels, hop_ms, seconds
-        self.hop = round(rate * hop_ms / 1000)
-        channels = (mels, width // 2, width, width)
+        check_range("audio_conv1d: feature_dim", feature_dim, 2, 8192)
+        check_range("audio_conv1d: sample_rate", sample_rate, 1000, 768_000)
+        check_range("audio_conv1d: n_mels", n_mels, 8, 512)
+        check_range("audio_conv1d: hop_ms", hop_ms, 1000 / sample_rate, 1000)
+        check_range("audio_conv1d: max_seconds", max_seconds, 0.05, 3600)
+        if feature_dim % 2:
+            raise RecipeError(f"audio_conv1d: feature_dim = {feature_dim}: must be even")
+        self.feature_dim, self.sample_rate, self.n_mels, self.hop_ms, self.max_seconds = (
+            feature_dim,
+            sample_rate,
+            n_mels,
+            hop_ms,
+            max_seconds,
+        )
+        self.hop_length = round(sample_rate * hop_ms / 1000)
+        channels = (n_mels, feature_dim // 2, feature_dim, feature_dim)
         self.convolutions = nn.ModuleList(
-            TimeConvolution(channels[i], channels[i + 1], kernel, norm=True) for i, kernel in enumerate(KERNELS)
+            MaskedConv1d(channels[i], channels[i + 1], kernel, norm=True) for i, kernel in enumerate(KERNELS)
         )
 
     def prepare(self, source: Source) -> Tensor:
         start = source.start or 0.0
-        end = start + self.seconds if source.end is None else min(source.end, start + self.seconds)
-        samples = audio.read(Path(source.content), self.rate, start, end)
-        decibels = audio.log_mel(samples, self.rate, self.mels, 4 * self.hop, self.hop)
-        return (decibels - QUIET) / SPAN  # (frames, mels)
+        end = start + self.max_seconds if source.end is None else min(source.end, start + self.max_seconds)
+        samples = audio.read(Path(source.content), self.sample_rate, start, end)
+        decibels = audio.log_mel_spectrogram(
+            samples, self.sample_rate, self.n_mels, 4 * self.hop_length, self.hop_length
+        )
+        return (decibels - DB_OFFSET) / DB_SCALE  # (frames, mels)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = inputs.transpose(1, 2)  # (N, mels, frames)
         for convolution in self.convolutions:
-            x, mask = halve(convolution(x, mask), mask)
+            x, mask = masked_max_pool(convolution(x, mask), mask)
         return x.transpose(1, 2), mask
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:
-        return steps(source, parts, 2 ** len(KERNELS) * self.hop / self.rate, first=0.0)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
+        return time_spans(source, parts, 2 ** len(KERNELS) * self.hop_length / self.sample_rate, first_centre=0.0)

@@ -7,13 +7,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Modality, Place, Source
 from triptych.encoders import hugging_face
-from triptych.encoders.hugging_face import Checkpoint, Pixels, Sound, Words, by_length
+from triptych.encoders.hugging_face import AudioInput, ImageInput, PretrainedModel, TextInput, forward_by_length
 from triptych.errors import RecipeError, check_range
+from triptych.interfaces import Encoder, Modality, Region, Source
 
-INPUTS = {"image": {"pixel_values"}, "audio": {"input_values", "input_features"}, "text": {"input_ids"}}
-TOWERS = {"image": "vision_model", "audio": "audio_model", "text": "text_model"}  # inside models of two modalities
+INPUT_NAMES = {"image": {"pixel_values"}, "audio": {"input_values", "input_features"}, "text": {"input_ids"}}
+TOWER_ATTRIBUTES = {
+    "image": "vision_model",
+    "audio": "audio_model",
+    "text": "text_model",
+}  # inside models of two modalities
 ORIGIN, LICENCE = "the model it is given", "the model's own"
 
 
@@ -29,35 +33,39 @@ class HuggingFaceImage(Encoder):
     """
 
     modality = "image"
-    kind = "region"
+    part_name = "region"
     frozen = True
     origin, licence = ORIGIN, LICENCE
 
     def __init__(self, model: str = "", revision: str = "main", layer: int = -1, frozen: bool = True) -> None:
         super().__init__()
         self.model, self.revision, self.layer, self.frozen = model, revision, layer, frozen
-        self.checkpoint = Checkpoint("hf_image", model, revision)
-        self.origin = str(self.checkpoint)
-        self.network = tower(self.checkpoint, "image")
-        self.pixels = Pixels(self.checkpoint)
-        self.width = hugging_face.try_out(self.checkpoint, self.network, self._run, self.pixels.example())
+        self.pretrained = PretrainedModel("hf_image", model, revision)
+        self.origin = str(self.pretrained)
+        self.network = load_tower(self.pretrained, "image")
+        self.image_input = ImageInput(self.pretrained)
+        self.feature_dim = hugging_face.probe_feature_dim(
+            self.pretrained, self.network, self._run, self.image_input.example_input()
+        )
 
     @classmethod
-    def missing(cls) -> str | None:
-        return hugging_face.missing()
+    def unavailable_reason(cls) -> str | None:
+        return hugging_face.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        return self.pixels.prepare(source)  # (1, channels, height, width)
+        return self.image_input.prepare(source)  # (1, channels, height, width)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         parts = self._run(inputs, mask)
         return parts, mask.expand(-1, parts.shape[1])
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:
-        return self.pixels.places(source, parts)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
+        return self.image_input.part_locations(source, parts)
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return hidden(self.checkpoint, self.network, self.layer, self.pixels.arguments(inputs, mask))
+        return compute_hidden_states(
+            self.pretrained, self.network, self.layer, self.image_input.model_inputs(inputs, mask)
+        )
 
 
 class HuggingFaceAudio(Encoder):
@@ -67,14 +75,14 @@ class HuggingFaceAudio(Encoder):
 
     Source: the transformers library (Wolf et al. 2020), and the network's own paper.
     Use when: a network that has heard thousands of hours should listen for you.
-    Beware: of a longer sound the first `seconds` are heard, in training; it is indexed in moments of that length.
+    Beware: of a longer sound the first `max_seconds` are heard, in training; it is indexed in moments of that length.
     Waves of different lengths are run one length at a time, as padding would change them: clips of one length are
     quicker. Networks with a fixed window also hear the silence after a short sound; only Whisper's parts of it are
     left out. A frozen network is not saved with the space: its folder must stay where it is.
     """
 
     modality = "audio"
-    kind = "frame"
+    part_name = "frame"
     frozen = True
     origin, licence = ORIGIN, LICENCE
 
@@ -83,35 +91,45 @@ class HuggingFaceAudio(Encoder):
         model: str = "",
         revision: str = "main",
         layer: int = -1,
-        seconds: float = 10.0,
+        max_seconds: float = 10.0,
         frozen: bool = True,
     ) -> None:
         super().__init__()
-        self.model, self.revision, self.layer, self.seconds, self.frozen = model, revision, layer, seconds, frozen
-        self.checkpoint = Checkpoint("hf_audio", model, revision)
-        self.origin = str(self.checkpoint)
-        self.network = tower(self.checkpoint, "audio")
-        self.sound = Sound(self.checkpoint, str(self.network.main_input_name), seconds)
-        self.width = hugging_face.try_out(self.checkpoint, self.network, self._run, self.sound.example())
+        self.model, self.revision, self.layer, self.max_seconds, self.frozen = (
+            model,
+            revision,
+            layer,
+            max_seconds,
+            frozen,
+        )
+        self.pretrained = PretrainedModel("hf_audio", model, revision)
+        self.origin = str(self.pretrained)
+        self.network = load_tower(self.pretrained, "audio")
+        self.audio_input = AudioInput(self.pretrained, str(self.network.main_input_name), max_seconds)
+        self.feature_dim = hugging_face.probe_feature_dim(
+            self.pretrained, self.network, self._run, self.audio_input.example_input()
+        )
 
     @classmethod
-    def missing(cls) -> str | None:
-        return hugging_face.missing()
+    def unavailable_reason(cls) -> str | None:
+        return hugging_face.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        return self.sound.prepare(source)  # (1, ...) of a fixed window, (L, ...) of a wave
+        return self.audio_input.prepare(source)  # (1, ...) of a fixed window, (L, ...) of a wave
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if not self.sound.fixed:
-            return by_length(self._run, inputs, mask)
+        if not self.audio_input.has_fixed_window:
+            return forward_by_length(self._run, inputs, mask)
         parts = self._run(inputs, mask)
-        return parts, self.sound.real(inputs, parts.shape[1])
+        return parts, self.audio_input.part_mask(inputs, parts.shape[1])
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:
-        return self.sound.places(source, parts)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
+        return self.audio_input.part_locations(source, parts)
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return hidden(self.checkpoint, self.network, self.layer, self.sound.arguments(inputs, mask))
+        return compute_hidden_states(
+            self.pretrained, self.network, self.layer, self.audio_input.model_inputs(inputs, mask)
+        )
 
 
 class HuggingFaceText(Encoder):
@@ -122,12 +140,12 @@ class HuggingFaceText(Encoder):
     Source: the transformers library (Wolf et al. 2020), and the network's own paper.
     Use when: a network that has read millions of sentences should read for you.
     Beware: the marks a tokenizer puts around a text are parts too, as in the mean of sentence-transformers. A text of
-    more than `length` pieces, or of more than the network takes, is cut with a warning. A frozen network is not saved
+    more than `max_length` pieces, or of more than the network takes, is cut with a warning. A frozen network is not saved
     with the space: its folder must stay where it is.
     """
 
     modality = "text"
-    kind = "word piece"
+    part_name = "token"
     frozen = True
     origin, licence = ORIGIN, LICENCE
 
@@ -136,62 +154,68 @@ class HuggingFaceText(Encoder):
         model: str = "",
         revision: str = "main",
         layer: int = -1,
-        length: int = 512,
+        max_length: int = 512,
         frozen: bool = True,
     ) -> None:
         super().__init__()
-        check_range("hf_text: length", length, 4, 1_000_000)
-        self.model, self.revision, self.layer, self.length, self.frozen = model, revision, layer, length, frozen
-        self.checkpoint = Checkpoint("hf_text", model, revision)
-        self.origin = str(self.checkpoint)
-        self.network = tower(self.checkpoint, "text")
-        self.words = Words(self.checkpoint, self.network, length)
-        self.width = hugging_face.try_out(self.checkpoint, self.network, self._run, self.words.example())
+        check_range("hf_text: max_length", max_length, 4, 1_000_000)
+        self.model, self.revision, self.layer, self.max_length, self.frozen = model, revision, layer, max_length, frozen
+        self.pretrained = PretrainedModel("hf_text", model, revision)
+        self.origin = str(self.pretrained)
+        self.network = load_tower(self.pretrained, "text")
+        self.text_input = TextInput(self.pretrained, self.network, max_length)
+        self.feature_dim = hugging_face.probe_feature_dim(
+            self.pretrained, self.network, self._run, self.text_input.example_input()
+        )
 
     @classmethod
-    def missing(cls) -> str | None:
-        return hugging_face.missing()
+    def unavailable_reason(cls) -> str | None:
+        return hugging_face.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        return self.words.prepare(source)  # (pieces,)
+        return self.text_input.prepare(source)  # (pieces,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         return self._run(inputs, mask), mask
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:
-        return self.words.places(source, parts)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
+        return self.text_input.part_locations(source, parts)
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return hidden(self.checkpoint, self.network, self.layer, self.words.arguments(inputs, mask))
+        return compute_hidden_states(
+            self.pretrained, self.network, self.layer, self.text_input.model_inputs(inputs, mask)
+        )
 
 
-def tower(checkpoint: Checkpoint, modality: Modality) -> Any:
+def load_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
     """The network of a checkpoint that takes a modality: all of it, one side of two, or the encoder of a decoder."""
-    network = checkpoint.load()
+    network = pretrained.load_network()
     config = network.config
-    side = getattr(network, TOWERS[modality], None)
-    if isinstance(side, nn.Module):
-        network = side
+    modality_tower = getattr(network, TOWER_ATTRIBUTES[modality], None)
+    if isinstance(modality_tower, nn.Module):
+        network = modality_tower
     elif getattr(config, "is_encoder_decoder", False):
         network = network.get_encoder()
-    if network.main_input_name not in INPUTS[modality]:
+    if network.main_input_name not in INPUT_NAMES[modality]:
         raise RecipeError(
-            f"{checkpoint.user}: model = {checkpoint.model!r} is of type {getattr(config, 'model_type', '?')!r} and "
+            f"{pretrained.encoder_name}: model = {pretrained.model!r} is of type {getattr(config, 'model_type', '?')!r} and "
             f"takes {network.main_input_name}: it is not for {modality}"
         )
     return network
 
 
-def hidden(checkpoint: Checkpoint, network: nn.Module, layer: int, arguments: dict[str, Tensor]) -> Tensor:
+def compute_hidden_states(
+    pretrained: PretrainedModel, network: nn.Module, layer: int, model_inputs: dict[str, Tensor]
+) -> Tensor:
     """The hidden states after a layer: (N, P, D)."""
-    output = network(**arguments, output_hidden_states=layer != -1)
+    output = network(**model_inputs, output_hidden_states=layer != -1)
     if layer == -1:
         x = output.last_hidden_state
     else:
         states = output.hidden_states
         if not -len(states) <= layer < len(states):
             raise RecipeError(
-                f"{checkpoint.user}: layer = {layer}: must be between {-len(states)} and {len(states) - 1}"
+                f"{pretrained.encoder_name}: layer = {layer}: must be between {-len(states)} and {len(states) - 1}"
             )
         x = states[layer]
     return x.flatten(2).transpose(1, 2) if x.ndim == 4 else x  # a map (N, D, height, width), row by row

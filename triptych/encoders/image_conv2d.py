@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.places import grid
+from triptych.encoders.part_locations import grid_regions
 from triptych.errors import RecipeError, check_range
+from triptych.interfaces import Encoder, Region, Source
 from triptych.media import image
 
-KERNELS, POOLED = (7, 5, 3, 3, 3), (True, True, False, False, True)  # the first convolution also halves
+KERNELS, HAS_POOL = (7, 5, 3, 3, 3), (True, True, False, False, True)  # the first convolution also halves
 
 
 class ImageConv2d(Encoder):
@@ -29,18 +29,18 @@ class ImageConv2d(Encoder):
     """
 
     modality = "image"
-    kind = "region"
+    part_name = "region"
 
-    def __init__(self, width: int = 128, size: int = 64) -> None:
+    def __init__(self, feature_dim: int = 128, image_size: int = 64) -> None:
         super().__init__()
-        check_range("image_conv2d: width", width, 32, 8192)
-        check_range("image_conv2d: size", size, 16, 4096)
-        if size % 16:
-            raise RecipeError(f"image_conv2d: size = {size}: must be a multiple of 16")
-        if width % 32:
-            raise RecipeError(f"image_conv2d: width = {width}: must be a multiple of 32")
-        self.width, self.size = width, size
-        channels = (3, width // 4, width // 2, width, width, width)
+        check_range("image_conv2d: feature_dim", feature_dim, 32, 8192)
+        check_range("image_conv2d: image_size", image_size, 16, 4096)
+        if image_size % 16:
+            raise RecipeError(f"image_conv2d: image_size = {image_size}: must be a multiple of 16")
+        if feature_dim % 32:
+            raise RecipeError(f"image_conv2d: feature_dim = {feature_dim}: must be a multiple of 32")
+        self.feature_dim, self.image_size = feature_dim, image_size
+        channels = (3, feature_dim // 4, feature_dim // 2, feature_dim, feature_dim, feature_dim)
         self.convolutions = nn.ModuleList(
             nn.Conv2d(channels[i], channels[i + 1], kernel, stride=1 if i else 2, padding=kernel // 2)
             for i, kernel in enumerate(KERNELS)
@@ -52,16 +52,18 @@ class ImageConv2d(Encoder):
 
     def prepare(self, source: Source) -> Tensor:
         # (size, size, 3) uint8: four times smaller to keep than floats
-        return torch.from_numpy(image.read(Path(source.content), self.size, image.moment(source)).copy())
+        return torch.from_numpy(
+            image.read_pixels(Path(source.content), self.image_size, image.frame_time(source)).copy()
+        )
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = inputs.movedim(3, 1).to(next(self.parameters()).dtype) / 127.5 - 1  # (N, 3, size, size), channels last
-        for convolution, norm, pooled in zip(self.convolutions, self.norms, POOLED, strict=True):
+        for convolution, norm, has_pool in zip(self.convolutions, self.norms, HAS_POOL, strict=True):
             x = F.relu(norm(convolution(x)))
-            if pooled:
+            if has_pool:
                 x = F.max_pool2d(x, 2)
         parts = x.movedim(1, 3).flatten(1, 2)  # (N, P, width)
         return parts, mask[:, :1].expand(-1, parts.shape[1])
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
-        return grid(self.size // 16, self.size // 16)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
+        return grid_regions(self.image_size // 16, self.image_size // 16)

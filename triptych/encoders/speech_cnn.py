@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.places import steps
-from triptych.encoders.temporal import TimeConvolution, halve
-from triptych.errors import RecipeError, check_range, unknown
+from triptych.encoders.part_locations import time_spans
+from triptych.encoders.temporal import MaskedConv1d, masked_max_pool
+from triptych.errors import RecipeError, check_range, describe_unknown
+from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-RATE, WINDOW, HOP = 16_000, 400, 160  # 25 ms every 10 ms
-EMPHASIS, FLOOR = 0.97, -80.0  # of high frequencies; dB below the item's loudest point
+SAMPLE_RATE, WINDOW, HOP = 16_000, 400, 160  # 25 ms every 10 ms
+PREEMPHASIS, DB_FLOOR = 0.97, -80.0  # of high frequencies; dB below the item's loudest point
 KERNELS = (1, 11, 17, 17, 17)
-SHARES = (8, 4, 2, 2, 1)  # of width: 128, 256, 512, 512, 1024
+CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # of width: 128, 256, 512, 512, 1024
 
 Norm = Literal["item", "batch"]
 
@@ -40,43 +40,45 @@ class SpeechCNN(Encoder):
     """
 
     modality = "audio"
-    kind = "frame"
+    part_name = "frame"
 
-    def __init__(self, width: int = 1024, mels: int = 40, seconds: float = 20.48, norm: Norm = "item") -> None:
+    def __init__(
+        self, feature_dim: int = 1024, n_mels: int = 40, max_seconds: float = 20.48, norm: Norm = "item"
+    ) -> None:
         super().__init__()
-        check_range("speech_cnn: width", width, 8, 8192)
-        check_range("speech_cnn: mels", mels, 8, 512)
-        check_range("speech_cnn: seconds", seconds, 0.05, 3600)
-        if width % 8:
-            raise RecipeError(f"speech_cnn: width = {width}: must be a multiple of 8")
+        check_range("speech_cnn: feature_dim", feature_dim, 8, 8192)
+        check_range("speech_cnn: n_mels", n_mels, 8, 512)
+        check_range("speech_cnn: max_seconds", max_seconds, 0.05, 3600)
+        if feature_dim % 8:
+            raise RecipeError(f"speech_cnn: feature_dim = {feature_dim}: must be a multiple of 8")
         if norm not in get_args(Norm):
-            raise RecipeError(f"speech_cnn: {unknown('norm', norm, get_args(Norm))}")
-        self.width, self.mels, self.seconds, self.norm = width, mels, seconds, norm
-        self.scale = ItemNorm() if norm == "item" else BatchNorm()
-        channels = (mels, *(width // share for share in SHARES))
+            raise RecipeError(f"speech_cnn: {describe_unknown('norm', norm, get_args(Norm))}")
+        self.feature_dim, self.n_mels, self.max_seconds, self.norm = feature_dim, n_mels, max_seconds, norm
+        self.input_norm = ItemNorm() if norm == "item" else MaskedBatchNorm()
+        channels = (n_mels, *(feature_dim // divisor for divisor in CHANNEL_DIVISORS))
         self.convolutions = nn.ModuleList(
-            TimeConvolution(channels[i], channels[i + 1], kernel, norm=False) for i, kernel in enumerate(KERNELS)
+            MaskedConv1d(channels[i], channels[i + 1], kernel, norm=False) for i, kernel in enumerate(KERNELS)
         )
 
     def prepare(self, source: Source) -> Tensor:
         start = source.start or 0.0
-        end = start + self.seconds if source.end is None else min(source.end, start + self.seconds)
-        samples = audio.read(Path(source.content), RATE, start, end)
+        end = start + self.max_seconds if source.end is None else min(source.end, start + self.max_seconds)
+        samples = audio.read(Path(source.content), SAMPLE_RATE, start, end)
         samples = samples - samples.mean()
-        samples = np.append(samples[:1], samples[1:] - EMPHASIS * samples[:-1]).astype(np.float32)
-        decibels = audio.log_mel(samples, RATE, self.mels, WINDOW, HOP)
-        return (decibels - decibels.max()).clamp_min(FLOOR)  # (frames, mels)
+        samples = np.append(samples[:1], samples[1:] - PREEMPHASIS * samples[:-1]).astype(np.float32)
+        decibels = audio.log_mel_spectrogram(samples, SAMPLE_RATE, self.n_mels, WINDOW, HOP)
+        return (decibels - decibels.max()).clamp_min(DB_FLOOR)  # (frames, mels)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.scale(inputs, mask).transpose(1, 2)  # (N, mels, frames)
-        for number, convolution in enumerate(self.convolutions):
+        x = self.input_norm(inputs, mask).transpose(1, 2)  # (N, mels, frames)
+        for index, convolution in enumerate(self.convolutions):
             x = convolution(x, mask)
-            if number:
-                x, mask = halve(x, mask)
+            if index:
+                x, mask = masked_max_pool(x, mask)
         return x.transpose(1, 2), mask
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:
-        return steps(source, parts, 2 ** (len(KERNELS) - 1) * HOP / RATE, first=0.0)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
+        return time_spans(source, parts, 2 ** (len(KERNELS) - 1) * HOP / SAMPLE_RATE, first_centre=0.0)
 
 
 class ItemNorm(nn.Module):
@@ -88,16 +90,16 @@ class ItemNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(N, L, bins) and (N, L) -> (N, L, bins)."""
-        real = mask[:, :, None]
-        count = real.sum(dim=(1, 2), keepdim=True).clamp_min(1) * x.shape[2]
+        mask3d = mask[:, :, None]
+        count = mask3d.sum(dim=(1, 2), keepdim=True).clamp_min(1) * x.shape[2]
         # In float64: the order in which a sum is taken changes with the padding, and must not be seen.
-        wide = x.double().masked_fill(~real, 0)
-        mean = wide.sum(dim=(1, 2), keepdim=True) / count
-        variance = ((wide - mean) * real).square().sum(dim=(1, 2), keepdim=True) / count
-        return ((wide - mean) / (variance + 1e-5).sqrt()).to(self.weight.dtype) * self.weight + self.bias
+        x64 = x.double().masked_fill(~mask3d, 0)
+        mean = x64.sum(dim=(1, 2), keepdim=True) / count
+        variance = ((x64 - mean) * mask3d).square().sum(dim=(1, 2), keepdim=True) / count
+        return ((x64 - mean) / (variance + 1e-5).sqrt()).to(self.weight.dtype) * self.weight + self.bias
 
 
-class BatchNorm(nn.Module):
+class MaskedBatchNorm(nn.Module):
     """The whole batch by one mean and deviation over all real bins of all items; running ones when not training."""
 
     def __init__(self) -> None:
@@ -106,5 +108,5 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(N, L, bins) and (N, L) -> (N, L, bins)."""
-        real = self.norm(x[mask].reshape(-1, 1)).reshape(-1, x.shape[2])
-        return torch.zeros_like(x).masked_scatter(mask[:, :, None], real)
+        normalised = self.norm(x[mask].reshape(-1, 1)).reshape(-1, x.shape[2])
+        return torch.zeros_like(x).masked_scatter(mask[:, :, None], normalised)

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.temporal import TimeConvolution
-from triptych.encoders.word_pieces import BYTES, WordPieces
+from triptych.encoders.bpe_tokenizer import NUM_BYTES, BPETokenizer
+from triptych.encoders.temporal import MaskedConv1d
 from triptych.errors import check_range
+from triptych.interfaces import Encoder, Region, Source
 
-KERNEL = 3
+KERNEL_SIZE = 3
 
 
 class TextConv1d(Encoder):
@@ -22,40 +22,49 @@ class TextConv1d(Encoder):
     Source: Aytar et al. 2017 (See, Hear, and Read: the student's text network), who start from word2vec; here the
     vectors are learned with the rest, of byte-level pieces. Layers, widths and the norm of each part alone are ours.
     Use when: as the text side of `distill`, under layers that all modalities share; or where neighbouring words say it.
-    Beware: words that stand far apart never meet; a text longer than `length` pieces is cut.
+    Beware: words that stand far apart never meet; a text longer than `max_length` pieces is cut.
     """
 
     modality = "text"
-    kind = "word piece"
+    part_name = "token"
 
-    def __init__(self, width: int = 128, layers: int = 3, vocabulary: int = 2000, length: int = 64) -> None:
+    def __init__(
+        self, feature_dim: int = 128, num_layers: int = 3, vocab_size: int = 2000, max_length: int = 64
+    ) -> None:
         super().__init__()
-        check_range("text_conv1d: width", width, 2, 8192)
-        check_range("text_conv1d: layers", layers, 1, 100)
-        check_range("text_conv1d: vocabulary", vocabulary, BYTES + 1, 1_000_000)
-        check_range("text_conv1d: length", length, 1, 100_000)
-        self.width, self.layers, self.vocabulary, self.length = width, layers, vocabulary, length
-        self.pieces = WordPieces(vocabulary, length)
-        self.embed = nn.Embedding(vocabulary, width)
-        self.convolutions = nn.ModuleList(TimeConvolution(width, width, KERNEL, norm=True) for _ in range(layers))
+        check_range("text_conv1d: feature_dim", feature_dim, 2, 8192)
+        check_range("text_conv1d: num_layers", num_layers, 1, 100)
+        check_range("text_conv1d: vocab_size", vocab_size, NUM_BYTES + 1, 1_000_000)
+        check_range("text_conv1d: max_length", max_length, 1, 100_000)
+        self.feature_dim, self.num_layers, self.vocab_size, self.max_length = (
+            feature_dim,
+            num_layers,
+            vocab_size,
+            max_length,
+        )
+        self.tokenizer = BPETokenizer(vocab_size, max_length)
+        self.token_embedding = nn.Embedding(vocab_size, feature_dim)
+        self.convolutions = nn.ModuleList(
+            MaskedConv1d(feature_dim, feature_dim, KERNEL_SIZE, norm=True) for _ in range(num_layers)
+        )
 
-    def learn(self, sources: Iterable[Source]) -> None:
-        self.pieces.learn(sources)
+    def fit_vocabulary(self, sources: Iterable[Source]) -> None:
+        self.tokenizer.fit_vocabulary(sources)
 
     def prepare(self, source: Source) -> Tensor:
-        return self.pieces.prepare(source)  # (pieces,)
+        return self.tokenizer.prepare(source)  # (pieces,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.embed(inputs).transpose(1, 2)  # (N, width, pieces)
+        x = self.token_embedding(inputs).transpose(1, 2)  # (N, width, pieces)
         for convolution in self.convolutions:
             x = convolution(x, mask)
         return x.transpose(1, 2), mask
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
-        return self.pieces.places(source)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
+        return self.tokenizer.part_locations(source)
 
-    def files(self) -> dict[str, str]:
-        return self.pieces.files()
+    def extra_files(self) -> dict[str, str]:
+        return self.tokenizer.extra_files()
 
-    def restore(self, files: dict[str, str]) -> None:
-        self.pieces.restore(files)
+    def load_extra_files(self, files: dict[str, str]) -> None:
+        self.tokenizer.load_extra_files(files)

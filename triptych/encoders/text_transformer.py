@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from triptych.contracts import Encoder, Place, Source
-from triptych.encoders.word_pieces import BYTES, WordPieces
+from triptych.encoders.bpe_tokenizer import NUM_BYTES, BPETokenizer
 from triptych.errors import RecipeError, check_range
+from triptych.interfaces import Encoder, Region, Source
 
 
 class TextTransformer(Encoder):
@@ -20,48 +20,57 @@ class TextTransformer(Encoder):
     Source: Vaswani et al. 2017; byte-level pieces: Sennrich et al. 2016, Radford et al. 2019.
     Use when: captions are short and there are thousands of them.
     Beware: any language can be written in bytes, but only words like those of the training captions mean anything;
-    a text longer than `length` pieces is cut.
+    a text longer than `max_length` pieces is cut.
     """
 
     modality = "text"
-    kind = "word piece"
+    part_name = "token"
 
     def __init__(
-        self, width: int = 128, layers: int = 2, heads: int = 4, vocabulary: int = 2000, length: int = 64
+        self,
+        feature_dim: int = 128,
+        num_layers: int = 2,
+        num_heads: int = 4,
+        vocab_size: int = 2000,
+        max_length: int = 64,
     ) -> None:
         super().__init__()
-        check_range("text_transformer: width", width, 4, 8192)
-        check_range("text_transformer: layers", layers, 1, 100)
-        check_range("text_transformer: heads", heads, 1, width)
-        check_range("text_transformer: vocabulary", vocabulary, BYTES + 1, 1_000_000)
-        check_range("text_transformer: length", length, 1, 100_000)
-        if width % heads:
-            raise RecipeError(f"text_transformer: width = {width}: must be a multiple of heads = {heads}")
-        self.width, self.layers, self.heads = width, layers, heads
-        self.vocabulary, self.length = vocabulary, length
-        self.pieces = WordPieces(vocabulary, length)
-        self.embed = nn.Embedding(vocabulary, width)
-        self.position = nn.Parameter(torch.randn(length, width) * 0.1)
+        check_range("text_transformer: feature_dim", feature_dim, 4, 8192)
+        check_range("text_transformer: num_layers", num_layers, 1, 100)
+        check_range("text_transformer: num_heads", num_heads, 1, feature_dim)
+        check_range("text_transformer: vocab_size", vocab_size, NUM_BYTES + 1, 1_000_000)
+        check_range("text_transformer: max_length", max_length, 1, 100_000)
+        if feature_dim % num_heads:
+            raise RecipeError(
+                f"text_transformer: feature_dim = {feature_dim}: must be a multiple of num_heads = {num_heads}"
+            )
+        self.feature_dim, self.num_layers, self.num_heads = feature_dim, num_layers, num_heads
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self.tokenizer = BPETokenizer(vocab_size, max_length)
+        self.token_embedding = nn.Embedding(vocab_size, feature_dim)
+        self.position_embedding = nn.Parameter(torch.randn(max_length, feature_dim) * 0.1)
         layer = nn.TransformerEncoderLayer(
-            width, heads, 2 * width, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            feature_dim, num_heads, 2 * feature_dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
-        self.transformer = nn.TransformerEncoder(layer, layers, nn.LayerNorm(width), enable_nested_tensor=False)
+        self.transformer = nn.TransformerEncoder(
+            layer, num_layers, nn.LayerNorm(feature_dim), enable_nested_tensor=False
+        )
 
-    def learn(self, sources: Iterable[Source]) -> None:
-        self.pieces.learn(sources)
+    def fit_vocabulary(self, sources: Iterable[Source]) -> None:
+        self.tokenizer.fit_vocabulary(sources)
 
     def prepare(self, source: Source) -> Tensor:
-        return self.pieces.prepare(source)  # (pieces,)
+        return self.tokenizer.prepare(source)  # (pieces,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.embed(inputs) + self.position[: inputs.shape[1]]
+        x = self.token_embedding(inputs) + self.position_embedding[: inputs.shape[1]]
         return self.transformer(x, src_key_padding_mask=~mask), mask
 
-    def places(self, source: Source, parts: int) -> Sequence[Place]:  # noqa: ARG002
-        return self.pieces.places(source)
+    def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
+        return self.tokenizer.part_locations(source)
 
-    def files(self) -> dict[str, str]:
-        return self.pieces.files()
+    def extra_files(self) -> dict[str, str]:
+        return self.tokenizer.extra_files()
 
-    def restore(self, files: dict[str, str]) -> None:
-        self.pieces.restore(files)
+    def load_extra_files(self, files: dict[str, str]) -> None:
+        self.tokenizer.load_extra_files(files)

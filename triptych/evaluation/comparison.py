@@ -12,37 +12,42 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from triptych.contracts import Modality, Source
 from triptych.data.cache import Cache
 from triptych.data.manifest import Row
 from triptych.errors import MediaError, UsageError
 from triptych.evaluation.evaluate import Evaluation, evaluate
-from triptych.evaluation.items import Item, Items
-from triptych.evaluation.retrieval import MEAN, Retrieval, limits
-from triptych.evaluation.significance import DRAWS, Difference, differences_over_runs, intervals
+from triptych.evaluation.items import EvalItem, EvalItems
+from triptych.evaluation.retrieval import MEAN_RANK, RetrievalResult, metric_bounds
+from triptych.evaluation.significance import (
+    NUM_RESAMPLES,
+    Difference,
+    bootstrap_intervals,
+    compute_run_difference_intervals,
+)
+from triptych.interfaces import Modality, Source
 from triptych.media import audio
 from triptych.space import Space
 
-CUT = 10  # a query flips where one finds a right answer among the first ten and the other does not
-PARTS = 3  # slices of a length
+FLIP_K = 10  # a query flips where one finds a right answer among the first ten and the other does not
+NUM_LENGTH_BINS = 3  # slices of a length
 
 
 @dataclass(frozen=True)
 class Flip:
     """A query that one of the two answers and the other does not."""
 
-    item: Item
-    a: float  # rank of the best right answer; over several runs, the median
-    b: float
+    item: EvalItem
+    rank_a: float  # rank of the best right answer; over several runs, the median
+    rank_b: float
 
 
 @dataclass(frozen=True)
 class Slice:
     """The difference in R@10 among some of the queries."""
 
-    by: str  # words, seconds or label
-    of: str
-    queries: int
+    attribute: str  # words, seconds or label
+    value: str
+    num_queries: int
     difference: Difference
 
 
@@ -52,10 +57,10 @@ class Comparison:
 
     query: str
     gallery: str
-    queries: int
+    num_queries: int
     differences: dict[str, Difference]  # by metric
-    lost: list[Flip]  # only A finds it, the furthest fall first
-    won: list[Flip]  # only B finds it
+    losses: list[Flip]  # only A finds it, the furthest fall first
+    wins: list[Flip]  # only B finds it
     slices: list[Slice]
 
 
@@ -63,16 +68,18 @@ def compare(
     a: Space,
     b: Space,
     rows: Sequence[Row],
-    show: bool = True,
+    show_progress: bool = True,
     cache: Cache | str = "",
-    draws: int = DRAWS,
+    num_resamples: int = NUM_RESAMPLES,
 ) -> list[Comparison]:
     """Two spaces on the same rows, in every direction both know; for `cache` see `evaluate`."""
-    first, second = (evaluate(space, rows, show, cache, draws=0) for space in (a, b))
-    return compare_evaluations([first], [second], draws)
+    first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in (a, b))
+    return compare_evaluations([first], [second], num_resamples)
 
 
-def compare_evaluations(a: Sequence[Evaluation], b: Sequence[Evaluation], draws: int = DRAWS) -> list[Comparison]:
+def compare_evaluations(
+    a: Sequence[Evaluation], b: Sequence[Evaluation], num_resamples: int = NUM_RESAMPLES
+) -> list[Comparison]:
     """Evaluations of A and of B on the same rows: one each, or several seeds each.
 
     One each, intervals say how the difference moves with other items; several, with other seeds, too.
@@ -80,143 +87,174 @@ def compare_evaluations(a: Sequence[Evaluation], b: Sequence[Evaluation], draws:
     if not a or not b or (len(a) > 1) != (len(b) > 1):
         raise UsageError(f"{len(a)} and {len(b)} runs; compare one with one, or several seeds with several")
     sides = [[{(d.query, d.gallery): d for d in found.directions} for found in side] for side in (a, b)]
-    both = [way for way in sides[0][0] if all(way in found for side in sides for found in side)]
-    if not both:
+    common = [way for way in sides[0][0] if all(way in found for side in sides for found in side)]
+    if not common:
         raise UsageError("nothing to compare: no direction was measured in all of these runs")
     found = []
-    for way in both:
+    for way in common:
         for modality in way:
-            _check_same([run.items[cast(Modality, modality)] for side in (a, b) for run in side])
-        found.append(_compare(a[0].items, *([run[way] for run in side] for side in sides), draws=draws))
+            _check_same_items([run.items[cast(Modality, modality)] for side in (a, b) for run in side])
+        found.append(
+            _compare_direction(a[0].items, *([run[way] for run in side] for side in sides), num_resamples=num_resamples)
+        )
     return found
 
 
-def _check_same(sets: Sequence[Items]) -> None:
+def _check_same_items(item_sets: Sequence[EvalItems]) -> None:
     """Ranks in other galleries, or of other queries, are not comparable."""
-    first = [(item.source, item.group) for item in sets[0].each]
-    for other in sets[1:]:
-        found = [(item.source, item.group) for item in other.each]
-        if found != first:
-            apart = set(first) ^ set(found)
-            name = f"; only one has {min(str(source) for source, _ in apart)}" if apart else ""
+    first = [(item.source, item.group) for item in item_sets[0].entries]
+    for other in item_sets[1:]:
+        other_keys = [(item.source, item.group) for item in other.entries]
+        if other_keys != first:
+            unshared = set(first) ^ set(other_keys)
+            name = f"; only one has {min(str(source) for source, _ in unshared)}" if unshared else ""
             raise UsageError(
-                f"the runs were measured on other items: {len(first)} and {len(found)} of {sets[0].modality}{name}. "
+                f"the runs were measured on other items: {len(first)} and {len(other_keys)} of {item_sets[0].modality}{name}. "
                 "Measure both on the same rows, and without files that only one can read"
             )
 
 
-def _compare(items: dict[Modality, Items], a: Sequence[Retrieval], b: Sequence[Retrieval], draws: int) -> Comparison:
-    one = a[0]
-    names = list(one.each.values)
-    tables = [[np.column_stack([run.each.values[name] for name in names]) for run in side] for side in (a, b)]
-    differ = partial(_differ, names, *tables, one, draws)
-    rank_a, rank_b = (np.median([run.each.rank for run in side], axis=0) for side in (a, b))
-    query, gallery = (items[cast(Modality, name)] for name in (one.query, one.gallery))
-    asked = [query.each[i] for i in one.each.item]
+def _compare_direction(
+    items: dict[Modality, EvalItems], a: Sequence[RetrievalResult], b: Sequence[RetrievalResult], num_resamples: int
+) -> Comparison:
+    reference = a[0]
+    names = list(reference.per_query.values)
+    tables = [[np.column_stack([run.per_query.values[name] for name in names]) for run in side] for side in (a, b)]
+    differences_over = partial(_compute_differences, names, *tables, reference, num_resamples)
+    rank_a, rank_b = (np.median([run.per_query.best_rank for run in side], axis=0) for side in (a, b))
+    query, gallery = (items[cast(Modality, name)] for name in (reference.query, reference.gallery))
+    query_items = [query.entries[i] for i in reference.per_query.item_index]
 
-    def flips(found: NDArray, missed: NDArray) -> list[Flip]:
-        which = np.flatnonzero((found <= CUT) & (missed > CUT))
-        far = which[np.argsort(-(missed - found)[which], kind="stable")]
-        return [Flip(asked[i], float(rank_a[i]), float(rank_b[i])) for i in far]
+    def find_flips(rank_of_finder: NDArray, rank_of_misser: NDArray) -> list[Flip]:
+        flipped = np.flatnonzero((rank_of_finder <= FLIP_K) & (rank_of_misser > FLIP_K))
+        ordered = flipped[np.argsort(-(rank_of_misser - rank_of_finder)[flipped], kind="stable")]
+        return [Flip(query_items[i], float(rank_a[i]), float(rank_b[i])) for i in ordered]
 
     slices = []
-    for by, of, chosen in _slices(asked, gallery):
-        if len(np.unique(one.each.group[chosen])) > 1:
-            slices.append(Slice(by, of, int(chosen.sum()), differ(chosen)[f"R@{CUT}"]))
-    every = differ(np.ones(len(asked), bool))
-    return Comparison(one.query, one.gallery, one.queries, every, flips(rank_a, rank_b), flips(rank_b, rank_a), slices)
+    for attribute, value, mask in _slice_queries(query_items, gallery):
+        if len(np.unique(reference.per_query.group[mask])) > 1:
+            slices.append(Slice(attribute, value, int(mask.sum()), differences_over(mask)[f"R@{FLIP_K}"]))
+    differences = differences_over(np.ones(len(query_items), bool))
+    return Comparison(
+        reference.query,
+        reference.gallery,
+        reference.num_queries,
+        differences,
+        find_flips(rank_a, rank_b),
+        find_flips(rank_b, rank_a),
+        slices,
+    )
 
 
-def _differ(
-    names: Sequence[str],
+def _compute_differences(
+    metrics: Sequence[str],
     a: Sequence[NDArray],
     b: Sequence[NDArray],
-    one: Retrieval,
-    draws: int,
-    chosen: NDArray,
+    reference: RetrievalResult,
+    num_resamples: int,
+    mask: NDArray,
 ) -> dict[str, Difference]:
     """The difference in every metric, over the chosen queries."""
-    first, second = ([table[chosen] for table in side] for side in (a, b))
-    cluster = one.each.group[chosen]
+    first, second = ([table[mask] for table in side] for side in (a, b))
+    cluster = reference.per_query.group[mask]
     if len(first) > 1:
-        found = differences_over_runs(first, second, cluster)
+        difference_intervals = compute_run_difference_intervals(first, second, cluster)
     else:
-        spans = [most - least for least, most in (limits(name, one.items) for name in names)]
-        found = intervals(second[0] - first[0], cluster, [(-span, span) for span in spans], draws=draws)
+        ranges = [high - low for low, high in (metric_bounds(name, reference.num_items) for name in metrics)]
+        difference_intervals = bootstrap_intervals(
+            second[0] - first[0], cluster, [(-span, span) for span in ranges], num_resamples=num_resamples
+        )
     mean_a, mean_b = (np.mean([table.mean(axis=0) for table in side], axis=0).tolist() for side in (first, second))
-    return {name: Difference(x, y, interval) for name, x, y, interval in zip(names, mean_a, mean_b, found, strict=True)}
+    return {
+        name: Difference(x, y, interval)
+        for name, x, y, interval in zip(metrics, mean_a, mean_b, difference_intervals, strict=True)
+    }
 
 
-def _slices(asked: Sequence[Item], gallery: Items) -> list[tuple[str, str, NDArray]]:
+def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[tuple[str, str, NDArray]]:
     """Queries by the words of their captions, by the seconds of their sounds, and by label."""
-    found = []
-    for by, modality, length in (("words", "text", _words), ("seconds", "audio", _seconds)):
-        lengths = _lengths(asked, gallery, modality, length)
-        known = np.isfinite(lengths)
-        edges = np.unique(np.quantile(lengths[known], np.arange(1, PARTS) / PARTS)) if known.any() else np.empty(0)
-        part = np.where(known, np.searchsorted(edges, lengths), -1)
-        chosen = [part == i for i in range(len(edges) + 1)]
+    slices = []
+    for by, modality, measure_length in (("words", "text", _count_words), ("seconds", "audio", _audio_seconds)):
+        lengths = _query_lengths(query_items, gallery, modality, measure_length)
+        has_length = np.isfinite(lengths)
+        edges = (
+            np.unique(np.quantile(lengths[has_length], np.arange(1, NUM_LENGTH_BINS) / NUM_LENGTH_BINS))
+            if has_length.any()
+            else np.empty(0)
+        )
+        bin_index = np.where(has_length, np.searchsorted(edges, lengths), -1)
+        chosen = [bin_index == i for i in range(len(edges) + 1)]
         chosen = [some for some in chosen if some.any()]
         if len(chosen) > 1:
-            found += [(by, f"{lengths[some].min():.3g}–{lengths[some].max():.3g}", some) for some in chosen]
-    labels = np.array([item.label or "" for item in asked])
+            slices += [(by, f"{lengths[some].min():.3g}–{lengths[some].max():.3g}", some) for some in chosen]
+    labels = np.array([item.label or "" for item in query_items])
     if len(set(labels)) > 1:
-        found += [("label", str(label), labels == label) for label in np.unique(labels) if label]
-    return found
+        slices += [("label", str(label), labels == label) for label in np.unique(labels) if label]
+    return slices
 
 
-def _lengths(asked: Sequence[Item], gallery: Items, modality: str, length: Any) -> NDArray:
+def _query_lengths(query_items: Sequence[EvalItem], gallery: EvalItems, modality: str, measure_length: Any) -> NDArray:
     """A length for each query: its own, or the mean over its right answers; NaN where neither has one."""
-    if asked[0].source.modality == modality:
-        return np.array([length(item.source) for item in asked])
-    known: dict[str, list[float]] = defaultdict(list)
+    if query_items[0].source.modality == modality:
+        return np.array([measure_length(item.source) for item in query_items])
+    lengths_by_group: dict[str, list[float]] = defaultdict(list)
     if gallery.modality == modality:
-        for item in gallery.each:
-            known[item.group].append(length(item.source))
-    return np.array([np.mean(known[item.group]) if item.group in known else np.nan for item in asked])
+        for item in gallery.entries:
+            lengths_by_group[item.group].append(measure_length(item.source))
+    return np.array(
+        [np.mean(lengths_by_group[item.group]) if item.group in lengths_by_group else np.nan for item in query_items]
+    )
 
 
-def _words(source: Source) -> float:
+def _count_words(source: Source) -> float:
     return float(len(str(source.content).split()))
 
 
 @lru_cache(maxsize=1 << 16)  # every direction asks for the same files
-def _seconds(source: Source) -> float:
+def _audio_seconds(source: Source) -> float:
     try:
-        end = audio.duration(Path(source.content)) if source.end is None else source.end
+        end = audio.read_duration(Path(source.content)) if source.end is None else source.end
     except MediaError:
         return np.nan
     return end - (source.start or 0.0)
 
 
-def plain(comparison: Comparison) -> dict[str, Any]:
+def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
     """A comparison as JSON can hold it; shares from 0 to 1, differences as B less A."""
     return {
         "query": comparison.query,
         "gallery": comparison.gallery,
-        "queries": comparison.queries,
-        "differences": {name: _plain(found, name) for name, found in comparison.differences.items()},
+        "num_queries": comparison.num_queries,
+        "differences": {name: _difference_to_dict(found, name) for name, found in comparison.differences.items()},
         **{
-            name: [{"item": str(flip.item.source), "row": flip.item.row, "a": flip.a, "b": flip.b} for flip in flips]
-            for name, flips in (("lost", comparison.lost), ("won", comparison.won))
+            name: [
+                {"item": str(flip.item.source), "row": flip.item.row, "rank_a": flip.rank_a, "rank_b": flip.rank_b}
+                for flip in flips
+            ]
+            for name, flips in (("losses", comparison.losses), ("wins", comparison.wins))
         },
         "slices": [
-            {"by": s.by, "of": s.of, "queries": s.queries, f"R@{CUT}": _plain(s.difference, f"R@{CUT}")}
+            {
+                "attribute": s.attribute,
+                "value": s.value,
+                "num_queries": s.num_queries,
+                f"R@{FLIP_K}": _difference_to_dict(s.difference, f"R@{FLIP_K}"),
+            }
             for s in comparison.slices
         ],
     }
 
 
-def _plain(found: Difference, name: str) -> dict[str, Any]:
+def _difference_to_dict(difference: Difference, metric: str) -> dict[str, Any]:
     return {
-        "a": found.a,
-        "b": found.b,
-        "difference": found.value,
-        "interval": [found.interval.low, found.interval.high],
-        "verdict": verdict(name, found),
+        "mean_a": difference.mean_a,
+        "mean_b": difference.mean_b,
+        "difference": difference.value,
+        "interval": [difference.interval.low, difference.interval.high],
+        "verdict": verdict_for_metric(metric, difference),
     }
 
 
-def verdict(name: str, found: Difference) -> str:
+def verdict_for_metric(metric: str, difference: Difference) -> str:
     """Which is better by a metric; of ranks, lower is."""
-    return found.verdict(higher_is_better=name != MEAN)
+    return difference.verdict(higher_is_better=metric != MEAN_RANK)

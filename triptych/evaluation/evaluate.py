@@ -9,14 +9,14 @@ from itertools import permutations
 
 from torch import Tensor
 
-from triptych.contracts import Modality, Source
-from triptych.data.cache import Cache, cache_of
+from triptych.data.cache import Cache, resolve_cache
 from triptych.data.manifest import Row
 from triptych.errors import ManifestError
-from triptych.evaluation.items import Items, embed_items
-from triptych.evaluation.retrieval import Retrieval, measure, places
-from triptych.evaluation.significance import DRAWS
-from triptych.evaluation.transduction import transduce
+from triptych.evaluation.items import EvalItems, embed_items
+from triptych.evaluation.retrieval import RetrievalResult, compute_retrieval_metrics, rank_positives
+from triptych.evaluation.significance import NUM_RESAMPLES
+from triptych.evaluation.transduction import measure_transductive
+from triptych.interfaces import Modality, Source
 from triptych.space import Space
 
 
@@ -24,18 +24,18 @@ from triptych.space import Space
 class Evaluation:
     """The directions that could be measured, what was measured, and the files that could not be read."""
 
-    directions: list[Retrieval]
+    directions: list[RetrievalResult]
     failures: dict[Source, str]
-    items: dict[Modality, Items]
-    transductive: list[Retrieval] = field(default_factory=list)  # beside directions, where it was asked for
+    items: dict[Modality, EvalItems]
+    transductive: list[RetrievalResult] = field(default_factory=list)  # beside directions, where it was asked for
 
 
 def evaluate(
     space: Space,
     rows: Sequence[Row],
-    show: bool = True,
+    show_progress: bool = True,
     cache: Cache | str = "",
-    draws: int = DRAWS,
+    num_resamples: int = NUM_RESAMPLES,
     transductive: bool = False,
     epsilon: float | None = None,
 ) -> Evaluation:
@@ -47,26 +47,32 @@ def evaluate(
     Features of frozen encoders are read from the user's own cache and added to it; `cache` names another folder, or
     "off" for none.
     """
-    items, failures = embed_items(space, rows, show, cache_of(cache))
-    directions = retrieve(space, items, draws)
+    items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))
+    directions = measure_directions(space, items, num_resamples)
     if not directions:
         raise ManifestError(
             f"nothing to measure: no two of {', '.join(space.modalities)} occur together in these {len(rows)} rows"
             + (f", and {len(failures)} files could not be read" if failures else "")
         )
-    together = transduce(space, items, epsilon, draws, show) if transductive else []
-    return Evaluation(directions, failures, items, together)
+    transductive_results = (
+        measure_transductive(space, items, epsilon, num_resamples, show_progress) if transductive else []
+    )
+    return Evaluation(directions, failures, items, transductive_results)
 
 
-def retrieve(space: Space, items: Mapping[Modality, Items], draws: int = DRAWS) -> list[Retrieval]:
+def measure_directions(
+    space: Space, items: Mapping[Modality, EvalItems], num_resamples: int = NUM_RESAMPLES
+) -> list[RetrievalResult]:
     """Every direction in which at least one query has an answer."""
     directions = []
     for a, b in permutations(items.values(), 2):
-        found = places(partial(_score, space, a, b), a.group, b.group)
-        if (found.right > 0).any():
-            directions.append(measure(a.modality, b.modality, found, a.group, len(b), draws))
+        ranks = rank_positives(partial(_score_items, space, a, b), a.group_ids, b.group_ids)
+        if (ranks.num_positives > 0).any():
+            directions.append(
+                compute_retrieval_metrics(a.modality, b.modality, ranks, a.group_ids, len(b), num_resamples)
+            )
     return directions
 
 
-def _score(space: Space, a: Items, b: Items, rows: Tensor, columns: Tensor) -> Tensor:
+def _score_items(space: Space, a: EvalItems, b: EvalItems, rows: Tensor, columns: Tensor) -> Tensor:
     return space.scores(a.take(rows), a.modality, b.take(columns), b.modality)

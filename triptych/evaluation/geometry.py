@@ -10,30 +10,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.contracts import Features, Modality
 from triptych.errors import InputError
-from triptych.evaluation.items import Items
-from triptych.objectives.align_uniform import uniform
-from triptych.space import Space, blocks
+from triptych.evaluation.items import EvalItems
+from triptych.interfaces import Features, Modality
+from triptych.objectives.align_uniform import uniform_loss
+from triptych.space import Space, iter_blocks
 
-SAMPLE = 4096  # items of a modality that are looked at; uniformity and hubness grow with their square
-NEAREST = 10
+SAMPLE_SIZE = 4096  # items of a modality that are looked at; uniformity and hubness grow with their square
+NUM_NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
-class Shape:
+class ModalityGeometry:
     """How the items of one modality lie."""
 
     modality: Modality
-    items: int
+    num_items: int
     uniformity: float
     effective_rank: float
-    width: int  # what the effective rank could reach
-    length: float  # mean length of the embeddings: 1 on the sphere
+    embed_dim: int  # what the effective rank could reach
+    mean_norm: float  # mean length of the embeddings: 1 on the sphere
 
 
 @dataclass(frozen=True)
-class Distance:
+class PairGeometry:
     """How two modalities lie to each other."""
 
     a: Modality
@@ -44,49 +44,57 @@ class Distance:
 
 
 @dataclass(frozen=True)
-class Hubs:
+class Hubness:
     """How evenly a gallery's items are found."""
 
     query: Modality
     gallery: Modality
     k: int
     skewness: float
-    most: float  # the share of all queries that have the most frequent item among their k nearest
-    never: float  # the share of items that are never among the k nearest
+    top_hub_rate: float  # the share of all queries that have the most frequent item among their k nearest
+    never_retrieved_rate: float  # the share of items that are never among the k nearest
 
 
 @dataclass(frozen=True)
 class Geometry:
     """The shape of a space on some items."""
 
-    shapes: list[Shape]
-    distances: list[Distance]
-    hubs: list[Hubs]
+    modalities: list[ModalityGeometry]
+    pairs: list[PairGeometry]
+    hubness: list[Hubness]
 
 
 @torch.inference_mode()
-def describe(space: Space, items: Mapping[Modality, Items], sample: int = SAMPLE) -> Geometry:
+def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_size: int = SAMPLE_SIZE) -> Geometry:
     """Everything below, for every modality and every pair; of many items, for the same `sample` of them each time."""
-    some: dict[Modality, tuple[Features, Tensor]] = {}
-    for modality, own in items.items():
-        rows = torch.randperm(len(own), generator=torch.Generator().manual_seed(0))[:sample].sort().values
-        some[modality] = own.take(rows), own.group[rows]
-    shapes, distances, hubs = [], [], []
-    for modality, (features, _) in some.items():
+    samples: dict[Modality, tuple[Features, Tensor]] = {}
+    for modality, modality_items in items.items():
+        rows = (
+            torch.randperm(len(modality_items), generator=torch.Generator().manual_seed(0))[:sample_size].sort().values
+        )
+        samples[modality] = modality_items.take(rows), modality_items.group_ids[rows]
+    modalities, pairs, hubness_by_direction = [], [], []
+    for modality, (features, _) in samples.items():
         if len(features.embedding) > 1:
             x = features.embedding.double()
-            length = float(x.norm(dim=1).mean())
-            shapes.append(Shape(modality, len(x), uniformity(x), effective_rank(x), x.shape[1], length))
-    for a, b in combinations(some, 2):
-        (x, x_group), (y, y_group) = some[a], some[b]
-        ours, theirs = x.embedding.double(), y.embedding.double()
-        distances.append(Distance(a, b, alignment(ours, theirs, x_group, y_group), *gap(ours, theirs)))
-    for a, b in permutations(some, 2):
-        x, y = some[a][0], some[b][0]
-        k = min(NEAREST, len(y.embedding))
-        nearest = [space.scores(rows, a, y, b).topk(k, dim=1).indices for _, rows in blocks(x, 256)]
-        hubs.append(Hubs(a, b, k, *hubness(torch.cat(nearest), len(y.embedding))))
-    return Geometry(shapes, distances, hubs)
+            mean_norm = float(x.norm(dim=1).mean())
+            modalities.append(
+                ModalityGeometry(modality, len(x), uniformity(x), effective_rank(x), x.shape[1], mean_norm)
+            )
+    for a, b in combinations(samples, 2):
+        (x, x_group), (y, y_group) = samples[a], samples[b]
+        a_embedding, b_embedding = x.embedding.double(), y.embedding.double()
+        pairs.append(
+            PairGeometry(
+                a, b, alignment(a_embedding, b_embedding, x_group, y_group), *modality_gap(a_embedding, b_embedding)
+            )
+        )
+    for a, b in permutations(samples, 2):
+        x, y = samples[a][0], samples[b][0]
+        k = min(NUM_NEIGHBOURS, len(y.embedding))
+        nearest = [space.scores(rows, a, y, b).topk(k, dim=1).indices for _, rows in iter_blocks(x, 256)]
+        hubness_by_direction.append(Hubness(a, b, k, *hubness(torch.cat(nearest), len(y.embedding))))
+    return Geometry(modalities, pairs, hubness_by_direction)
 
 
 def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float | None:
@@ -97,11 +105,11 @@ def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float |
 
     Source: Wang & Isola 2020 with alpha = 2.
     """
-    names, member = torch.cat([a_group, b_group]).unique(return_inverse=True)
-    ours, theirs = member[: len(a)], member[len(a) :]
-    empty = a.new_zeros(len(names), a.shape[1])
-    sums = empty.index_add(0, ours, F.normalize(a, dim=1)), empty.index_add(0, theirs, F.normalize(b, dim=1))
-    pairs = (ours.bincount(minlength=len(names)) * theirs.bincount(minlength=len(names))).sum()
+    group_ids, group_index = torch.cat([a_group, b_group]).unique(return_inverse=True)
+    a_index, b_index = group_index[: len(a)], group_index[len(a) :]
+    empty = a.new_zeros(len(group_ids), a.shape[1])
+    sums = empty.index_add(0, a_index, F.normalize(a, dim=1)), empty.index_add(0, b_index, F.normalize(b, dim=1))
+    pairs = (a_index.bincount(minlength=len(group_ids)) * b_index.bincount(minlength=len(group_ids))).sum()
     return float(2 - 2 * (sums[0] * sums[1]).sum() / pairs) if pairs else None
 
 
@@ -112,10 +120,10 @@ def uniformity(x: Tensor, t: float = 2.0) -> float:
 
     Source: Wang & Isola 2020.
     """
-    return float(uniform(F.normalize(x, dim=1), t))
+    return float(uniform_loss(F.normalize(x, dim=1), t))
 
 
-def gap(a: Tensor, b: Tensor) -> tuple[float, float]:
+def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
     """How far the middles of two modalities lie apart: as it is, and in units of how far items lie from their middle.
 
     gap = |mean a - mean b|;  relative = gap / sqrt((mean |a_i - mean a|² + mean |b_j - mean b|²) / 2)
@@ -143,7 +151,7 @@ def effective_rank(x: Tensor) -> float:
     return float(torch.exp(-torch.xlogy(p, p).sum()))
 
 
-def hubness(nearest: Tensor, items: int) -> tuple[float, float, float]:
+def hubness(nearest: Tensor, num_items: int) -> tuple[float, float, float]:
     """Of each query's k nearest items (Q, k): skewness of how often items occur, share of the most frequent, of none.
 
     skewness = mean (n_j - mean n)³ / std³ over items j found n_j times; 0 where all are found alike, above 1 hubs.
@@ -152,8 +160,8 @@ def hubness(nearest: Tensor, items: int) -> tuple[float, float, float]:
     """
     if nearest.ndim != 2 or not nearest.numel():
         raise InputError(f"nearest is {tuple(nearest.shape)}; need (Q, k), one query at least")
-    count = nearest.flatten().bincount(minlength=items).double()
-    away = count - count.mean()
-    spread = away.square().mean().sqrt()
-    skewness = away.pow(3).mean() / spread.pow(3) if spread > 0 else torch.tensor(0.0)
+    count = nearest.flatten().bincount(minlength=num_items).double()
+    deviation = count - count.mean()
+    spread = deviation.square().mean().sqrt()
+    skewness = deviation.pow(3).mean() / spread.pow(3) if spread > 0 else torch.tensor(0.0)
     return float(skewness), float(count.max() / len(nearest)), float((count == 0).double().mean())

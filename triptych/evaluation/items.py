@@ -8,16 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from triptych.contracts import Features, Modality, Source
 from triptych.data.cache import Cache
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
-from triptych.progress import progress
+from triptych.interfaces import Features, Modality, Source
+from triptych.progress import track_progress
 from triptych.space import Space
 
 
 @dataclass(frozen=True)
-class Item:
+class EvalItem:
     """One thing to find or to ask with."""
 
     source: Source
@@ -27,44 +27,50 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Items:
+class EvalItems:
     """The items of one modality that could be read, and what the space makes of them."""
 
     modality: Modality
-    each: list[Item]
+    entries: list[EvalItem]
     features: Features  # N rows
-    group: Tensor  # (N,) int: the same number for the same group in every modality
+    group_ids: Tensor  # (N,) int: the same number for the same group in every modality
 
     def __len__(self) -> int:
-        return len(self.each)
+        return len(self.entries)
 
     def take(self, rows: Tensor) -> Features:
         """The features of some of them, by number."""
-        of = self.features
-        return Features(of.embedding[rows], of.parts[rows], of.mask[rows])
+        features = self.features
+        return Features(features.embedding[rows], features.parts[rows], features.mask[rows])
 
 
 def embed_items(
-    space: Space, rows: Sequence[Row], show: bool = True, cache: Cache | None = None
-) -> tuple[dict[Modality, Items], dict[Source, str]]:
+    space: Space, rows: Sequence[Row], show_progress: bool = True, cache: Cache | None = None
+) -> tuple[dict[Modality, EvalItems], dict[Source, str]]:
     """The items of every modality that has any, and the files that could not be read, with the reason."""
-    known: dict[str, int] = {}
-    found: dict[Modality, Items] = {}
+    id_of_group: dict[str, int] = {}
+    by_modality: dict[Modality, EvalItems] = {}
     failures: dict[Source, str] = {}
     for modality in space.modalities:
         # A file or caption that several rows of one group share is one item, not several.
-        items: dict[tuple[Source, str], Item] = {}
+        items: dict[tuple[Source, str], EvalItem] = {}
         for row in rows:
             for source in sources_of(row, modality) if modality in row.modalities else ():
-                items.setdefault((source, row.group), Item(source, row.group, row.id, row.label))
-        each = list(items.values())
-        with progress(f"embedding {modality}", len(each), show and bool(each)) as bar:
+                items.setdefault((source, row.group), EvalItem(source, row.group, row.id, row.label))
+        unique_items = list(items.values())
+        with track_progress(
+            f"embedding {modality}", len(unique_items), show_progress and bool(unique_items)
+        ) as progress:
             embedded = space.embed(
-                [item.source for item in each], modality, bar=bar, parts=space.similarity.reads_parts, cache=cache
+                [item.source for item in unique_items],
+                modality,
+                progress=progress,
+                with_parts=space.similarity.reads_parts,
+                cache=cache,
             )
         failures |= embedded.failures
-        if embedded.read:
-            read = [each[i] for i in embedded.read]
-            group = torch.tensor([known.setdefault(item.group, len(known)) for item in read])
-            found[modality] = Items(modality, read, embedded.features, group)
-    return found, failures
+        if embedded.indices:
+            read = [unique_items[i] for i in embedded.indices]
+            group_ids = torch.tensor([id_of_group.setdefault(item.group, len(id_of_group)) for item in read])
+            by_modality[modality] = EvalItems(modality, read, embedded.features, group_ids)
+    return by_modality, failures

@@ -10,43 +10,43 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from triptych.contracts import Encoder, Modality, Source
-from triptych.data.cache import Cache, cache_of
-from triptych.data.features import remember
+from triptych.data.cache import Cache, resolve_cache
+from triptych.data.features import compute_or_load
 from triptych.data.manifest import Row
 from triptych.errors import InputError, ManifestError, UsageError
 from triptych.evaluation.classification import (
     Classification,
-    Classified,
-    classes_of,
-    classifiable,
-    judge,
-    labelled_items,
+    ClassificationResults,
+    collect_labels,
+    list_classes,
+    measure_accuracy,
+    select_modalities,
 )
-from triptych.progress import Bar, progress
+from triptych.interfaces import Encoder, Modality, Source
+from triptych.progress import ProgressBar, track_progress
 from triptych.space import Space
 
-Of = Literal["embeddings", "features"]  # what the space makes of an item, or what its frozen encoder does
-STRENGTHS = (0.01, 0.1, 1.0, 10.0, 100.0)  # of the fit to the training items, one by one; see probe
-FOLDS = 3  # by which the strength is chosen
+FeatureSource = Literal["embeddings", "features"]  # what the space makes of an item, or what its frozen encoder does
+INVERSE_REGULARISATIONS = (0.01, 0.1, 1.0, 10.0, 100.0)  # of the fit to the training items, one by one; see probe
+NUM_FOLDS = 3  # by which the strength is chosen
 
 
 @dataclass(frozen=True)
-class Known:
+class ProbeFeatures:
     """Sources that could be read, each with its numbers: (N, D)."""
 
     sources: list[Source]
-    numbers: NDArray
+    matrix: NDArray
     failures: dict[Source, str]
 
 
 def probe(
     modality: Modality,
-    learned: NDArray,
-    learned_labels: Sequence[str],
-    measured: NDArray,
-    measured_labels: Sequence[str],
-    strength: float | None = None,
+    train_features: NDArray,
+    train_labels: Sequence[str],
+    test_features: NDArray,
+    test_labels: Sequence[str],
+    inverse_regularisation: float | None = None,
 ) -> Classification:
     """Logistic regression on standardised features (N, D), learned on some items and measured on others.
 
@@ -57,97 +57,111 @@ def probe(
     Beware: unless given, the strength is the one of STRENGTHS that three folds of the training items find best: five
     times three fits. With a wrong one, accuracies of different features cannot be compared.
     """
-    classes = sorted(set(learned_labels))
-    if len(classes) < 2 or not (strength is None or strength > 0):
-        raise InputError(f"{len(classes)} classes, strength = {strength}; need two classes at least, and more than 0")
-    unseen = sorted(set(measured_labels) - set(classes))
+    classes = sorted(set(train_labels))
+    if len(classes) < 2 or not (inverse_regularisation is None or inverse_regularisation > 0):
+        raise InputError(
+            f"{len(classes)} classes, strength = {inverse_regularisation}; need two classes at least, and more than 0"
+        )
+    unseen = sorted(set(test_labels) - set(classes))
     if unseen:
         raise UsageError(f"class {unseen[0]!r} is never seen in training: a probe names only what it has learned")
-    names = np.array(learned_labels)
-    chosen = best_strength(learned, names) if strength is None else strength
-    scores = np.asarray(fitted(learned, names, chosen).decision_function(measured))
+    train_label_array = np.array(train_labels)
+    selected = (
+        select_inverse_regularisation(train_features, train_label_array)
+        if inverse_regularisation is None
+        else inverse_regularisation
+    )
+    scores = np.asarray(fit_classifier(train_features, train_label_array, selected).decision_function(test_features))
     if len(classes) == 2:  # then scikit-learn gives the second class's alone
         scores = np.column_stack([-scores, scores])
-    label = torch.tensor([classes.index(name) for name in measured_labels])
-    return judge(
-        modality, f"a linear probe of strength {chosen:g}", classes, torch.from_numpy(np.asarray(scores)), label
+    labels = torch.tensor([classes.index(name) for name in test_labels])
+    return measure_accuracy(
+        modality, f"a linear probe of strength {selected:g}", classes, torch.from_numpy(np.asarray(scores)), labels
     )
 
 
-def best_strength(numbers: NDArray, names: NDArray) -> float:
+def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
     """The strength whose probes name most of the items that each was not fitted to; the smallest of equals."""
-    order = np.array([np.count_nonzero(names[:i] == name) for i, name in enumerate(names)])  # within the class
-    if np.unique(names, return_counts=True)[1].min() < 2:
+    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])  # within the class
+    if np.unique(labels, return_counts=True)[1].min() < 2:
         return 1.0  # a class with one item cannot be both learned and measured
-    fold = order % FOLDS
-    right = [0] * len(STRENGTHS)
-    for left_out in np.unique(fold):
-        inside, outside = fold != left_out, fold == left_out
-        for place, strength in enumerate(STRENGTHS):
-            named = fitted(numbers[inside], names[inside], strength).predict(numbers[outside])
-            right[place] += int(np.count_nonzero(named == names[outside]))
-    return STRENGTHS[right.index(max(right))]
+    fold = order % NUM_FOLDS
+    num_correct = [0] * len(INVERSE_REGULARISATIONS)
+    for held_out in np.unique(fold):
+        is_train, is_test = fold != held_out, fold == held_out
+        for index, inverse_regularisation in enumerate(INVERSE_REGULARISATIONS):
+            predicted = fit_classifier(features[is_train], labels[is_train], inverse_regularisation).predict(
+                features[is_test]
+            )
+            num_correct[index] += int(np.count_nonzero(predicted == labels[is_test]))
+    return INVERSE_REGULARISATIONS[num_correct.index(max(num_correct))]
 
 
-def fitted(numbers: NDArray, names: NDArray, strength: float) -> Any:
+def fit_classifier(features: NDArray, labels: NDArray, inverse_regularisation: float) -> Any:
     """A classifier fitted to items (N, D) of known classes."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from threadpoolctl import threadpool_limits
 
-    machine = make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=2000))
+    pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_regularisation, max_iter=2000))
     with threadpool_limits(1):  # thousands of small products: on a busy machine threads make them 50 times slower
-        return machine.fit(numbers, names)
+        return pipeline.fit(features, labels)
 
 
 def probe_space(
     space: Space,
-    learned: Sequence[Row],
-    measured: Sequence[Row],
-    of: Of = "embeddings",
+    train_rows: Sequence[Row],
+    test_rows: Sequence[Row],
+    feature_source: FeatureSource = "embeddings",
     modalities: Sequence[Modality] | None = None,
-    strength: float | None = None,
-    show: bool = True,
+    inverse_regularisation: float | None = None,
+    show_progress: bool = True,
     cache: Cache | str = "",
-) -> Classified:
+) -> ClassificationResults:
     """A probe for each modality, on the space's embeddings, or on what its frozen encoders hand to it."""
-    classes_of(measured, classes_of(learned))
-    found, failures = [], {}
-    for modality in classifiable(space, measured, modalities):
-        sides = [labelled_items(rows, modality) for rows in (learned, measured)]
+    list_classes(test_rows, list_classes(train_rows))
+    results, failures = [], {}
+    for modality in select_modalities(space, test_rows, modalities):
+        sides = [collect_labels(rows, modality) for rows in (train_rows, test_rows)]
         sources = list(dict.fromkeys(source for side in sides for source in side))
-        with progress(f"embedding {modality}", len(sources), show) as bar:
-            known = (
-                frozen_features(space.encoder(modality), sources, cache_of(cache) or Cache.default(), bar)
-                if of == "features"
-                else _embeddings(space, modality, sources, cache_of(cache), bar)
+        with track_progress(f"embedding {modality}", len(sources), show_progress) as progress:
+            features = (
+                compute_frozen_features(
+                    space.encoder(modality), sources, resolve_cache(cache) or Cache.default(), progress
+                )
+                if feature_source == "features"
+                else _compute_embeddings(space, modality, sources, resolve_cache(cache), progress)
             )
-        failures |= known.failures
-        place = {source: i for i, source in enumerate(known.sources)}
+        failures |= features.failures
+        index_of_source = {source: i for i, source in enumerate(features.sources)}
         rows, labels = [], []
         for side in sides:
-            read = {source: label for source, label in side.items() if source in place}
-            rows.append(known.numbers[[place[source] for source in read]])
+            read = {source: label for source, label in side.items() if source in index_of_source}
+            rows.append(features.matrix[[index_of_source[source] for source in read]])
             labels.append(list(read.values()))
         if labels[0] and labels[1]:
-            found.append(probe(modality, rows[0], labels[0], rows[1], labels[1], strength))
-    if not found:
+            results.append(probe(modality, rows[0], labels[0], rows[1], labels[1], inverse_regularisation))
+    if not results:
         reason = next(iter(failures.values()), "no labelled row to learn from")
         raise ManifestError(f"nothing to probe: {reason}")
-    return Classified(found, failures)
+    return ClassificationResults(results, failures)
 
 
-def frozen_features(encoder: Encoder, sources: Sequence[Source], cache: Cache, bar: Bar | None = None) -> Known:
+def compute_frozen_features(
+    encoder: Encoder, sources: Sequence[Source], cache: Cache, progress: ProgressBar | None = None
+) -> ProbeFeatures:
     """Mean ⊕ maximum of the parts that a frozen encoder makes of each source, from the cache: (N, 2 · width)."""
     if not encoder.frozen:
         raise UsageError(f"{type(encoder).__name__} is trained with its space: it has no frozen features to probe")
-    known = remember(encoder, sources, cache, bar=bar)
-    read = [source for source in sources if source in known.place]
-    pooled = known.inputs([known.place[source] for source in read], parts=False)[0]
-    return Known(read, pooled.flatten(1).numpy(), known.failures)
+    cached = compute_or_load(encoder, sources, cache, progress=progress)
+    read = [source for source in sources if source in cached.index_of]
+    pooled = cached.load_batch([cached.index_of[source] for source in read], with_parts=False)[0]
+    return ProbeFeatures(read, pooled.flatten(1).numpy(), cached.failures)
 
 
-def _embeddings(space: Space, modality: Modality, sources: list[Source], cache: Cache | None, bar: Bar) -> Known:
-    embedded = space.embed(sources, modality, bar=bar, parts=False, cache=cache)
-    return Known([sources[i] for i in embedded.read], embedded.features.embedding.numpy(), embedded.failures)
+def _compute_embeddings(
+    space: Space, modality: Modality, sources: list[Source], cache: Cache | None, progress: ProgressBar
+) -> ProbeFeatures:
+    embedded = space.embed(sources, modality, progress=progress, with_parts=False, cache=cache)
+    return ProbeFeatures([sources[i] for i in embedded.indices], embedded.features.embedding.numpy(), embedded.failures)

@@ -11,9 +11,9 @@ from scipy.special import ndtr, stdtrit
 
 from triptych.errors import InputError
 
-DRAWS, LEVEL = 2000, 0.95
+NUM_RESAMPLES, CONFIDENCE_LEVEL = 2000, 0.95
 MIN_RUNS = 2
-AT_ONCE = 4_000_000  # numbers held at a time while drawing
+MAX_ELEMENTS = 4_000_000  # numbers held at a time while drawing
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class Interval:
     high: float
 
     @property
-    def half(self) -> float:
+    def half_width(self) -> float:
         """Half its width: the number behind ±."""
         return (self.high - self.low) / 2
 
-    def covers(self, value: float) -> bool:
+    def contains(self, value: float) -> bool:
         """Whether a value lies in it."""
         return self.low <= value <= self.high
 
 
-def resample(values: NDArray, cluster: NDArray, draws: int = DRAWS, seed: int = 0) -> NDArray:
+def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> NDArray:
     """Means of V values (Q, V) over sets of queries drawn by the cluster, with replacement: (draws, V).
 
     mean*_v = sum_c w_c · sum_(q in c) x_qv / sum_c w_c · n_c,     w ~ multinomial(C; 1/C, …)
@@ -47,30 +47,32 @@ def resample(values: NDArray, cluster: NDArray, draws: int = DRAWS, seed: int = 
     values = np.asarray(values, np.float64).reshape(len(values), -1)
     if len(cluster) != len(values) or not len(values):
         raise InputError(f"{len(values)} values in {len(cluster)} clusters; need one each, and at least one")
-    if draws < 1:
-        raise InputError(f"draws = {draws}; need at least 1")
-    _, place = np.unique(cluster, return_inverse=True)
-    sums = np.zeros((int(place.max()) + 1, values.shape[1] + 1))
-    np.add.at(sums, place, np.column_stack([values, np.ones(len(values))]))
-    kinds, times = np.unique(sums, axis=0, return_counts=True)  # (K, V + 1), (K,)
-    found = [weights @ kinds for weights in _weights(times, draws, np.random.default_rng(seed))]
-    drawn = np.concatenate(found)
+    if num_resamples < 1:
+        raise InputError(f"draws = {num_resamples}; need at least 1")
+    _, cluster_index = np.unique(cluster, return_inverse=True)
+    sums = np.zeros((int(cluster_index.max()) + 1, values.shape[1] + 1))
+    np.add.at(sums, cluster_index, np.column_stack([values, np.ones(len(values))]))
+    distinct_sums, counts = np.unique(sums, axis=0, return_counts=True)  # (K, V + 1), (K,)
+    blocks = [weights @ distinct_sums for weights in _draw_weights(counts, num_resamples, np.random.default_rng(seed))]
+    drawn = np.concatenate(blocks)
     return drawn[:, :-1] / drawn[:, -1:]
 
 
-def _weights(times: NDArray, draws: int, rng: np.random.Generator) -> Iterator[NDArray]:
+def _draw_weights(counts: NDArray, num_resamples: int, rng: np.random.Generator) -> Iterator[NDArray]:
     """How often each kind of cluster is drawn, in blocks of draws: (at most draws, K)."""
-    step = max(1, AT_ONCE // len(times))
-    for first in range(0, draws, step):
-        yield rng.multinomial(times.sum(), times / times.sum(), size=min(step, draws - first)).astype(np.float64)
+    step = max(1, MAX_ELEMENTS // len(counts))
+    for first in range(0, num_resamples, step):
+        yield rng.multinomial(counts.sum(), counts / counts.sum(), size=min(step, num_resamples - first)).astype(
+            np.float64
+        )
 
 
-def intervals(
+def bootstrap_intervals(
     values: NDArray,
     cluster: NDArray,
-    limits: Sequence[tuple[float, float]] | None = None,
-    level: float = LEVEL,
-    draws: int = DRAWS,
+    bounds: Sequence[tuple[float, float]] | None = None,
+    confidence_level: float = CONFIDENCE_LEVEL,
+    num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> list[Interval]:
     """The interval of the mean of each column of values (Q, V), which cannot leave its limits, if there are any.
@@ -86,46 +88,48 @@ def intervals(
     """
     values = np.asarray(values, np.float64).reshape(len(values), -1)
     clusters = len(np.unique(cluster))
-    tail = (1 - level) / 2
-    drawn = resample(values, cluster, draws, seed)
-    wide = ndtr(np.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, tail)) if clusters > 1 else 0.0
-    ends = np.quantile(drawn, [wide, 1 - wide], axis=0)
-    missed = 1 - tail ** (1 / clusters)
-    found = []
+    tail = (1 - confidence_level) / 2
+    drawn = bootstrap_means(values, cluster, num_resamples, seed)
+    expanded_tail = ndtr(np.sqrt(clusters / (clusters - 1)) * stdtrit(clusters - 1, tail)) if clusters > 1 else 0.0
+    ends = np.quantile(drawn, [expanded_tail, 1 - expanded_tail], axis=0)
+    unseen_rate = 1 - tail ** (1 / clusters)
+    result = []
     for i, (low, high) in enumerate(ends.T.tolist()):
         first = float(values[0, i])
-        if limits and np.ptp(values[:, i]) == 0:
-            low, high = first - missed * (first - limits[i][0]), first + missed * (limits[i][1] - first)
-        found.append(Interval(low, high))
-    return found
+        if bounds and np.ptp(values[:, i]) == 0:
+            low, high = first - unseen_rate * (first - bounds[i][0]), first + unseen_rate * (bounds[i][1] - first)
+        result.append(Interval(low, high))
+    return result
 
 
 @dataclass(frozen=True)
 class Difference:
     """Two means over the same queries, and the interval of the second less the first."""
 
-    a: float
-    b: float
+    mean_a: float
+    mean_b: float
     interval: Interval
 
     @property
     def value(self) -> float:
         """The second less the first."""
-        return self.b - self.a
+        return self.mean_b - self.mean_a
 
     @property
-    def separable(self) -> bool:
+    def is_significant(self) -> bool:
         """Whether the interval leaves out zero; if not, these queries cannot tell the two apart."""
-        return not self.interval.covers(0)
+        return not self.interval.contains(0)
 
     def verdict(self, higher_is_better: bool = True) -> str:
         """Which of the two is better, or that they are not separable."""
-        if not self.separable:
+        if not self.is_significant:
             return "not separable"
         return "B is better" if (self.value > 0) == higher_is_better else "A is better"
 
 
-def over_runs(values: Sequence[NDArray], cluster: NDArray, level: float = LEVEL) -> list[Interval]:
+def compute_run_intervals(
+    values: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
+) -> list[Interval]:
     """Intervals of the mean over several runs (seeds) of values (Q, V) each: other items and other seeds.
 
     mean ± t(df)⁻¹ · sqrt(I + S),  I = C/(C - 1) · sum_c (sum_(q in c) (x_q - mean))² / Q²  with x the mean over runs,
@@ -134,26 +138,26 @@ def over_runs(values: Sequence[NDArray], cluster: NDArray, level: float = LEVEL)
     Source: Liang and Zeger 1986 for I; Satterthwaite 1946 for df.
     Use when: there are at least two seeds. What seeds and items do together is counted twice: a little too wide.
     """
-    return differences_over_runs([], values, cluster, level)
+    return compute_run_difference_intervals([], values, cluster, confidence_level)
 
 
-def differences_over_runs(
-    a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, level: float = LEVEL
+def compute_run_difference_intervals(
+    a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
     """Intervals of the mean over runs b less that over runs a, on the same queries; formulas as `over_runs`."""
     if len(b) < MIN_RUNS or len(a) == 1:
         raise InputError(f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to see what a seed does")
     sides = [np.stack([np.reshape(run, (len(cluster), -1)).astype(float) for run in side]) for side in (b, a) if side]
-    each = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if a else 0)  # (Q, V)
-    centre = each.mean(axis=0)
-    _, place = np.unique(cluster, return_inverse=True)
-    clusters = int(place.max()) + 1
-    apart = np.zeros((clusters, each.shape[1]))
-    np.add.at(apart, place, each - centre)
-    parts = [(clusters / max(1, clusters - 1) * (apart**2).sum(axis=0) / len(each) ** 2, clusters - 1)]
-    parts += [(side.mean(axis=1).var(axis=0, ddof=1) / len(side), len(side) - 1) for side in sides]
-    total = np.sum([part for part, _ in parts], axis=0)
-    below = np.sum([part**2 / max(1, degrees) for part, degrees in parts], axis=0)
-    degrees = np.divide(total**2, below, out=np.ones_like(total), where=below > 0)
-    half = -stdtrit(degrees, (1 - level) / 2) * np.sqrt(total)
+    difference = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if a else 0)  # (Q, V)
+    centre = difference.mean(axis=0)
+    _, cluster_index = np.unique(cluster, return_inverse=True)
+    clusters = int(cluster_index.max()) + 1
+    cluster_sums = np.zeros((clusters, difference.shape[1]))
+    np.add.at(cluster_sums, cluster_index, difference - centre)
+    variances = [(clusters / max(1, clusters - 1) * (cluster_sums**2).sum(axis=0) / len(difference) ** 2, clusters - 1)]
+    variances += [(side.mean(axis=1).var(axis=0, ddof=1) / len(side), len(side) - 1) for side in sides]
+    total = np.sum([part for part, _ in variances], axis=0)
+    denominator = np.sum([part**2 / max(1, degrees) for part, degrees in variances], axis=0)
+    degrees = np.divide(total**2, denominator, out=np.ones_like(total), where=denominator > 0)
+    half = -stdtrit(degrees, (1 - confidence_level) / 2) * np.sqrt(total)
     return [Interval(low, high) for low, high in zip((centre - half).tolist(), (centre + half).tolist(), strict=True)]

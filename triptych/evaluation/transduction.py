@@ -14,25 +14,32 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from triptych.contracts import MODALITIES, Modality
 from triptych.errors import UsageError
-from triptych.evaluation.items import Items
-from triptych.evaluation.retrieval import ITEMS, QUERIES, Retrieval, Scores, measure, places
-from triptych.evaluation.significance import DRAWS
-from triptych.progress import progress
+from triptych.evaluation.items import EvalItems
+from triptych.evaluation.retrieval import (
+    GALLERY_BLOCK,
+    QUERY_BLOCK,
+    RetrievalResult,
+    ScoreFunction,
+    compute_retrieval_metrics,
+    rank_positives,
+)
+from triptych.evaluation.significance import NUM_RESAMPLES
+from triptych.interfaces import MODALITIES, Modality
+from triptych.progress import track_progress
 from triptych.space import Space
-from triptych.streaming import BLOCK
-from triptych.transport.matrix import TiledScores, WholeScores
-from triptych.transport.plan import climb, stated
+from triptych.streaming import DEFAULT_BLOCK_SIZE
+from triptych.transport.matrix import DenseScores, TiledScores
+from triptych.transport.plan import make_problem, solve_dual
 
-STEEPNESS = 0.03  # epsilon, as a share of the span of the scores, unless it is given
-TOLERANCE, ITERATIONS = 1e-6, 200  # ranks ask for no more
-WHOLE = 20_000_000  # scores held in memory, 8 bytes each and a few copies
-STREAMED = 1_000_000_000  # scores made anew for every product with the plan, about a hundred times
+EPSILON_FRACTION = 0.03  # epsilon, as a share of the span of the scores, unless it is given
+TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # ranks ask for no more
+MAX_DENSE_SCORES = 20_000_000  # scores held in memory, 8 bytes each and a few copies
+MAX_STREAMED_SCORES = 1_000_000_000  # scores made anew for every product with the plan, about a hundred times
 
 
 @dataclass(frozen=True)
-class Prices:
+class DualPotentials:
     """What the plan adds to the scores: with a query's price it reaches its share, with an item's the item does."""
 
     row: Tensor  # (N,) float64
@@ -41,13 +48,13 @@ class Prices:
 
 
 @torch.no_grad()
-def transduce(
+def measure_transductive(
     space: Space,
-    items: Mapping[Modality, Items],
+    items: Mapping[Modality, EvalItems],
     epsilon: float | None = None,
-    draws: int = DRAWS,
-    show: bool = True,
-) -> list[Retrieval]:
+    num_resamples: int = NUM_RESAMPLES,
+    show_progress: bool = True,
+) -> list[RetrievalResult]:
     """Every direction, ranked by the entropic transport plan between all queries and all items.
 
     plan = argmax_P <P, scores> + epsilon · H(P), rows and columns uniform;  log plan_ij = (s_ij + f_i + g_j) / epsilon
@@ -58,59 +65,63 @@ def transduce(
     Use when: results that were measured that way are to be compared, for any similarity.
     Beware: it assumes what a test set has and use has not: all queries are known, each item is wanted equally often.
     """
-    ordered = sorted(items.values(), key=lambda found: MODALITIES.index(found.modality))
-    found: dict[tuple[str, str], Retrieval] = {}
-    pairs = [(a, b) for a, b in combinations(ordered, 2) if torch.isin(a.group, b.group).any()]
-    with progress("transport plans", len(pairs), show and bool(pairs)) as bar:
+    ordered_items = sorted(items.values(), key=lambda found: MODALITIES.index(found.modality))
+    found: dict[tuple[str, str], RetrievalResult] = {}
+    pairs = [(a, b) for a, b in combinations(ordered_items, 2) if torch.isin(a.group_ids, b.group_ids).any()]
+    with track_progress("transport plans", len(pairs), show_progress and bool(pairs)) as progress:
         for a, b in pairs:
-            scores = _scores(space, a, b)
-            cost = prices(space, a, b, scores, epsilon)
-            for query, gallery, ranked in (
-                (a, b, _priced(scores, cost.column)),
-                (b, a, _priced(lambda rows, columns, s=scores: s(columns, rows).T, cost.row)),
+            scores = _make_score_function(space, a, b)
+            potentials = solve_potentials(space, a, b, scores, epsilon)
+            for query, gallery, adjusted_scores in (
+                (a, b, _add_potential(scores, potentials.column)),
+                (b, a, _add_potential(lambda rows, columns, s=scores: s(columns, rows).T, potentials.row)),
             ):
-                place = places(ranked, query.group, gallery.group)
-                names = query.modality, gallery.modality
-                found[names] = measure(*names, place, query.group, len(gallery), draws, "transductive")
-            bar.advance(1)
+                ranks = rank_positives(adjusted_scores, query.group_ids, gallery.group_ids)
+                modalities = query.modality, gallery.modality
+                found[modalities] = compute_retrieval_metrics(
+                    *modalities, ranks, query.group_ids, len(gallery), num_resamples, "transductive"
+                )
+            progress.advance(1)
     return [found[a, b] for a in items for b in items if (a, b) in found]
 
 
-def prices(space: Space, a: Items, b: Items, scores: Scores, epsilon: float | None = None) -> Prices:
+def solve_potentials(
+    space: Space, a: EvalItems, b: EvalItems, scores: ScoreFunction, epsilon: float | None = None
+) -> DualPotentials:
     """The potentials of the plan between two modalities, from all scores at once or, if there are too many, tiled."""
     count = len(a) * len(b)
-    exact = space.similarity.exact
-    most = STREAMED if exact else WHOLE
-    if count > most:
+    is_exact = space.similarity.is_exact
+    max_scores = MAX_STREAMED_SCORES if is_exact else MAX_DENSE_SCORES
+    if count > max_scores:
         raise UsageError(
             f"{a.modality}–{b.modality}: {len(a):,} × {len(b):,} scores are too many for a plan over a whole test set; "
-            f"it takes at most {most:,} with this similarity: choose a smaller split, or measure without --transductive"
+            f"it takes at most {max_scores:,} with this similarity: choose a smaller split, or measure without --transductive"
         )
-    if count <= WHOLE:
-        table = WholeScores(_whole(scores, len(a), len(b)))
+    if count <= MAX_DENSE_SCORES:
+        table = DenseScores(_compute_all_scores(scores, len(a), len(b)))
     else:
-        table = TiledScores(space.similarity.query(a.features), space.similarity.keys(b.features), BLOCK)
-    span = table.span()
+        table = TiledScores(space.similarity.query(a.features), space.similarity.keys(b.features), DEFAULT_BLOCK_SIZE)
+    span = table.value_range()
     if span == 0:  # everything is alike: no plan is better than another
-        return Prices(torch.zeros(len(a)).double(), torch.zeros(len(b)).double(), 0.0)
-    steep = STEEPNESS * span if epsilon is None else epsilon
-    problem = stated((len(a), len(b)), a.features.embedding.device, steep, None, None, 1.0)
-    point, _, _ = climb(table, steep, problem, TOLERANCE, ITERATIONS)
-    return Prices(point.row * steep, point.column * steep, steep)
+        return DualPotentials(torch.zeros(len(a)).double(), torch.zeros(len(b)).double(), 0.0)
+    scaled_epsilon = EPSILON_FRACTION * span if epsilon is None else epsilon
+    problem = make_problem((len(a), len(b)), a.features.embedding.device, scaled_epsilon, None, None, 1.0)
+    point, _, _ = solve_dual(table, scaled_epsilon, problem, TOLERANCE, MAX_ITERATIONS)
+    return DualPotentials(point.row * scaled_epsilon, point.column * scaled_epsilon, scaled_epsilon)
 
 
-def _scores(space: Space, a: Items, b: Items) -> Scores:
+def _make_score_function(space: Space, a: EvalItems, b: EvalItems) -> ScoreFunction:
     return lambda rows, columns: space.scores(a.take(rows), a.modality, b.take(columns), b.modality)
 
 
-def _priced(scores: Scores, price: Tensor) -> Scores:
-    return lambda rows, columns: scores(rows, columns).double() + price[columns]
+def _add_potential(scores: ScoreFunction, potential: Tensor) -> ScoreFunction:
+    return lambda rows, columns: scores(rows, columns).double() + potential[columns]
 
 
-def _whole(scores: Scores, n: int, m: int) -> Tensor:
+def _compute_all_scores(scores: ScoreFunction, n: int, m: int) -> Tensor:
     """All scores (N, M) in float64, made block by block."""
     table = torch.empty(n, m, dtype=torch.float64)
-    for rows in torch.arange(n).split(QUERIES):
-        for columns in torch.arange(m).split(ITEMS):
+    for rows in torch.arange(n).split(QUERY_BLOCK):
+        for columns in torch.arange(m).split(GALLERY_BLOCK):
             table[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = scores(rows, columns)
     return table

@@ -7,60 +7,62 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from triptych.contracts import MODALITIES, Modality
-from triptych.evaluation.retrieval import Retrieval
+from triptych.evaluation.retrieval import RetrievalResult
+from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import Recipe
 
 METRIC = "R@10"
-TERM = re.compile(r"\w+\((\w+),(\w+)\)")  # how training names what it did with two modalities
+LOSS_TERM = re.compile(r"\w+\((\w+),(\w+)\)")  # how training names what it did with two modalities
 
 
 @dataclass(frozen=True)
-class Transit:
+class TransitiveResult:
     """One direction that was never trained, beside the two trained ones that lead there over a bridge."""
 
     query: Modality
     gallery: Modality
     bridge: Modality
-    untrained: Retrieval
-    there: Retrieval  # query -> bridge
-    onward: Retrieval  # bridge -> gallery
-    kept: float  # of the weaker leg's recall above chance
+    direct: RetrievalResult
+    to_bridge: RetrievalResult  # query -> bridge
+    from_bridge: RetrievalResult  # bridge -> gallery
+    retention: float  # of the weaker leg's recall above chance
 
 
-def trained_pairs(recipe: Recipe, logged: Iterable[str] = ()) -> set[frozenset[str]]:
+def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[frozenset[str]]:
     """The pairs of modalities that were trained: those a run has logged terms of, else those its recipe names.
 
     A recipe may name a pair that no row of the data has; what was logged knows better.
     """
-    seen = {frozenset(match.groups()) for name in logged if (match := TERM.match(name))}
-    return seen or {frozenset(pair) for use in recipe.objectives for pair in use.pairs}
+    logged_pairs = {frozenset(match.groups()) for name in logged_terms if (match := LOSS_TERM.match(name))}
+    return logged_pairs or {frozenset(pair) for objective in recipe.objectives for pair in objective.pairs}
 
 
-def transits(directions: Sequence[Retrieval], trained: set[frozenset[str]], metric: str = METRIC) -> list[Transit]:
+def measure_transitivity(
+    directions: Sequence[RetrievalResult], trained: set[frozenset[str]], metric: str = METRIC
+) -> list[TransitiveResult]:
     """Every direction that was never trained but has a bridge; of several bridges, the one with the better worse leg.
 
     kept = (R - chance) / (R of the weaker leg - its chance): 1 where nothing is lost on the way, 0 where all is.
     """
-    known = {(d.query, d.gallery): d for d in directions if d.mode == "inductive"}
-    found = []
-    for (query, gallery), direct in known.items():
+    by_direction = {(d.query, d.gallery): d for d in directions if d.mode == "inductive"}
+    results = []
+    for (query, gallery), direct in by_direction.items():
         if frozenset((query, gallery)) in trained:
             continue
-        ways = []
+        routes = []
         for bridge in MODALITIES:
-            legs = (known.get((query, bridge)), known.get((bridge, gallery)))
-            both = {frozenset((query, bridge)), frozenset((bridge, gallery))} <= trained
-            if both and legs[0] and legs[1]:
-                ways.append((min(above(leg, metric) for leg in legs if leg), bridge, legs[0], legs[1]))
-        if ways:
-            weaker, bridge, there, onward = max(ways, key=lambda way: way[0])
-            kept = above(direct, metric) / weaker if weaker > 0 else 0.0
-            ends = cast(Modality, query), cast(Modality, gallery)
-            found.append(Transit(*ends, bridge, direct, there, onward, kept))
-    return found
+            legs = (by_direction.get((query, bridge)), by_direction.get((bridge, gallery)))
+            is_trained = {frozenset((query, bridge)), frozenset((bridge, gallery))} <= trained
+            if is_trained and legs[0] and legs[1]:
+                routes.append((min(lift_over_chance(leg, metric) for leg in legs if leg), bridge, legs[0], legs[1]))
+        if routes:
+            weaker, bridge, to_bridge, from_bridge = max(routes, key=lambda way: way[0])
+            retention = lift_over_chance(direct, metric) / weaker if weaker > 0 else 0.0
+            modalities = cast(Modality, query), cast(Modality, gallery)
+            results.append(TransitiveResult(*modalities, bridge, direct, to_bridge, from_bridge, retention))
+    return results
 
 
-def above(direction: Retrieval, metric: str = METRIC) -> float:
+def lift_over_chance(direction: RetrievalResult, metric: str = METRIC) -> float:
     """What a direction reaches beyond guessing."""
-    return direction.metrics[metric] - direction.guessed[metric]
+    return direction.metrics[metric] - direction.chance_levels[metric]

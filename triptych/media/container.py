@@ -17,85 +17,91 @@ from triptych.errors import MediaError, TriptychError
 from triptych.media.limits import Deadline
 
 # Playlists (hls, dash, concat) would open other files and addresses; so would any protocol but file.
-FORMATS = (
+ALLOWED_DEMUXERS = (
     "mov,matroska,webm,avi,asf,flv,mpeg,mpegts,ogg,aac,ac3,eac3,mp3,flac,wav,w64,aiff,caf,au,amr,ape,wv,tta,loas,latm"
 )
 # Their headers tell no length: FFmpeg guesses it from the bit rate of the first packets.
-GUESSED = frozenset({"aac", "ac3", "eac3", "amr", "loas", "latm"})
-READABLE = "mp4, mov, mkv, webm or avi"
+FORMATS_WITHOUT_DURATION = frozenset({"aac", "ac3", "eac3", "amr", "loas", "latm"})
+SUPPORTED_FORMATS = "mp4, mov, mkv, webm or avi"
 
 av.logging.set_level(None)
 
 
 @contextmanager
-def opened(path: Path, kind: str, readable: str = READABLE) -> Iterator[InputContainer]:
+def open_container(path: Path, media_type: str, supported_formats: str = SUPPORTED_FORMATS) -> Iterator[InputContainer]:
     """The container in a file, closed afterwards; whatever fails in it is a MediaError that names the file."""
-    options = {"protocol_whitelist": "file", "format_whitelist": FORMATS}
+    options = {"protocol_whitelist": "file", "format_whitelist": ALLOWED_DEMUXERS}
     try:
         # The prefix keeps names such as `concat:a.mp4` from being taken for addresses.
         file = av.open(f"file:{path}", container_options=options, metadata_errors="replace", timeout=30.0)
     except Exception as error:  # PyAV raises what it likes, such as an IndexError of its own
-        raise MediaError(f"{path}: cannot be read as {kind} ({_reason(error)}); give {readable}") from error
+        raise MediaError(
+            f"{path}: cannot be read as {media_type} ({_error_reason(error)}); give {supported_formats}"
+        ) from error
     with file:
         try:
             yield file
         except TriptychError:
             raise
         except Exception as error:  # the same
-            raise MediaError(f"{path}: broken data ({_reason(error)}); replace the file or leave it out") from error
+            raise MediaError(
+                f"{path}: broken data ({_error_reason(error)}); replace the file or leave it out"
+            ) from error
 
 
-def track(file: InputContainer, kind: Literal["audio", "video"]) -> Stream | None:
+def select_stream(file: InputContainer, stream_type: Literal["audio", "video"]) -> Stream | None:
     """The sound or the pictures of a file, once for each opening; the cover of a song is not its picture."""
-    known = [s for s in file.streams if s.type == kind and not s.disposition & Disposition.attached_pic]
-    best = file.streams.best(kind) if known else None
-    found = best if best in known else next(iter(known), None)
-    if found is None or found.codec_context is None:  # nothing there, or in a code nobody here can read
+    candidates = [s for s in file.streams if s.type == stream_type and not s.disposition & Disposition.attached_pic]
+    best = file.streams.best(stream_type) if candidates else None
+    stream = best if best in candidates else next(iter(candidates), None)
+    if stream is None or stream.codec_context is None:  # nothing there, or in a code nobody here can read
         return None
-    found.codec_context.thread_count = 1  # files are decoded side by side already
-    return found
+    stream.codec_context.thread_count = 1  # files are decoded side by side already
+    return stream
 
 
-def packets(file: InputContainer, deadline: Deadline, *streams: Stream) -> Iterator[Packet]:
+def iter_packets(file: InputContainer, deadline: Deadline, *streams: Stream) -> Iterator[Packet]:
     """Packet after packet, of some streams or of all, until the deadline."""
     for packet in file.demux(*streams):
         deadline.check()
         yield packet
 
 
-def origin(file: InputContainer) -> float:
+def start_time(file: InputContainer) -> float:
     """The time stamp, in seconds, at which the file starts."""
     return (file.start_time or 0) / av.time_base
 
 
-def claimed(path: Path, file: InputContainer) -> float | None:
+def header_duration(path: Path, file: InputContainer) -> float | None:
     """Seconds of the whole, by its header; None where the header does not tell."""
-    guessed = file.format.name in GUESSED or (file.format.name == "mp3" and not _counts_frames(path))
-    if guessed or not file.duration or file.duration < 0:
+    is_estimate = file.format.name in FORMATS_WITHOUT_DURATION or (
+        file.format.name == "mp3" and not _has_frame_count(path)
+    )
+    if is_estimate or not file.duration or file.duration < 0:
         return None
-    return file.duration / av.time_base * (_riff_share(path) if file.format.name == "avi" else 1.0)
+    return file.duration / av.time_base * (_avi_length_factor(path) if file.format.name == "avi" else 1.0)
 
 
-def duration(path: Path, file: InputContainer) -> float:
+def read_duration(path: Path, file: InputContainer) -> float:
     """Seconds of the whole: by its header, else by reading through it once."""
-    told = claimed(path, file)
-    if told is not None:
-        return told
-    reached = 0.0
-    for packet in packets(file, Deadline(path)):
+    header_seconds = header_duration(path, file)
+    if header_seconds is not None:
+        return header_seconds
+    last_end = 0.0
+    for packet in iter_packets(file, Deadline(path)):
         if packet.pts is not None and packet.time_base is not None:
-            reached = max(reached, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-    return max(0.0, reached - origin(file))
+            last_end = max(last_end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+    return max(0.0, last_end - start_time(file))
 
 
-def _riff_share(path: Path) -> float:
+def _avi_length_factor(path: Path) -> float:
     """How much longer an avi says it is than it is: FFmpeg makes the length fit what is left."""
     with path.open("rb") as data:
-        promised = 8 + int.from_bytes(data.read(8)[4:], "little")
-    return max(1.0, promised / path.stat().st_size)
+        header_size = 8 + int.from_bytes(data.read(8)[4:], "little")
+    return max(1.0, header_size / path.stat().st_size)
 
 
-def _counts_frames(path: Path) -> bool:
+def _has_frame_count(path: Path) -> bool:
     """Whether an mp3 starts with the frame that counts its frames; else its length is a guess."""
     with path.open("rb") as data:
         head = data.read(10)
@@ -106,5 +112,5 @@ def _counts_frames(path: Path) -> bool:
     return any(mark in first for mark in (b"Xing", b"Info", b"VBRI"))
 
 
-def _reason(error: BaseException) -> str:
+def _error_reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

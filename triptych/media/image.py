@@ -16,83 +16,86 @@ from triptych.errors import MediaError
 from triptych.media import limits, sandbox
 
 if TYPE_CHECKING:
-    from triptych.contracts import Source
+    from triptych.interfaces import Source
 
 # Pillow warns of what we refuse or repair ourselves; set once here, as filters are not safe to change on threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 # libtiff writes to stderr what Pillow then raises for; it is one of the libraries that come with Pillow.
 with suppress(OSError, AttributeError):
-    _libraries = ctypes.CDLL(cast(Any, Image.core).__file__)
-    _libraries.TIFFSetErrorHandler(None)
-    _libraries.TIFFSetWarningHandler(None)
+    _pillow_library = ctypes.CDLL(cast(Any, Image.core).__file__)
+    _pillow_library.TIFFSetErrorHandler(None)
+    _pillow_library.TIFFSetWarningHandler(None)
 
-READABLE = "png, jpg, webp, gif, bmp, tiff, or a film"
-BLOCK = 4096  # bytes that are decoded before the clock is looked at
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or read other files
+SUPPORTED_FORMATS = "png, jpg, webp, gif, bmp, tiff, or a film"
+BLOCK_BYTES = 4096  # bytes that are decoded before the clock is looked at
+PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or read other files
 
 
-def _square(answer: Any, arguments: Mapping[str, Any]) -> np.ndarray:
-    if sandbox.pixels(answer, arguments).shape[:2] != (arguments["size"], arguments["size"]):
+def _validate_square(reply: Any, arguments: Mapping[str, Any]) -> np.ndarray:
+    if sandbox.validate_pixels(reply, arguments).shape[:2] != (arguments["size"], arguments["size"]):
         raise ValueError("pixels of another size")
-    return answer
+    return reply
 
 
-def _picture(answer: Any, arguments: Mapping[str, Any]) -> Image.Image:
-    return Image.fromarray(sandbox.pixels(answer, arguments))
+def _to_pil_image(reply: Any, arguments: Mapping[str, Any]) -> Image.Image:
+    return Image.fromarray(sandbox.validate_pixels(reply, arguments))
 
 
-@sandbox.decoder(_square)
-def read(path: Path, size: int, at: float | None = None) -> np.ndarray:
+@sandbox.decoder(_validate_square)
+def read_pixels(path: Path, size: int, time: float | None = None) -> np.ndarray:
     """RGB pixels (size, size, 3) uint8, squeezed to a square; of a film the frame at a second, else in its middle."""
-    return np.asarray(load(path, size, at).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
+    return np.asarray(load(path, size, time).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
-@sandbox.decoder(_picture)
-def load(path: Path, size: int = 0, at: float | None = None) -> Image.Image:
+@sandbox.decoder(_to_pil_image)
+def load(path: Path, size: int = 0, time: float | None = None) -> Image.Image:
     """An RGB picture: turned as EXIF says, transparency on white; of a film the frame at a second, else in its middle.
 
     Where it will be scaled to `size`, a JPEG is decoded at a fraction of its own, never below it.
     """
     limits.check_file(path, "picture")
     try:
-        with _opened(path) as picture:
-            limits.check_pixels(path, picture.width, picture.height)
+        with _open_image(path) as pil_image:
+            limits.check_pixels(path, pil_image.width, pil_image.height)
             if size:
-                picture.draft("RGB", (size, size))
-            ImageOps.exif_transpose(picture, in_place=True)
-            return _as_rgb(path, picture)
+                pil_image.draft("RGB", (size, size))
+            ImageOps.exif_transpose(pil_image, in_place=True)
+            return _to_rgb(path, pil_image)
     except UnidentifiedImageError:
-        return _frame(path, at)
+        return _load_video_frame(path, time)
 
 
-def size(path: Path) -> tuple[int, int] | None:
+def read_size(path: Path) -> tuple[int, int] | None:
     """Width and height of a picture, by its header; None where the file is no picture."""
     try:
-        with _opened(path) as picture:
-            return picture.size
+        with _open_image(path) as pil_image:
+            return pil_image.size
     except UnidentifiedImageError:
         return None
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
+def _open_image(path: Path) -> Iterator[Image.Image]:
     """A picture as Pillow opens it; UnidentifiedImageError where it is none, MediaError where it is a broken one."""
     try:
-        with path.open("rb") as file, Image.open(cast(IO[bytes], _Reader(path, file)), formats=FORMATS) as picture:
-            limits.check_picture_bytes(path, path.stat().st_size)
-            cast(Any, picture).decodermaxblock = BLOCK
-            yield picture
+        with (
+            path.open("rb") as file,
+            Image.open(cast(IO[bytes], _UnmappedFile(path, file)), formats=PILLOW_FORMATS) as pil_image,
+        ):
+            limits.check_image_bytes(path, path.stat().st_size)
+            cast(Any, pil_image).decodermaxblock = BLOCK_BYTES
+            yield pil_image
     except (MediaError, UnidentifiedImageError):
         raise
     except Image.DecompressionBombError as error:
-        most = f"at most {limits.MOST_PIXELS / 1e6:g} million pixels"
-        raise MediaError(f"{path}: {error}; {most}: scale it down") from error
+        limit = f"at most {limits.MAX_PIXELS / 1e6:g} million pixels"
+        raise MediaError(f"{path}: {error}; {limit}: scale it down") from error
     except Exception as error:  # a decoder may fail in any way at all on damaged data
         raise MediaError(f"{path}: broken picture data ({error}); replace the file or leave it out") from error
 
 
-class _Reader:
+class _UnmappedFile:
     """A file as Pillow needs it, and no more: with a name or a descriptor, it or libtiff would map the file.
 
     A mapped file that becomes shorter while it is read ends the process (SIGBUS).
@@ -105,46 +108,48 @@ class _Reader:
         self._deadline.check()
         return self._file.read(size)
 
-    def seek(self, place: int, whence: int = 0) -> int:
-        return self._file.seek(place, whence)
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
 
     def tell(self) -> int:
         return self._file.tell()
 
 
-def moment(source: Source) -> float | None:
+def frame_time(source: Source) -> float | None:
     """The second whose frame stands for a source: the middle of its moment of a film; None where it has none."""
     if source.start is None and source.end is None:
         return None
     from triptych.media import video  # loads PyAV, which pictures do without
 
-    return video.middle(Path(source.content), source.start, source.end)
+    return video.find_midpoint(Path(source.content), source.start, source.end)
 
 
-def _frame(path: Path, at: float | None) -> Image.Image:
+def _load_video_frame(path: Path, time: float | None) -> Image.Image:
     from triptych.media import video  # loads PyAV, which pictures do without
 
-    if not video.is_film(path):
-        raise MediaError(f"{path}: cannot be read as a picture; give {READABLE}")
-    return video.frames(path, [video.middle(path) if at is None else at])[0]
+    if not video.is_video(path):
+        raise MediaError(f"{path}: cannot be read as a picture; give {SUPPORTED_FORMATS}")
+    return video.read_frames(path, [video.find_midpoint(path) if time is None else time])[0]
 
 
-def _as_rgb(path: Path, picture: Image.Image) -> Image.Image:
-    if picture.mode.startswith("I") or picture.mode == "F":  # Pillow would clip these to white instead of scaling them
-        return Image.fromarray(_eight_bits(path, np.asarray(picture))).convert("RGB")
-    if picture.mode in {"RGBA", "LA", "PA", "La", "RGBa"} or "transparency" in picture.info:
-        clear = picture if picture.mode == "RGBA" else picture.convert("RGBA")
-        white = Image.new("RGBA", clear.size, "white")
-        return Image.alpha_composite(white, clear).convert("RGB")
-    return picture.convert("RGB")
+def _to_rgb(path: Path, pil_image: Image.Image) -> Image.Image:
+    if (
+        pil_image.mode.startswith("I") or pil_image.mode == "F"
+    ):  # Pillow would clip these to white instead of scaling them
+        return Image.fromarray(_to_uint8(path, np.asarray(pil_image))).convert("RGB")
+    if pil_image.mode in {"RGBA", "LA", "PA", "La", "RGBa"} or "transparency" in pil_image.info:
+        rgba = pil_image if pil_image.mode == "RGBA" else pil_image.convert("RGBA")
+        background = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(background, rgba).convert("RGB")
+    return pil_image.convert("RGB")
 
 
-def _eight_bits(path: Path, grey: np.ndarray) -> np.ndarray:
+def _to_uint8(path: Path, grey: np.ndarray) -> np.ndarray:
     """Whole numbers are of 16 bits, fractions lie within 0 and 1: what cameras and scanners write."""
-    most = 1.0 if grey.dtype.kind == "f" else 65_535
+    max_value = 1.0 if grey.dtype.kind == "f" else 65_535
     low, high = grey.min(), grey.max()
-    if not (low >= 0 and high <= most):  # also NaN
+    if not (low >= 0 and high <= max_value):  # also NaN
         raise MediaError(
-            f"{path}: grey values from {low:g} to {high:g}; they should lie within 0 and {most:g}: save as 8 bits"
+            f"{path}: grey values from {low:g} to {high:g}; they should lie within 0 and {max_value:g}: save as 8 bits"
         )
-    return (grey * 255).round().astype(np.uint8) if most == 1.0 else (grey >> 8).astype(np.uint8)
+    return (grey * 255).round().astype(np.uint8) if max_value == 1.0 else (grey >> 8).astype(np.uint8)

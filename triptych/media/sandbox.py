@@ -32,22 +32,31 @@ from triptych.media import limits
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Answer = Any  # a NumPy array, or what JSON holds
+Reply = Any  # a NumPy array, or what JSON holds
 
 HEADER = struct.Struct("<cBQQQ")  # what follows, its number of dimensions, their lengths
-ERROR, PLAIN, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # a message, JSON, float32, uint8
-MOST_PLAIN = 8_000_000  # bytes of JSON: a text of 1 MB, escaped
-MOST_MESSAGE = 10_000  # bytes
-MOST_ARRAY = 4 * limits.MOST_PIXELS  # bytes
-MOST_CALLS = 200  # of one process; then a fresh one takes over
-INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL", "HOME", "TMPDIR")
+ERROR, JSON, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # a message, JSON, float32, uint8
+MAX_JSON_BYTES = 8_000_000  # bytes of JSON: a text of 1 MB, escaped
+MAX_ERROR_BYTES = 10_000  # bytes
+MAX_ARRAY_BYTES = 4 * limits.MAX_PIXELS  # bytes
+MAX_CALLS = 200  # of one process; then a fresh one takes over
+INHERITED_ENVIRONMENT = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH",
+    "SYSTEMROOT",
+    "LANG",
+    "LC_ALL",
+    "HOME",
+    "TMPDIR",
+)
 
 DECODERS: dict[str, Callable[..., Any]] = {}  # by module and name, as workers look them up
-_workers: ContextVar[Workers | None] = ContextVar("workers", default=None)
+_active_pool: ContextVar[WorkerPool | None] = ContextVar("workers", default=None)
 
 
 def decoder(
-    check: Callable[[Answer, Mapping[str, Any]], Result],
+    validate: Callable[[Reply, Mapping[str, Any]], Result],
 ) -> Callable[[Callable[Concatenate[Path, Arguments], Result]], Callable[Concatenate[Path, Arguments], Result]]:
     """Make a function of a file a decoder; `check` turns a worker's answer into its result, or raises ValueError.
 
@@ -58,18 +67,18 @@ def decoder(
         decode: Callable[Concatenate[Path, Arguments], Result],
     ) -> Callable[Concatenate[Path, Arguments], Result]:
         name = f"{decode.__module__.rpartition('.')[2]}.{decode.__name__}"
-        called = signature(decode)
+        decode_signature = signature(decode)
 
         @wraps(decode)
         def call(path: Path, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            workers = _workers.get()
-            if workers is not None:
-                bound = called.bind(path, *args, **kwargs)
+            pool = _active_pool.get()
+            if pool is not None:
+                bound = decode_signature.bind(path, *args, **kwargs)
                 bound.apply_defaults()
                 arguments = {name: value for name, value in bound.arguments.items() if name != "path"}
-                answer = workers.call(name, path, arguments)
+                reply = pool.call(name, path, arguments)
                 try:
-                    return check(answer, arguments)
+                    return validate(reply, arguments)
                 except ValueError as error:
                     raise MediaError(f"{path}: its decoder gave {error}; give another file") from error
             try:
@@ -88,47 +97,47 @@ def decoder(
     return decorate
 
 
-def samples(answer: Answer, arguments: Mapping[str, Any]) -> np.ndarray:
+def validate_samples(reply: Reply, arguments: Mapping[str, Any]) -> np.ndarray:
     """An answer as sound: float32, one channel, finite, no longer than what was asked for."""
-    if not (isinstance(answer, np.ndarray) and answer.dtype == np.float32 and answer.ndim == 1):
+    if not (isinstance(reply, np.ndarray) and reply.dtype == np.float32 and reply.ndim == 1):
         raise ValueError("no samples")
-    if not np.isfinite(answer).all():
+    if not np.isfinite(reply).all():
         raise ValueError("samples that hold NaN or infinity")
     end = math.inf if arguments["end"] is None else arguments["end"]
-    if len(answer) > (end - (arguments["start"] or 0.0)) * arguments["rate"] + 1:
+    if len(reply) > (end - (arguments["start"] or 0.0)) * arguments["rate"] + 1:
         raise ValueError("more samples than were asked for")
-    return answer
+    return reply
 
 
-def pixels(answer: Answer, arguments: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG001 - as checks are called
+def validate_pixels(reply: Reply, arguments: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG001 - as checks are called
     """An answer as RGB: (height, width, 3) uint8."""
-    if not (isinstance(answer, np.ndarray) and answer.dtype == np.uint8 and answer.ndim == 3 and answer.size):
+    if not (isinstance(reply, np.ndarray) and reply.dtype == np.uint8 and reply.ndim == 3 and reply.size):
         raise ValueError("no pixels")
-    if answer.shape[2] != 3:
+    if reply.shape[2] != 3:
         raise ValueError("no RGB pixels")
-    return answer
+    return reply
 
 
-def seconds(answer: Answer, arguments: Mapping[str, Any]) -> float:  # noqa: ARG001 - as checks are called
+def validate_seconds(reply: Reply, arguments: Mapping[str, Any]) -> float:  # noqa: ARG001 - as checks are called
     """An answer as a time in seconds."""
-    if isinstance(answer, bool) or not isinstance(answer, int | float) or not 0 <= answer < math.inf:
+    if isinstance(reply, bool) or not isinstance(reply, int | float) or not 0 <= reply < math.inf:
         raise ValueError("no number of seconds")
-    return float(answer)
+    return float(reply)
 
 
-def words(answer: Answer, arguments: Mapping[str, Any]) -> str:  # noqa: ARG001 - as checks are called
+def validate_text(reply: Reply, arguments: Mapping[str, Any]) -> str:  # noqa: ARG001 - as checks are called
     """An answer as text."""
-    if not isinstance(answer, str):
+    if not isinstance(reply, str):
         raise ValueError("no text")  # noqa: TRY004 - a wrong answer, not a wrong call
-    return answer
+    return reply
 
 
-class Workers:
+class WorkerPool:
     """Worker processes: started where none is idle, so never more than the threads that ask; used again afterwards."""
 
-    def __init__(self, deadline: float, memory: int) -> None:
+    def __init__(self, timeout: float, memory: int) -> None:
         """Each call takes at most `deadline` seconds, each process at most `memory` bytes of address space."""
-        self.deadline, self.memory = deadline, memory
+        self.timeout, self.memory = timeout, memory
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
         self._is_closed = False
@@ -136,31 +145,31 @@ class Workers:
     @contextmanager
     def sandbox(self) -> Iterator[None]:
         """Send every decoder that this thread calls in the block to a worker process."""
-        token = _workers.set(self)
+        token = _active_pool.set(self)
         try:
             yield
         finally:
-            _workers.reset(token)
+            _active_pool.reset(token)
 
-    def call(self, name: str, path: Path, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, name: str, path: Path, arguments: Mapping[str, Any]) -> Reply:
         """What a decoder gives for a file; a MediaError, too, where its process ends or the time is over."""
-        question = {"decoder": name, "path": str(path), "arguments": arguments, "seconds": self.deadline}
-        worker = self._take() or _Worker(self.memory)
+        request = {"decoder": name, "path": str(path), "arguments": arguments, "timeout": self.timeout}
+        worker = self._acquire() or _Worker(self.memory)
         try:
-            answer = worker.ask(json.dumps(question).encode() + b"\n", self.deadline)
+            reply = worker.send_request(json.dumps(request).encode() + b"\n", self.timeout)
         except TimeoutError:
-            late = f"not decoded within {self.deadline:g} s; give a shorter or smaller file"
-            raise MediaError(f"{path}: {late}") from None
+            message = f"not decoded within {self.timeout:g} s; give a shorter or smaller file"
+            raise MediaError(f"{path}: {message}") from None
         except (EOFError, ValueError, RecursionError, OSError) as error:
             raise MediaError(
-                f"{path}: the decoder's process ended while it read this file ({worker.end() or error}); "
+                f"{path}: the decoder's process ended while it read this file ({worker.describe_exit() or error}); "
                 "the file is damaged, or asks for too much: give another"
             ) from error
         finally:
-            self._put_back(worker)
-        if isinstance(answer, MediaError):
-            raise answer
-        return answer
+            self._release(worker)
+        if isinstance(reply, MediaError):
+            raise reply
+        return reply
 
     def close(self) -> None:
         """End every idle process; those at work end when they are done."""
@@ -169,7 +178,7 @@ class Workers:
         for worker in idle:
             worker.kill()
 
-    def _take(self) -> _Worker | None:
+    def _acquire(self) -> _Worker | None:
         """A process that is idle and still there."""
         with self._lock:
             while self._idle:
@@ -179,7 +188,7 @@ class Workers:
                 worker.kill()
         return None
 
-    def _put_back(self, worker: _Worker) -> None:
+    def _release(self, worker: _Worker) -> None:
         with self._lock:
             if worker.is_usable and not self._is_closed:
                 self._idle.append(worker)
@@ -192,7 +201,7 @@ class _Worker:
 
     def __init__(self, memory: int) -> None:
         folder = str(Path(__file__).parents[2])
-        environment = {name: os.environ[name] for name in INHERITED if name in os.environ}  # and no secrets
+        environment = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}  # and no secrets
         environment |= {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)]), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(  # noqa: S603 - this program, a module of ours and a number
             [sys.executable, "-P", "-m", "triptych.media.worker", str(memory)],
@@ -202,7 +211,7 @@ class _Worker:
             env=environment,
         )
         # A missing pipe is the type checker's worry alone: both were asked for.
-        self._questions, self._answers = cast(BinaryIO, self._process.stdin), cast(BufferedReader, self._process.stdout)
+        self._stdin, self._stdout = cast(BinaryIO, self._process.stdin), cast(BufferedReader, self._process.stdout)
         self._calls = 0
         self.is_usable = True
 
@@ -211,7 +220,7 @@ class _Worker:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def ask(self, question: bytes, deadline: float) -> Answer:
+    def send_request(self, request: bytes, timeout: float) -> Reply:
         """The answer, or a MediaError in its place; TimeoutError, EOFError or ValueError: the process is done for."""
         self._calls += 1
         self.is_usable = False
@@ -221,12 +230,12 @@ class _Worker:
             expired.set()
             self._process.kill()
 
-        timer = threading.Timer(deadline, expire)
+        timer = threading.Timer(timeout, expire)
         timer.start()
         try:
-            self._questions.write(question)
-            self._questions.flush()
-            answer = self._read()
+            self._stdin.write(request)
+            self._stdin.flush()
+            reply = self._read_reply()
         except (EOFError, OSError):
             if expired.is_set():
                 raise TimeoutError from None
@@ -234,35 +243,35 @@ class _Worker:
         finally:
             timer.cancel()
             timer.join()
-        self.is_usable = self._calls < MOST_CALLS and not expired.is_set()
-        return answer
+        self.is_usable = self._calls < MAX_CALLS and not expired.is_set()
+        return reply
 
-    def _read(self) -> Answer:
-        kind, dimensions, *lengths = HEADER.unpack(self._bytes(HEADER.size).tobytes())
+    def _read_reply(self) -> Reply:
+        tag, dimensions, *lengths = HEADER.unpack(self._read_bytes(HEADER.size).tobytes())
         shape = tuple(lengths[:dimensions])
-        if kind in {SAMPLES, PIXELS}:
-            dtype = np.dtype(np.float32 if kind == SAMPLES else np.uint8)
+        if tag in {SAMPLES, PIXELS}:
+            dtype = np.dtype(np.float32 if tag == SAMPLES else np.uint8)
             size = math.prod(shape) * dtype.itemsize
-            if not 1 <= dimensions <= 3 or size > MOST_ARRAY:
+            if not 1 <= dimensions <= 3 or size > MAX_ARRAY_BYTES:
                 raise ValueError(f"{size / 1e6:.0f} MB at once")
-            return self._bytes(size).view(dtype).reshape(shape)
-        most = {PLAIN: MOST_PLAIN, ERROR: MOST_MESSAGE}.get(kind, -1)
-        if dimensions != 1 or shape[0] > most:
+            return self._read_bytes(size).view(dtype).reshape(shape)
+        max_bytes = {JSON: MAX_JSON_BYTES, ERROR: MAX_ERROR_BYTES}.get(tag, -1)
+        if dimensions != 1 or shape[0] > max_bytes:
             raise ValueError("an answer of no known form")
-        content = self._bytes(shape[0]).tobytes().decode("utf-8")
-        return MediaError(content) if kind == ERROR else json.loads(content)
+        content = self._read_bytes(shape[0]).tobytes().decode("utf-8")
+        return MediaError(content) if tag == ERROR else json.loads(content)
 
-    def _bytes(self, size: int) -> np.ndarray:
+    def _read_bytes(self, size: int) -> np.ndarray:
         """So many bytes."""
-        data, place = np.empty(size, np.uint8), 0
-        while place < size:
-            count = self._answers.readinto(data[place:].data)
+        data, offset = np.empty(size, np.uint8), 0
+        while offset < size:
+            count = self._stdout.readinto(data[offset:].data)
             if not count:
                 raise EOFError
-            place += count
+            offset += count
         return data
 
-    def end(self) -> str:
+    def describe_exit(self) -> str:
         """How the process ended, in words; nothing where it runs on."""
         try:
             code = self._process.wait(1.0)
@@ -270,14 +279,14 @@ class _Worker:
             return ""
         if code >= 0:
             return f"exit code {code}"
-        known = {int(one): one.name for one in signal.Signals}
-        return known.get(-code, f"signal {-code}")
+        signal_names = {int(member): member.name for member in signal.Signals}
+        return signal_names.get(-code, f"signal {-code}")
 
     def kill(self) -> None:
         """End the process at once."""
         self.is_usable = False
         self._process.kill()
         self._process.wait()
-        for pipe in (self._questions, self._answers):
+        for pipe in (self._stdin, self._stdout):
             with suppress(OSError):  # of what could not be written any more
                 pipe.close()

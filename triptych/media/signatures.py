@@ -7,7 +7,7 @@ from pathlib import Path
 
 from triptych.errors import MediaError
 
-HEAD = 4096  # bytes of a file that are looked at
+HEAD_BYTES = 4096  # bytes of a file that are looked at
 # Where in the file, which bytes, what that is. The first that fits counts.
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"%PDF-", "a PDF document"),
@@ -48,18 +48,18 @@ SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"OTTO", "a font"),
     (0, b"\x00\x01\x00\x00\x00", "a font"),
 )
-TEXT = "text, which is read from .txt and .md files alone"
-MARKUP = ((b"<svg", "an SVG drawing"), (b"<!doctype html", "an HTML page"), (b"<html", "an HTML page"))
+UNSUPPORTED_TEXT = "text, which is read from .txt and .md files alone"
+MARKUP_TAGS = ((b"<svg", "an SVG drawing"), (b"<!doctype html", "an HTML page"), (b"<html", "an HTML page"))
 
 
-def unread_format(path: Path) -> str | None:
+def detect_unsupported_format(path: Path) -> str | None:
     """What a file is, where it is of a format that triptych does not read; None where its first bytes do not tell.
 
     Ask it of files that could not be read: a text may begin like anything.
     """
     try:
         with path.open("rb") as file:
-            head = file.read(HEAD)
+            head = file.read(HEAD_BYTES)
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
     for offset, signature, name in SIGNATURES:
@@ -68,13 +68,13 @@ def unread_format(path: Path) -> str | None:
     if not _is_text(head):
         return None
     lowered = head.lower()
-    return next((name for tag, name in MARKUP if tag in lowered), TEXT)
+    return next((name for tag, name in MARKUP_TAGS if tag in lowered), UNSUPPORTED_TEXT)
 
 
 def _is_text(head: bytes) -> bool:
     """Whether these are the first bytes of a text in UTF-8; the last character may be cut."""
     try:
-        words = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(head)
     except UnicodeDecodeError:
         return False
-    return bool(words) and not any(c < " " and c not in "\t\n\r\f" for c in words)
+    return bool(text) and not any(c < " " and c not in "\t\n\r\f" for c in text)

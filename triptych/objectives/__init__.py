@@ -1,6 +1,6 @@
 """What training minimises. A new objective is one file here and one line in OBJECTIVES."""
 
-from triptych.contracts import Objective
+from triptych.interfaces import Objective
 from triptych.objectives.align_uniform import AlignUniform
 from triptych.objectives.contrastive import Contrastive
 from triptych.objectives.distill import Distill

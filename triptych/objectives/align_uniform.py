@@ -7,30 +7,38 @@ import math
 import torch
 from torch import Tensor
 
-from triptych.contracts import Objective, Pair
 from triptych.errors import InputError, RecipeError
+from triptych.interfaces import Objective, Pair
 
 
-def align(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
+def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
     """mean_i |x_i - y_i|^alpha over paired rows; the gradient is 0 where x_i = y_i, whatever alpha."""
     if x.shape != y.shape or x.dim() != 2 or len(x) == 0:
         raise InputError(f"x is {tuple(x.shape)}, y is {tuple(y.shape)}; need the same (N, D), one row is the least")
-    squared = (_wide(x) - _wide(y)).square().sum(dim=1)  # (N,)
-    apart = squared != 0  # NaN stays NaN, and is caught below
+    squared_distances = (_upcast_half(x) - _upcast_half(y)).square().sum(dim=1)  # (N,)
+    is_distinct = squared_distances != 0  # NaN stays NaN, and is caught below
     # The norm's own gradient is NaN at 0, and |·|^alpha has an infinite slope there for alpha < 1.
-    lengths = torch.where(apart, torch.where(apart, squared, 1.0).pow(alpha / 2), 0.0)
-    return _finite(lengths.mean(), "x, y")
+    distances = torch.where(is_distinct, torch.where(is_distinct, squared_distances, 1.0).pow(alpha / 2), 0.0)
+    return _check_finite(distances.mean(), "x, y")
 
 
-def uniform(x: Tensor, t: float = 2.0, same: Tensor | None = None) -> Tensor:
+def uniform_loss(x: Tensor, t: float = 2.0, same_group: Tensor | None = None) -> Tensor:
     """log mean_{i<j} exp(-t |x_i - x_j|²) over distinct pairs of rows, leaving out those that `same` (N, N) marks."""
-    squared = torch.pdist(_wide(x)).square()  # (P,) with P = N (N - 1) / 2; exact at any length, unlike |x|² - 2<x, y>
-    left_out = torch.zeros_like(squared, dtype=torch.bool) if same is None else same[torch.ones_like(same).triu(1)]
-    pairs = len(squared) - int(left_out.sum())
-    if pairs == 0:
+    squared_distances = torch.pdist(
+        _upcast_half(x)
+    ).square()  # (P,) with P = N (N - 1) / 2; exact at any length, unlike |x|² - 2<x, y>
+    excluded = (
+        torch.zeros_like(squared_distances, dtype=torch.bool)
+        if same_group is None
+        else same_group[torch.ones_like(same_group).triu(1)]
+    )
+    num_pairs = len(squared_distances) - int(excluded.sum())
+    if num_pairs == 0:
         raise InputError(f"x: {len(x)} rows without a pair to hold apart; need two rows that are not the same")
     # logsumexp: exp(-t d²) itself is 0 in float32 from t d² = 104 on.
-    return _finite((-t * squared).masked_fill(left_out, -torch.inf).logsumexp(dim=0) - math.log(pairs), "x")
+    return _check_finite(
+        (-t * squared_distances).masked_fill(excluded, -torch.inf).logsumexp(dim=0) - math.log(num_pairs), "x"
+    )
 
 
 class AlignUniform(Objective):
@@ -61,19 +69,19 @@ class AlignUniform(Objective):
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         a, b = pair.a.embedding, pair.b.embedding  # (N, D)
-        terms = {"align": self.align_weight * align(a, b, self.alpha)}
-        if bool(pair.match.all()):
+        terms = {"align": self.align_weight * align_loss(a, b, self.alpha)}
+        if bool(pair.positive_mask.all()):
             return terms | {"uniform": torch.zeros_like(terms["align"])}
-        spread = uniform(a, self.t, pair.match) + uniform(b, self.t, pair.match)
-        return terms | {"uniform": self.uniform_weight * spread / 2}
+        uniform_sum = uniform_loss(a, self.t, pair.positive_mask) + uniform_loss(b, self.t, pair.positive_mask)
+        return terms | {"uniform": self.uniform_weight * uniform_sum / 2}
 
 
-def _wide(values: Tensor) -> Tensor:
+def _upcast_half(values: Tensor) -> Tensor:
     """Half precision as float32: differences of nearby vectors would keep two digits."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def _finite(value: Tensor, name: str) -> Tensor:
+def _check_finite(value: Tensor, name: str) -> Tensor:
     if not torch.isfinite(value):
         raise InputError(f"{name}: NaN, infinity or lengths too large to square; the result is {float(value)}")
     return value

@@ -8,21 +8,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.contracts import Objective, Pair
 from triptych.errors import InputError, RecipeError
+from triptych.interfaces import Objective, Pair
 
-ROUNDING = 1e-2  # how far a teacher's row may be from 1 in sum: float16 probabilities of 1,000 classes are that rough
+SUM_TOLERANCE = (
+    1e-2  # how far a teacher's row may be from 1 in sum: float16 probabilities of 1,000 classes are that rough
+)
 
 
-def class_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
+def class_kl_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
     """KL(g || f) of each row: sum_c g_c (log g_c - log f_c), g = teacher (N, C) probabilities, f = softmax(logits).
 
     Natural logarithm; a class with g_c = 0 adds nothing. The teacher has no gradient. Returns (N,).
     """
     if teacher.shape != logits.shape or teacher.dim() != 2:
         raise InputError(f"teacher is {tuple(teacher.shape)}, logits {tuple(logits.shape)}; need the same (N, C)")
-    teacher = _probabilities(teacher.detach()).to(_wide(logits).dtype)
-    return (torch.xlogy(teacher, teacher) - teacher * F.log_softmax(_wide(logits), dim=1)).sum(dim=1)
+    teacher = _normalise_teacher(teacher.detach()).to(_upcast_half(logits).dtype)
+    return (torch.xlogy(teacher, teacher) - teacher * F.log_softmax(_upcast_half(logits), dim=1)).sum(dim=1)
 
 
 def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
@@ -33,7 +35,7 @@ def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
     """
     if teacher.shape != student.shape or teacher.dim() != 2 or 0 in teacher.shape:
         raise InputError(f"teacher is {tuple(teacher.shape)}, student {tuple(student.shape)}; need the same (N, M)")
-    teacher, student = _wide(teacher.detach()), _wide(student)
+    teacher, student = _upcast_half(teacher.detach()), _upcast_half(student)
     for name, logits in (("teacher", teacher), ("student", student)):
         if not torch.isfinite(logits).all():
             raise InputError(f"{name} holds NaN or infinity")
@@ -51,57 +53,58 @@ class Distill(Objective):
 
     Source: Hinton et al. 2015; from a picture classifier to sound and text: Aytar et al. 2016, 2017.
     Use when: one side has a good classifier (pictures) and the pairs of some modalities are few or never occur.
-    Beware: needs teacher probabilities in the batch. `width` is the width of the space. The teacher is taken as
+    Beware: needs teacher probabilities in the batch. `embed_dim` is that of the space. The teacher is taken as
     given: soften it (its own temperature) when you make it. What it cannot tell apart is not learned from it. With
     two heads nothing but what else is trained makes the sides comparable: each may keep its own directions.
     """
 
-    def __init__(self, classes: int = 1000, width: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
+    def __init__(self, num_classes: int = 1000, embed_dim: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
         super().__init__()
-        for name, value, least in (("classes", classes, 2), ("width", width, 1)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise RecipeError(f"distill: {name} = {value}; need a whole number of {least} or more")
+        for name, value, minimum in (("num_classes", num_classes, 2), ("embed_dim", embed_dim, 1)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+                raise RecipeError(f"distill: {name} = {value}; need a whole number of {minimum} or more")
         if heads not in (1, 2):
             raise RecipeError(f"distill: heads = {heads}; need 1 (both sides share it) or 2")
         if not 0 < temperature < math.inf:
             raise RecipeError(f"distill: temperature = {temperature}; need a number above 0")
-        self.classes, self.width, self.temperature = classes, width, temperature
-        self.heads = nn.ModuleList(nn.Linear(width, classes) for _ in range(heads))
+        self.num_classes, self.embed_dim, self.temperature = num_classes, embed_dim, temperature
+        self.heads = nn.ModuleList(nn.Linear(embed_dim, num_classes) for _ in range(heads))
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
-        if pair.teacher is None:
+        if pair.teacher_targets is None:
             raise InputError(
                 "teacher: the batch has none; distill needs class probabilities (N, C) for each row: "
                 "add a teacher to the data, or take distill out of the recipe"
             )
-        rows, width = pair.a.embedding.shape
-        if width != self.width:
+        rows, embed_dim = pair.a.embedding.shape
+        if embed_dim != self.embed_dim:
             raise InputError(
-                f"embedding has width {width}, distill has width = {self.width}; give it the space's width"
+                f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}; set it to space.embed_dim"
             )
-        if pair.teacher.shape != (rows, self.classes):
+        if pair.teacher_targets.shape != (rows, self.num_classes):
             raise InputError(
-                f"teacher is {tuple(pair.teacher.shape)}; need {(rows, self.classes)} by distill's classes"
+                f"teacher is {tuple(pair.teacher_targets.shape)}; need {(rows, self.num_classes)} by distill's num_classes"
             )
-        sides = {"a": self.heads[0](pair.a.embedding), "b": self.heads[-1](pair.b.embedding)}  # (N, C)
+        side_logits = {"a": self.heads[0](pair.a.embedding), "b": self.heads[-1](pair.b.embedding)}  # (N, C)
         return {
-            name: class_divergence(pair.teacher, logits / self.temperature).mean() / 2 for name, logits in sides.items()
+            name: class_kl_divergence(pair.teacher_targets, logits / self.temperature).mean() / 2
+            for name, logits in side_logits.items()
         }
 
 
-def _probabilities(teacher: Tensor) -> Tensor:
+def _normalise_teacher(teacher: Tensor) -> Tensor:
     """The teacher's rows, checked, and made to sum to 1 to the last digit."""
-    teacher = _wide(teacher)
+    teacher = _upcast_half(teacher)
     sums = teacher.sum(dim=1)
     if not torch.isfinite(teacher).all() or (teacher < 0).any():
         raise InputError("teacher: NaN, infinity or a negative number; need class probabilities, not logits")
-    off = (sums - 1).abs()
-    if (off > ROUNDING).any():
-        row = int(off.argmax())
+    deviation = (sums - 1).abs()
+    if (deviation > SUM_TOLERANCE).any():
+        row = int(deviation.argmax())
         raise InputError(f"teacher: row {row} sums to {float(sums[row]):.4g}; need class probabilities that sum to 1")
     return teacher / sums[:, None]
 
 
-def _wide(values: Tensor) -> Tensor:
+def _upcast_half(values: Tensor) -> Tensor:
     """Half precision as float32: logarithms of small probabilities need the digits."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -8,72 +8,76 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from triptych.contracts import Objective, Pair
-from triptych.errors import InputError, RecipeError, unknown
+from triptych.errors import InputError, RecipeError, describe_unknown
+from triptych.interfaces import Objective, Pair
 
-Negatives = Literal["random", "semi_hard", "hardest", "all"]
-Shape = Literal["hinge", "polynomial"]
+NegativeMining = Literal["random", "semi_hard", "hardest", "all"]
+LossName = Literal["hinge", "polynomial"]
 Reduction = Literal["mean", "sum"]
 Directions = Literal["both", "a", "b"]
 
-BLOCK = 256  # rows looked at together while mining: temporaries stay in the cache, memory O(N · BLOCK)
+MINING_BLOCK = 256  # rows looked at together while mining: temporaries stay in the cache, memory O(N · BLOCK)
 
 
-def triplet(
+def triplet_loss(
     scores: Tensor,  # (N, N)
-    match: Tensor,  # (N, N) bool
+    positive_mask: Tensor,  # (N, N) bool
     margin: float = 0.2,
-    negatives: Negatives = "semi_hard",
-    shape: Shape = "hinge",
+    negatives: NegativeMining = "semi_hard",
+    loss: LossName = "hinge",
     reduction: Reduction = "mean",
-    impostors: Tensor | None = None,  # (N,)
+    negative_index: Tensor | None = None,  # (N,)
 ) -> Tensor:
     """Loss of the rows of `scores` as anchors; `scores.T` and `match.T` make the columns the anchors.
 
-    mean or sum over i of shape(s_ii, s_ij), with j chosen among the wrong answers of i (not match_ij) by `negatives`,
+    mean or sum over i of loss(s_ii, s_ij), with j chosen among the wrong answers of i (not match_ij) by `negatives`,
     or given as `impostors` (-1: none). "all" sums over every wrong j. An anchor without a negative counts as 0.
     """
-    scores = _wide(scores)
-    _check(scores, match)
-    if impostors is None and negatives == "all":
-        return _reduce(_all(scores, match, margin, shape), reduction)
-    if impostors is None:
-        impostors = draw(match) if negatives == "random" else mine(scores, match, semi_hard=negatives == "semi_hard")
+    scores = _upcast_half(scores)
+    _check_scores(scores, positive_mask)
+    if negative_index is None and negatives == "all":
+        return _reduce(_sum_over_negatives(scores, positive_mask, margin, loss), reduction)
+    if negative_index is None:
+        negative_index = (
+            sample_negatives(positive_mask)
+            if negatives == "random"
+            else mine_negatives(scores, positive_mask, semi_hard=negatives == "semi_hard")
+        )
     else:
-        _check_impostors(impostors, match)
-    negative = scores.gather(1, impostors.clamp(min=0)[:, None]).squeeze(1)
-    losses = _shaped(scores.diagonal(), negative, margin, shape).masked_fill(impostors < 0, 0.0)  # (N,)
+        _check_negative_index(negative_index, positive_mask)
+    negative = scores.gather(1, negative_index.clamp(min=0)[:, None]).squeeze(1)
+    losses = _triplet_losses(scores.diagonal(), negative, margin, loss).masked_fill(negative_index < 0, 0.0)  # (N,)
     return _reduce(losses, reduction)
 
 
-def draw(match: Tensor) -> Tensor:
+def sample_negatives(positive_mask: Tensor) -> Tensor:
     """One wrong answer for each row of `match`, uniformly (torch's global generator); -1 where all are right: (N,)."""
-    rows, items = match.shape
-    drawn = torch.randint(items, (rows,), device=match.device)
+    rows, items = positive_mask.shape
+    negative_index = torch.randint(items, (rows,), device=positive_mask.device)
     # A uniform draw that hit a right answer is drawn again from that row's wrong ones: still uniform, and cheap,
     # since few rows need it.
-    again = match.gather(1, drawn[:, None]).squeeze(1).nonzero().squeeze(1)
-    wrong = (~match[again]).float()
-    possible = wrong.any(dim=1)
-    drawn[again[~possible]] = -1
-    if possible.any():
-        drawn[again[possible]] = torch.multinomial(wrong[possible], 1).squeeze(1)
-    return drawn
+    redraw_rows = positive_mask.gather(1, negative_index[:, None]).squeeze(1).nonzero().squeeze(1)
+    negative_mask = (~positive_mask[redraw_rows]).float()
+    has_negative = negative_mask.any(dim=1)
+    negative_index[redraw_rows[~has_negative]] = -1
+    if has_negative.any():
+        negative_index[redraw_rows[has_negative]] = torch.multinomial(negative_mask[has_negative], 1).squeeze(1)
+    return negative_index
 
 
 @torch.no_grad()
-def mine(scores: Tensor, match: Tensor, semi_hard: bool) -> Tensor:
+def mine_negatives(scores: Tensor, positive_mask: Tensor, semi_hard: bool) -> Tensor:
     """The best-scoring wrong answer of each row, if semi_hard only of those below the partner; -1 where none: (N,)."""
-    found = torch.empty(len(scores), dtype=torch.long, device=scores.device)
+    negative_index = torch.empty(len(scores), dtype=torch.long, device=scores.device)
     positive = scores.diagonal()
-    for first in range(0, len(scores), BLOCK):
-        rows = slice(first, first + BLOCK)
-        allowed = ~match[rows]
+    for first in range(0, len(scores), MINING_BLOCK):
+        rows = slice(first, first + MINING_BLOCK)
+        allowed = ~positive_mask[rows]
         if semi_hard:
             allowed &= scores[rows] < positive[rows, None]
         best, index = torch.where(allowed, scores[rows], -torch.inf).max(dim=1)
-        found[rows] = index.masked_fill(best == -torch.inf, -1)
-    return found
+        negative_index[rows] = index.masked_fill(best == -torch.inf, -1)
+    return negative_index
 
 
 def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
@@ -86,13 +90,13 @@ def polynomial(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
 
     Source: Wei et al. 2020 (universal weighting for cross-modal matching), with the constants of Mei et al. 2022.
     """
-    counts = (negative + margin > positive) & (positive < 1 - 1e-5)
+    is_active = (negative + margin > positive) & (positive < 1 - 1e-5)
     pull = (0.2 * positive**2 - 0.7 * positive + 0.5).relu()
     push = (0.9 * negative**2 - 0.4 * negative + 0.03).relu()
-    return torch.where(counts, pull + push, 0.0)
+    return torch.where(is_active, pull + push, 0.0)
 
 
-SHAPES = {"hinge": hinge, "polynomial": polynomial}
+LOSSES = {"hinge": hinge, "polynomial": polynomial}
 
 
 class Triplet(Objective):
@@ -101,7 +105,7 @@ class Triplet(Objective):
     L = mean_i relu(margin + s_ij - s_ii)  [rows, a_to_b]  +  mean_j relu(margin + s_ij - s_jj)  [columns, b_to_a]
     The impostor is never another right answer (match). negatives = "random": any, drawn anew each step; "semi_hard":
     the best-scoring one still below the partner; "hardest": the best-scoring one; "all": the sum over all of them.
-    shape = "polynomial" weighs by the scores themselves instead of the hinge. An anchor without a negative counts 0.
+    loss = "polynomial" weighs by the scores themselves instead of the hinge. An anchor without a negative counts 0.
 
     Source: Weinberger & Saul 2009, Schroff et al. 2015 (semi-hard); hardest: Faghri et al. 2018; random and semi-hard
     for speech and images: Harwath et al. 2018, 2020; all, one direction, summed: Aytar et al. 2017.
@@ -116,110 +120,119 @@ class Triplet(Objective):
     def __init__(
         self,
         margin: float = 0.2,
-        negatives: Negatives = "semi_hard",
+        negatives: NegativeMining = "semi_hard",
         directions: Directions = "both",
         reduction: Reduction = "mean",
-        shape: Shape = "hinge",
+        loss: LossName = "hinge",
     ) -> None:
         super().__init__()
         if not (0 <= margin < math.inf):
             raise RecipeError(f"triplet: margin = {margin}; need a number of 0 or more")
-        for key, value, known in (
-            ("negatives", negatives, Negatives),
+        for key, value, allowed in (
+            ("negatives", negatives, NegativeMining),
             ("directions", directions, Directions),
             ("reduction", reduction, Reduction),
-            ("shape", shape, Shape),
+            ("loss", loss, LossName),
         ):
-            if value not in get_args(known):
-                raise RecipeError(f"triplet: {unknown(key, str(value), get_args(known))}")
+            if value not in get_args(allowed):
+                raise RecipeError(f"triplet: {describe_unknown(key, str(value), get_args(allowed))}")
         self.margin = margin
-        self.negatives: Negatives = negatives
+        self.negatives: NegativeMining = negatives
         self.directions: Directions = directions
         self.reduction: Reduction = reduction
-        self.shape: Shape = shape
+        self.loss: LossName = loss
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
-        if pair.similarity.exact and self.negatives != "all":
-            return self._from_vectors(pair)
-        scores, match = pair.scores(), pair.match
-        sides = {"a_to_b": (scores, match), "b_to_a": (scores.T, match.T)}
+        if pair.similarity.is_exact and self.negatives != "all":
+            return self._forward_from_vectors(pair)
+        scores, positive_mask = pair.scores(), pair.positive_mask
+        sides = {"a_to_b": (scores, positive_mask), "b_to_a": (scores.T, positive_mask.T)}
         return {
-            name: triplet(*sides[name], self.margin, self.negatives, self.shape, self.reduction)
-            for name in self._sides()
+            name: triplet_loss(*sides[name], self.margin, self.negatives, self.loss, self.reduction)
+            for name in self._direction_names()
         }
 
-    def _sides(self) -> list[str]:
+    def _direction_names(self) -> list[str]:
         return {"both": ["a_to_b", "b_to_a"], "a": ["a_to_b"], "b": ["b_to_a"]}[self.directions]
 
-    def _from_vectors(self, pair: Pair) -> dict[str, Tensor]:
+    def _forward_from_vectors(self, pair: Pair) -> dict[str, Tensor]:
         """The same loss where scores are dot products: one matrix product to choose, none to learn.
 
         Only 2 N of the N² scores have a gradient, so they alone are computed again, as N·S products with a graph.
         Three times fewer matrix products than a backward pass through the whole matrix.
         """
-        a, b = _wide(pair.similarity.query(pair.a)), _wide(pair.similarity.keys(pair.b))  # (N, S)
-        random = self.negatives == "random"
-        scores = None if random else a.detach() @ b.detach().T
+        a, b = _upcast_half(pair.similarity.query(pair.a)), _upcast_half(pair.similarity.keys(pair.b))  # (N, S)
+        is_random = self.negatives == "random"
+        scores = None if is_random else a.detach() @ b.detach().T
         positive = (a * b).sum(dim=1)
         terms = {}
-        for name in self._sides():
-            forth = name == "a_to_b"
-            anchors, others, match = (a, b, pair.match) if forth else (b, a, pair.match.T)
+        for name in self._direction_names():
+            is_a_to_b = name == "a_to_b"
+            anchors, others, positive_mask = (a, b, pair.positive_mask) if is_a_to_b else (b, a, pair.positive_mask.T)
             if scores is None:
-                chosen = draw(match)
+                negative_index = sample_negatives(positive_mask)
             else:
-                chosen = mine(scores if forth else scores.T, match, semi_hard=self.negatives == "semi_hard")
-            negative = (anchors * others[chosen.clamp(min=0)]).sum(dim=1)
-            losses = _shaped(positive, negative, self.margin, self.shape).masked_fill(chosen < 0, 0.0)
+                negative_index = mine_negatives(
+                    scores if is_a_to_b else scores.T, positive_mask, semi_hard=self.negatives == "semi_hard"
+                )
+            negative = (anchors * others[negative_index.clamp(min=0)]).sum(dim=1)
+            losses = _triplet_losses(positive, negative, self.margin, self.loss).masked_fill(negative_index < 0, 0.0)
             terms[name] = _reduce(losses, self.reduction)
         return terms
 
 
-def _all(scores: Tensor, match: Tensor, margin: float, shape: Shape) -> Tensor:
+def _sum_over_negatives(scores: Tensor, positive_mask: Tensor, margin: float, loss: LossName) -> Tensor:
     """Sum over every wrong answer of each row: (N,)."""
     positive = scores.diagonal()[:, None]
-    if shape == "hinge":  # in place: one (N, N) buffer instead of four; masked before relu, so its gradient is 0
-        return (scores - (positive - margin)).masked_fill_(match, -1.0).relu_().sum(dim=1)
-    return _shaped(positive, scores, margin, shape).masked_fill(match, 0.0).sum(dim=1)
+    if loss == "hinge":  # in place: one (N, N) buffer instead of four; masked before relu, so its gradient is 0
+        return (scores - (positive - margin)).masked_fill_(positive_mask, -1.0).relu_().sum(dim=1)
+    return _triplet_losses(positive, scores, margin, loss).masked_fill(positive_mask, 0.0).sum(dim=1)
 
 
-def _shaped(positive: Tensor, negative: Tensor, margin: float, shape: Shape) -> Tensor:
+def _triplet_losses(positive: Tensor, negative: Tensor, margin: float, loss: LossName) -> Tensor:
     """The loss of each triplet, after checks that cost O(N)."""
     if not torch.isfinite(positive).all() or not torch.isfinite(negative).all():
         raise InputError("scores: NaN or infinity among those of the triplets; lower the learning rate or the scale")
-    if shape == "polynomial" and max(positive.abs().max(), negative.abs().max()) > 1.01:
+    if loss == "polynomial" and max(positive.abs().max(), negative.abs().max()) > 1.01:
         largest = max(float(positive.abs().max()), float(negative.abs().max()))
-        raise InputError(f"scores: up to {largest:.3g}; shape = 'polynomial' needs scores in [-1, 1], such as cosine")
-    return SHAPES[shape](positive, negative, margin)
+        raise InputError(f"scores: up to {largest:.3g}; loss = 'polynomial' needs scores in [-1, 1], such as cosine")
+    return LOSSES[loss](positive, negative, margin)
 
 
 def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _wide(values: Tensor) -> Tensor:
+def _upcast_half(values: Tensor) -> Tensor:
     """Half precision as float32: a difference of two scores near 1 would keep two digits."""
     return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
 
 
-def _check(scores: Tensor, match: Tensor) -> None:
+def _check_scores(scores: Tensor, positive_mask: Tensor) -> None:
     n = len(scores) if scores.dim() else 0
     if n == 0 or scores.shape != (n, n):
         raise InputError(f"scores is {tuple(scores.shape)}; need (N, N), row i belongs with column i")
-    if match.shape != scores.shape or match.dtype != torch.bool or not match.diagonal().all():
+    if positive_mask.shape != scores.shape or positive_mask.dtype != torch.bool or not positive_mask.diagonal().all():
         raise InputError(
-            f"match is {tuple(match.shape)} {match.dtype}; need ({n}, {n}) torch.bool, True on the diagonal"
+            f"match is {tuple(positive_mask.shape)} {positive_mask.dtype}; need ({n}, {n}) torch.bool, True on the diagonal"
         )
-    least, most = torch.aminmax(scores.detach())  # passes NaN on; no temporaries, unlike isfinite
-    if not (torch.isfinite(least) and torch.isfinite(most)):
-        raise InputError(f"scores: from {float(least)} to {float(most)}; need finite numbers")
+    lowest, highest = torch.aminmax(scores.detach())  # passes NaN on; no temporaries, unlike isfinite
+    if not (torch.isfinite(lowest) and torch.isfinite(highest)):
+        raise InputError(f"scores: from {float(lowest)} to {float(highest)}; need finite numbers")
 
 
-def _check_impostors(impostors: Tensor, match: Tensor) -> None:
-    n = len(match)
-    if impostors.shape != (n,) or impostors.dtype != torch.long or impostors.min() < -1 or impostors.max() >= n:
-        raise InputError(f"impostors: {tuple(impostors.shape)} {impostors.dtype}; need ({n},) int64 from -1 to {n - 1}")
-    right = match.gather(1, impostors.clamp(min=0)[:, None]).squeeze(1) & (impostors >= 0)
-    if right.any():
-        row = int(right.nonzero()[0])
-        raise InputError(f"impostors: row {row} has {int(impostors[row])}, which is a right answer (match)")
+def _check_negative_index(negative_index: Tensor, positive_mask: Tensor) -> None:
+    n = len(positive_mask)
+    if (
+        negative_index.shape != (n,)
+        or negative_index.dtype != torch.long
+        or negative_index.min() < -1
+        or negative_index.max() >= n
+    ):
+        raise InputError(
+            f"impostors: {tuple(negative_index.shape)} {negative_index.dtype}; need ({n},) int64 from -1 to {n - 1}"
+        )
+    is_positive = positive_mask.gather(1, negative_index.clamp(min=0)[:, None]).squeeze(1) & (negative_index >= 0)
+    if is_positive.any():
+        row = int(is_positive.nonzero()[0])
+        raise InputError(f"impostors: row {row} has {int(negative_index[row])}, which is a right answer (match)")

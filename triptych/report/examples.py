@@ -9,54 +9,60 @@ from typing import cast
 import numpy as np
 import torch
 
-from triptych.contracts import Modality
-from triptych.evaluation.items import Item, Items
-from triptych.evaluation.retrieval import Retrieval
+from triptych.evaluation.items import EvalItem, EvalItems
+from triptych.evaluation.retrieval import RetrievalResult
+from triptych.interfaces import Modality
 from triptych.space import Space
 
-FOUND = 3  # first answers shown
-EACH = 2  # good ones and bad ones of a direction
+NUM_ANSWERS = 3  # first answers shown
+NUM_EXAMPLES = 2  # good ones and bad ones of a direction
 
 
 @dataclass(frozen=True)
-class Answer:
+class RetrievedItem:
     """One item that was found."""
 
-    item: Item
+    item: EvalItem
     score: float
-    right: bool
+    is_positive: bool
     rank: int
 
 
 @dataclass(frozen=True)
-class Example:
+class RetrievalExample:
     """One query, its first answers, and where its best right answer stood."""
 
-    query: Item
-    asks: Modality
-    finds: Modality
+    query: EvalItem
+    query_modality: Modality
+    gallery_modality: Modality
     rank: int
-    answers: list[Answer]
-    missed: Answer | None  # the best right answer, where it is not among the first
+    answers: list[RetrievedItem]
+    missed_positive: RetrievedItem | None  # the best right answer, where it is not among the first
 
 
 @torch.inference_mode()
-def pick(
-    space: Space, items: Mapping[Modality, Items], direction: Retrieval, each: int = EACH, found: int = FOUND
-) -> tuple[list[Example], list[Example]]:
+def pick_examples(
+    space: Space,
+    items: Mapping[Modality, EvalItems],
+    direction: RetrievalResult,
+    num_examples: int = NUM_EXAMPLES,
+    num_answers: int = NUM_ANSWERS,
+) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
     """Good ones, drawn from the queries whose first answer is right, and the worst there are; always the same."""
-    if direction.each is None:
+    if direction.per_query is None:
         return [], []
-    rank, place = direction.each.rank, direction.each.item
-    group = direction.each.group
+    rank, item_index = direction.per_query.best_rank, direction.per_query.item_index
+    group = direction.per_query.group
     best = np.random.default_rng(0).permutation(np.flatnonzero(rank == 1))
-    worst = np.flatnonzero(rank > found)[np.argsort(-rank[rank > found], kind="stable")]
-    good, bad = (_distinct(order, group, each) for order in (best, worst))
-    show = [_example(space, items, direction, int(place[i]), int(rank[i]), found) for i in (*good, *bad)]
-    return show[: len(good)], show[len(good) :]
+    worst = np.flatnonzero(rank > num_answers)[np.argsort(-rank[rank > num_answers], kind="stable")]
+    good, bad = (_select_distinct_groups(order, group, num_examples) for order in (best, worst))
+    examples = [
+        _make_example(space, items, direction, int(item_index[i]), int(rank[i]), num_answers) for i in (*good, *bad)
+    ]
+    return examples[: len(good)], examples[len(good) :]
 
 
-def _distinct(order: np.ndarray, group: np.ndarray, count: int) -> list[int]:
+def _select_distinct_groups(order: np.ndarray, group: np.ndarray, count: int) -> list[int]:
     """The first `count` of an order that are of different groups: five captions of one clip are one example."""
     chosen: dict[int, int] = {}
     for i in order:
@@ -66,18 +72,28 @@ def _distinct(order: np.ndarray, group: np.ndarray, count: int) -> list[int]:
     return list(chosen.values())
 
 
-def _example(
-    space: Space, items: Mapping[Modality, Items], direction: Retrieval, place: int, rank: int, found: int
-) -> Example:
-    asks, finds = cast(Modality, direction.query), cast(Modality, direction.gallery)
-    ours, theirs = items[asks], items[finds]
-    query = ours.take(torch.tensor([place]))
-    scores = space.scores(query, asks, theirs.features, finds)[0]
-    right = theirs.group == ours.group[place]
-    first = scores.topk(min(found, len(theirs))).indices.tolist()
+def _make_example(
+    space: Space,
+    items: Mapping[Modality, EvalItems],
+    direction: RetrievalResult,
+    item_index: int,
+    rank: int,
+    num_answers: int,
+) -> RetrievalExample:
+    query_modality, gallery_modality = cast(Modality, direction.query), cast(Modality, direction.gallery)
+    query_items, gallery_items = items[query_modality], items[gallery_modality]
+    query = query_items.take(torch.tensor([item_index]))
+    scores = space.scores(query, query_modality, gallery_items.features, gallery_modality)[0]
+    positive_mask = gallery_items.group_ids == query_items.group_ids[item_index]
+    first = scores.topk(min(num_answers, len(gallery_items))).indices.tolist()
     answers = [
-        Answer(theirs.each[j], float(scores[j]), bool(right[j]), number) for number, j in enumerate(first, start=1)
+        RetrievedItem(gallery_items.entries[j], float(scores[j]), bool(positive_mask[j]), position)
+        for position, j in enumerate(first, start=1)
     ]
-    best = int(scores.masked_fill(~right, -torch.inf).argmax())
-    missed = None if best in first else Answer(theirs.each[best], float(scores[best]), True, rank)
-    return Example(ours.each[place], asks, finds, rank, answers, missed)
+    best = int(scores.masked_fill(~positive_mask, -torch.inf).argmax())
+    missed_positive = (
+        None if best in first else RetrievedItem(gallery_items.entries[best], float(scores[best]), True, rank)
+    )
+    return RetrievalExample(
+        query_items.entries[item_index], query_modality, gallery_modality, rank, answers, missed_positive
+    )

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from triptych.evaluation.retrieval import CUTS, Retrieval, chance
-from triptych.report.layouts import Points, Square
+from triptych.evaluation.retrieval import RECALL_KS, RetrievalResult, compute_chance_recall
+from triptych.report.projections import MatchMatrices, Projection
 
 INK = "#010203"  # no other line has this colour: in the page it becomes the colour of the text
 COLOUR = {"image": "#3b82d6", "audio": "#e0721d", "text": "#2f9e63"}
@@ -47,12 +47,12 @@ STYLE: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-FAINT = 0.01  # a share below this is not drawn
-BINS = ((1, 1), (2, 5), (6, 10), (11, 50), (51, 100), (101, None))
+MIN_VISIBLE = 0.01  # a share below this is not drawn
+RANK_BINS = ((1, 1), (2, 5), (6, 10), (11, 50), (51, 100), (101, None))
 
 
 @contextmanager
-def _drawing(width: float = 3.6, height: float = 2.5) -> Iterator[tuple[Figure, Axes]]:
+def _new_figure(width: float = 3.6, height: float = 2.5) -> Iterator[tuple[Figure, Axes]]:
     """A figure of our own: no window, no state that outlives it."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -60,7 +60,7 @@ def _drawing(width: float = 3.6, height: float = 2.5) -> Iterator[tuple[Figure, 
         yield figure, figure.add_subplot()
 
 
-def svg(figure: Figure, name: str, said: str) -> str:
+def figure_to_svg(figure: Figure, id_prefix: str, alt_text: str) -> str:
     """A figure as an SVG element with a text for those who do not see it; ids are its own."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
@@ -70,133 +70,171 @@ def svg(figure: Figure, name: str, said: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
     text = text.replace(INK, "currentColor")
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
+    text = re.sub(r'\bid="', f'id="{id_prefix}-', text)
+    text = re.sub(r'(url\(|href=")#', rf"\1#{id_prefix}-", text)
     box = re.search(r'viewBox="([^"]*)"', text)
-    opening = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(said, quote=True)}">'
+    opening = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(alt_text, quote=True)}">'
     text = opening + text[text.index(">") + 1 :]
     return re.sub(r">\s+<", "><", text).strip()
 
 
-def curves(history: Sequence[Mapping[str, Any]], names: Sequence[str], name: str, title: str, said: str) -> str:
+def plot_history(
+    history: Sequence[Mapping[str, Any]], keys: Sequence[str], id_prefix: str, title: str, alt_text: str
+) -> str:
     """Some logged numbers over the epochs."""
-    with _drawing(3.6, 2.4 + 0.16 * (len(names) if len(names) > 1 else 0)) as (figure, axes):
-        for i, key in enumerate(names):
+    with _new_figure(3.6, 2.4 + 0.16 * (len(keys) if len(keys) > 1 else 0)) as (figure, axes):
+        for i, key in enumerate(keys):
             points = [(entry.get("epoch", n), entry[key]) for n, entry in enumerate(history, 1) if key in entry]
             x, y = zip(*points, strict=True)
-            shown = key.partition(".")[0] if key.endswith(".temperature") else key
-            axes.plot(x, y, color=SERIES[i % len(SERIES)], linewidth=1.6, marker="o", markersize=2.5, label=shown)
+            label = key.partition(".")[0] if key.endswith(".temperature") else key
+            axes.plot(x, y, color=SERIES[i % len(SERIES)], linewidth=1.6, marker="o", markersize=2.5, label=label)
         axes.set_xlabel("epoch")
         axes.set_title(title)
         axes.grid(axis="y")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        if len(names) > 1:
-            figure.legend(loc="outside lower left", ncols=1 if max(map(len, names)) > 24 else 2, fontsize=8)
-        return svg(figure, name, said)
+        if len(keys) > 1:
+            figure.legend(loc="outside lower left", ncols=1 if max(map(len, keys)) > 24 else 2, fontsize=8)
+        return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def recalls(directions: Sequence[Retrieval], name: str, said: str) -> str:
+def plot_recall(directions: Sequence[RetrievalResult], id_prefix: str, alt_text: str) -> str:
     """Recall at 1, 5 and 10 of every direction with intervals, and chance as a tick."""
     shades = ("#1d5fa8", "#3b82d6", "#8ab8ee")
-    with _drawing(4.6, 0.62 * len(directions) + 1.0) as (figure, axes):
+    with _new_figure(4.6, 0.62 * len(directions) + 1.0) as (figure, axes):
         for row, d in enumerate(directions):
-            for i, k in enumerate(CUTS):
-                y, value, chance = row + 0.24 * (i - 1), 100 * d.recall[k], 100 * d.chance[k]
-                found = d.interval.get(f"R@{k}")
-                if found:
-                    axes.plot([100 * found.low, 100 * found.high], [y, y], color=shades[i], linewidth=2, zorder=2)
+            for i, k in enumerate(RECALL_KS):
+                y, value, chance_level = row + 0.24 * (i - 1), 100 * d.recall[k], 100 * d.chance_recall[k]
+                interval = d.intervals.get(f"R@{k}")
+                if interval:
+                    axes.plot([100 * interval.low, 100 * interval.high], [y, y], color=shades[i], linewidth=2, zorder=2)
                 label = f"R@{k}, 95% interval" if row == 0 else None
                 axes.plot([value], [y], "o", color=shades[i], markersize=5.5, label=label, zorder=3)
                 mark = "chance" if row == 0 and i == 0 else None
-                axes.plot([chance], [y], "|", color=INK, markersize=7, label=mark)
+                axes.plot([chance_level], [y], "|", color=INK, markersize=7, label=mark)
         axes.set_yticks(range(len(directions)), [f"{d.query} → {d.gallery}" for d in directions])
         axes.set_ylim(len(directions) - 0.5, -0.5)
         axes.set_xlim(-2, 102)
         axes.set_xlabel("% of queries")
         axes.grid(axis="x")
         figure.legend(loc="outside lower center", ncols=2)
-        return svg(figure, name, said)
+        return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def ranks(direction: Retrieval, name: str, said: str) -> str:
+def plot_ranks(direction: RetrievalResult, id_prefix: str, alt_text: str) -> str:
     """How many queries have their best right answer first, 2nd to 5th, and so on; what guessing gives as an outline."""
-    assert direction.each is not None  # noqa: S101 - whoever draws ranks has measured them query by query
-    rank, items = direction.each.rank, direction.items
-    bins = [(low, min(high or items, items)) for low, high in BINS if low <= items]
-    shares = [100 * float(((rank >= low) & (rank <= high)).mean()) for low, high in bins]
-    guessed = [100 * share for share in guessed_shares(items, direction.each.right, bins)]
-    with _drawing(3.6, 2.2) as (figure, axes):
-        axes.bar(range(len(bins)), shares, width=0.78, color=COLOUR[direction.gallery])
-        axes.bar(range(len(bins)), guessed, width=0.78, fill=False, edgecolor=INK, linewidth=1.1, linestyle=(0, (2, 2)))
-        axes.set_xticks(range(len(bins)), [_between(low, high, items) for low, high in bins])
+    assert direction.per_query is not None  # noqa: S101 - whoever draws ranks has measured them query by query
+    best_rank, num_items = direction.per_query.best_rank, direction.num_items
+    bins = [(low, min(high or num_items, num_items)) for low, high in RANK_BINS if low <= num_items]
+    fractions = [100 * float(((best_rank >= low) & (best_rank <= high)).mean()) for low, high in bins]
+    chance_fractions = [
+        100 * share for share in compute_chance_fractions(num_items, direction.per_query.num_positives, bins)
+    ]
+    with _new_figure(3.6, 2.2) as (figure, axes):
+        axes.bar(range(len(bins)), fractions, width=0.78, color=COLOUR[direction.gallery])
+        axes.bar(
+            range(len(bins)),
+            chance_fractions,
+            width=0.78,
+            fill=False,
+            edgecolor=INK,
+            linewidth=1.1,
+            linestyle=(0, (2, 2)),
+        )
+        axes.set_xticks(range(len(bins)), [_format_range(low, high, num_items) for low, high in bins])
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(f"{direction.query} → {direction.gallery}")
         axes.set_ylabel("% of queries")
-        axes.set_ylim(0, max(100.0 if max(shares) > 60 else 0, 1.15 * max(*shares, *guessed)))
-        return svg(figure, name, said)
+        axes.set_ylim(0, max(100.0 if max(fractions) > 60 else 0, 1.15 * max(*fractions, *chance_fractions)))
+        return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def _between(low: int, high: int, items: int) -> str:
+def _format_range(low: int, high: int, num_items: int) -> str:
     """A span of ranks in few letters."""
-    return f"{low}" if low == high else f"{low}+" if high == items else f"{low}–{high}"
+    return f"{low}" if low == high else f"{low}+" if high == num_items else f"{low}–{high}"
 
 
-def guessed_shares(items: int, right: NDArray, bins: Sequence[tuple[int, int]]) -> list[float]:
+def compute_chance_fractions(num_items: int, num_positives: NDArray, bins: Sequence[tuple[int, int]]) -> list[float]:
     """How often a random order has the best of `right` answers between two ranks."""
-    kinds, times = np.unique(right, return_counts=True)
+    distinct_counts, frequencies = np.unique(num_positives, return_counts=True)
 
-    def within(k: int) -> float:
-        return float(np.average([chance(items, int(r), k) for r in kinds], weights=times)) if k else 0.0
+    def recall_at(k: int) -> float:
+        return (
+            float(
+                np.average([compute_chance_recall(num_items, int(r), k) for r in distinct_counts], weights=frequencies)
+            )
+            if k
+            else 0.0
+        )
 
-    return [within(high) - within(low - 1) for low, high in bins]
+    return [recall_at(high) - recall_at(low - 1) for low, high in bins]
 
 
-def scatter(points: Points, name: str, said: str, lines: bool = True, middles: bool = False) -> str:
+def plot_projection(
+    projection: Projection, id_prefix: str, alt_text: str, show_lines: bool = True, show_centroids: bool = False
+) -> str:
     """Items coloured by modality; lines join what belongs together, crosses mark the middle of each modality."""
-    with _drawing(4.6, 4.2) as (figure, axes):
-        if lines:
-            joined = [points.places[points.group == g] for g in np.unique(points.group)]
-            ends = [(some[i], some[j]) for some in joined for i in range(len(some)) for j in range(i)]
-            axes.add_collection(LineCollection(ends, colors=INK, linewidths=0.5, alpha=0.18, rasterized=False))
-        kinds = np.array(points.modality)
-        for modality in dict.fromkeys(points.modality):
-            own = points.places[kinds == modality]
-            axes.scatter(own[:, 0], own[:, 1], s=14, color=COLOUR[modality], alpha=0.8, linewidths=0, label=modality)
-        for modality in dict.fromkeys(points.modality) if middles else ():
-            x, y = points.places[kinds == modality].mean(0)
+    with _new_figure(4.6, 4.2) as (figure, axes):
+        if show_lines:
+            by_group = [projection.coordinates[projection.group == g] for g in np.unique(projection.group)]
+            line_ends = [
+                (members[i], members[j]) for members in by_group for i in range(len(members)) for j in range(i)
+            ]
+            axes.add_collection(LineCollection(line_ends, colors=INK, linewidths=0.5, alpha=0.18, rasterized=False))
+        modalities = np.array(projection.modality)
+        for modality in dict.fromkeys(projection.modality):
+            coordinates = projection.coordinates[modalities == modality]
+            axes.scatter(
+                coordinates[:, 0],
+                coordinates[:, 1],
+                s=14,
+                color=COLOUR[modality],
+                alpha=0.8,
+                linewidths=0,
+                label=modality,
+            )
+        for modality in dict.fromkeys(projection.modality) if show_centroids else ():
+            x, y = projection.coordinates[modalities == modality].mean(0)
             axes.plot([x], [y], "P", color=COLOUR[modality], markersize=13, markeredgecolor=INK, markeredgewidth=1)
         axes.set_xticks([])
         axes.set_yticks([])
         axes.spines[:].set_visible(False)
         axes.set_aspect("equal", adjustable="datalim")
         figure.legend(loc="outside lower center", ncols=3)
-        return svg(figure, name, said)
+        return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def square(values: NDArray, title: str, said: str) -> str:
+def draw_matrix(values: NDArray, title: str, alt_text: str) -> str:
     """A small matrix of shares: the fuller a cell, the more of its row is there; right answers are outlined."""
     n, step, top = len(values), 10, 16
     cells = [f'<rect y="{top}" width="{n * step}" height="{n * step}" fill="currentColor" fill-opacity="0.05"/>']
     for i in range(n):
         for j in range(n):
-            if values[i, j] >= FAINT:
-                place = f'x="{j * step}" y="{top + i * step}" width="{step}" height="{step}"'
-                cells.append(f'<rect {place} fill="{SERIES[0]}" fill-opacity="{min(1.0, values[i, j]):.2f}"/>')
-        inside = f'x="{i * step + 0.5}" y="{top + i * step + 0.5}" width="{step - 1}" height="{step - 1}"'
-        cells.append(f'<rect {inside} fill="none" stroke="{SERIES[1]}"/>')
+            if values[i, j] >= MIN_VISIBLE:
+                cell_box = f'x="{j * step}" y="{top + i * step}" width="{step}" height="{step}"'
+                cells.append(f'<rect {cell_box} fill="{SERIES[0]}" fill-opacity="{min(1.0, values[i, j]):.2f}"/>')
+        outline_box = f'x="{i * step + 0.5}" y="{top + i * step + 0.5}" width="{step - 1}" height="{step - 1}"'
+        cells.append(f'<rect {outline_box} fill="none" stroke="{SERIES[1]}"/>')
     # Written by hand: hundreds of rectangles take matplotlib longer than all other drawings together.
-    opening = f'<svg viewBox="0 0 {n * step} {n * step + top}" role="img" aria-label="{escape(said, quote=True)}">'
-    words = f'<text y="10" font-size="10" fill="currentColor">{escape(title)}</text>'
-    return f"{opening}{words}{''.join(cells)}</svg>"
+    opening = f'<svg viewBox="0 0 {n * step} {n * step + top}" role="img" aria-label="{escape(alt_text, quote=True)}">'
+    title_text = f'<text y="10" font-size="10" fill="currentColor">{escape(title)}</text>'
+    return f"{opening}{title_text}{''.join(cells)}</svg>"
 
 
-def matches(found: Square) -> tuple[str, str]:
+def plot_match_matrices(matrices: MatchMatrices) -> tuple[str, str]:
     """Softmax and plan of one pair of modalities, side by side."""
-    n = len(found.softmax)
-    first = int((found.softmax.argmax(1) == np.arange(n)).sum())
-    both = int((found.plan.argmax(1) == np.arange(n)).sum())
-    said = f"{found.a} against {found.b}, {n} of each: "
+    n = len(matrices.softmax)
+    softmax_correct = int((matrices.softmax.argmax(1) == np.arange(n)).sum())
+    plan_correct = int((matrices.plan.argmax(1) == np.arange(n)).sum())
+    alt_text = f"{matrices.a} against {matrices.b}, {n} of each: "
     return (
-        square(found.softmax, f"softmax: {first} of {n} right", f"{said}softmax, {first} of {n} right"),
-        square(found.plan, f"transport: {both} of {n} right", f"{said}transport plan, {both} of {n} right"),
+        draw_matrix(
+            matrices.softmax,
+            f"softmax: {softmax_correct} of {n} right",
+            f"{alt_text}softmax, {softmax_correct} of {n} right",
+        ),
+        draw_matrix(
+            matrices.plan,
+            f"transport: {plan_correct} of {n} right",
+            f"{alt_text}transport plan, {plan_correct} of {n} right",
+        ),
     )

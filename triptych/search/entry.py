@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from triptych.contracts import MODALITIES, Features, Similarity, Source
-from triptych.data.cache import halved
+from triptych.data.cache import to_float16
 from triptych.data.loader import collate
 from triptych.errors import CollectionError, InputError
-from triptych.search.items import Item, merged
-from triptych.space import alone
+from triptych.interfaces import MODALITIES, Features, Similarity, Source
+from triptych.search.items import Item, merge_items
+from triptych.space import features_without_parts
 
 
 @dataclass(frozen=True)
-class Claim:
+class Provenance:
     """What one origin, a folder or a manifest, says of an item."""
 
     origin: str
@@ -30,20 +30,20 @@ class Claim:
     columns: tuple[str, ...] = ()  # name=value
 
     @staticmethod
-    def of(item: Item, origin: str) -> Claim:
+    def from_item(item: Item, origin: str) -> Provenance:
         """What an item brings from where it was indexed."""
-        return Claim(origin, item.captions, tuple(_pairs(item.columns)))
+        return Provenance(origin, item.captions, tuple(_format_columns(item.columns)))
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredItem:
     """An item as it is kept: its number, who claims it, a hash of its content, its file's date."""
 
     item: Item  # with the captions and columns of all claims
-    claims: tuple[Claim, ...]
-    content: str
-    date: float | None = None  # of the file's last change, seconds since 1970
-    number: int = -1
+    provenance: tuple[Provenance, ...]
+    content_hash: str
+    modified_time: float | None = None  # of the file's last change, seconds since 1970
+    row_id: int = -1
     excerpt: str | None = None  # the beginning of a text file, as it was when it was embedded
 
     @property
@@ -54,114 +54,120 @@ class Entry:
     @property
     def origins(self) -> list[str]:
         """Where it was indexed from."""
-        return [claim.origin for claim in self.claims]
+        return [claim.origin for claim in self.provenance]
 
     @property
-    def facts(self) -> str:
+    def metadata_hash(self) -> str:
         """A hash of everything that can change while the content stays."""
-        known = [[astuple(claim) for claim in self.claims], self.date, self.item.duration]
-        return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:16]
+        metadata = [[astuple(claim) for claim in self.provenance], self.modified_time, self.item.duration]
+        return hashlib.sha256(json.dumps(metadata).encode()).hexdigest()[:16]
 
-    def claimed(self, claims: Sequence[Claim]) -> Entry:
+    def with_provenance(self, provenance: Sequence[Provenance]) -> StoredItem:
         """The same with these claims alone, and what they say."""
-        order = sorted(claims, key=lambda claim: claim.origin)  # whichever was indexed last
-        says = [replace(self.item, captions=claim.captions, columns=_columns(claim.columns)) for claim in order]
-        return replace(self, item=merged(says)[0], claims=tuple(order))
+        ordered = sorted(provenance, key=lambda claim: claim.origin)  # whichever was indexed last
+        items = [
+            replace(self.item, captions=claim.captions, columns=_parse_columns(claim.columns)) for claim in ordered
+        ]
+        return replace(self, item=merge_items(items)[0], provenance=tuple(ordered))
 
 
-def described(entries: Sequence[Entry]) -> dict[str, pa.Array]:
+def make_metadata_columns(stored_items: Sequence[StoredItem]) -> dict[str, pa.Array]:
     """The columns of the store that say what items are."""
-    sources = [entry.item.source for entry in entries]
-    words, number = pa.string(), pa.float64()
+    sources = [entry.item.source for entry in stored_items]
+    string_type, float_type = pa.string(), pa.float64()
     return {
-        "number": pa.array([entry.number for entry in entries], pa.int64()),
-        "id": pa.array([entry.id for entry in entries], words),
-        "modality": pa.array([s.modality for s in sources], words),
-        "file": pa.array([str(s.content) if isinstance(s.content, Path) else None for s in sources], words),
-        "text": pa.array([_text(entry) for entry in entries], words),
-        "start": pa.array([s.start for s in sources], number),
-        "end": pa.array([s.end for s in sources], number),
-        "captions": pa.array([list(e.item.captions) for e in entries], pa.list_(words)),
-        "origins": pa.array([entry.origins for entry in entries], pa.list_(words)),
-        "claims": pa.array([_written(entry.claims) for entry in entries], words),
-        "content": pa.array([entry.content for entry in entries], words),
-        "date": pa.array([entry.date for entry in entries], number),
-        "duration": pa.array([e.item.duration for e in entries], number),
-        "columns": pa.array([_pairs(e.item.columns) for e in entries], pa.list_(words)),
-        "facts": pa.array([entry.facts for entry in entries], words),
+        "row_id": pa.array([entry.row_id for entry in stored_items], pa.int64()),
+        "id": pa.array([entry.id for entry in stored_items], string_type),
+        "modality": pa.array([s.modality for s in sources], string_type),
+        "file": pa.array([str(s.content) if isinstance(s.content, Path) else None for s in sources], string_type),
+        "text": pa.array([_text_to_store(entry) for entry in stored_items], string_type),
+        "start": pa.array([s.start for s in sources], float_type),
+        "end": pa.array([s.end for s in sources], float_type),
+        "captions": pa.array([list(e.item.captions) for e in stored_items], pa.list_(string_type)),
+        "origins": pa.array([entry.origins for entry in stored_items], pa.list_(string_type)),
+        "provenance": pa.array([_encode_provenance(entry.provenance) for entry in stored_items], string_type),
+        "content_hash": pa.array([entry.content_hash for entry in stored_items], string_type),
+        "modified_time": pa.array([entry.modified_time for entry in stored_items], float_type),
+        "duration": pa.array([e.item.duration for e in stored_items], float_type),
+        "columns": pa.array([_format_columns(e.item.columns) for e in stored_items], pa.list_(string_type)),
+        "metadata_hash": pa.array([entry.metadata_hash for entry in stored_items], string_type),
     }
 
 
-def packed(entries: Sequence[Entry], features: Features, similarity: Similarity) -> pa.Table:
+def to_arrow(stored_items: Sequence[StoredItem], features: Features, similarity: Similarity) -> pa.Table:
     """Entries with what is needed to score them, as rows of the store; row i of the features belongs to entry i."""
     keys = similarity.keys(features)
     vectors = keys.float().numpy()
-    parts: list[bytes | None] = [None] * len(entries)
+    parts: list[bytes | None] = [None] * len(stored_items)
     if similarity.reads_parts:
-        halves = halved(features.parts)
-        parts = [halves[i][features.mask[i]].numpy().tobytes() for i in range(len(entries))]
-    told = tells_embedding(similarity, features.embedding.shape[1])
-    whole = [None if told else row.numpy().tobytes() for row in features.embedding.float()]
-    scoring = {
+        half_parts = to_float16(features.parts)
+        parts = [half_parts[i][features.mask[i]].numpy().tobytes() for i in range(len(stored_items))]
+    keys_suffice = can_query_with_keys(similarity, features.embedding.shape[1])
+    embeddings = [None if keys_suffice else row.numpy().tobytes() for row in features.embedding.float()]
+    vector_columns = {
         "vector": pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel(), pa.float32()), vectors.shape[1]),
-        "embedding": pa.array(whole, pa.binary()),
+        "embedding": pa.array(embeddings, pa.binary()),
         "parts": pa.array(parts, pa.large_binary()),
     }
-    return pa.table(described(entries) | scoring)
+    return pa.table(make_metadata_columns(stored_items) | vector_columns)
 
 
-def entry_of(row: Mapping[str, Any]) -> Entry:
+def stored_item_from_row(row: Mapping[str, Any]) -> StoredItem:
     """A row of the store as an entry."""
     if row["modality"] not in MODALITIES:
         raise CollectionError(f"item {row['id']}: modality {row['modality']!r} is none; rebuild the collection")
     content = row["text"] if row["file"] is None else Path(row["file"])
     source = Source(row["modality"], content, row["start"], row["end"])
     captions, pairs = tuple(row["captions"] or ()), tuple(row["columns"] or ())
-    said = json.loads(row["claims"]) if row["claims"] else [(captions, pairs)]
-    claims = [Claim(origin, *map(tuple, one)) for origin, one in zip(row["origins"], said, strict=True)]
-    item = Item(source, captions, _columns(pairs), row["duration"])
+    metadata_by_origin = json.loads(row["provenance"]) if row["provenance"] else [(captions, pairs)]
+    provenance = [
+        Provenance(origin, *map(tuple, one)) for origin, one in zip(row["origins"], metadata_by_origin, strict=True)
+    ]
+    item = Item(source, captions, _parse_columns(pairs), row["duration"])
     excerpt = None if row["file"] is None else row["text"]
-    return Entry(item, tuple(claims), row["content"], row["date"], row["number"], excerpt)
+    return StoredItem(item, tuple(provenance), row["content_hash"], row["modified_time"], row["row_id"], excerpt)
 
 
-def unpacked(rows: Sequence[Mapping[str, Any]], width: int) -> Features:
+def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int) -> Features:
     """The features of rows with vector, embedding and parts, for a space of a width."""
-    vectors = [
+    embeddings = [
         np.asarray(row["vector"], np.float32) if row["embedding"] is None else np.frombuffer(row["embedding"], "<f4")
         for row in rows
     ]
-    embedding = torch.from_numpy(np.array(vectors).reshape(len(rows), -1))
+    embedding = torch.from_numpy(np.array(embeddings).reshape(len(rows), -1))
     if any(row["parts"] is None for row in rows):
-        return alone(embedding)
-    parts = [torch.from_numpy(np.frombuffer(row["parts"], "<f2").reshape(-1, width).astype(np.float32)) for row in rows]
+        return features_without_parts(embedding)
+    parts = [
+        torch.from_numpy(np.frombuffer(row["parts"], "<f2").reshape(-1, embed_dim).astype(np.float32)) for row in rows
+    ]
     return Features(embedding, *collate(parts))
 
 
-def tells_embedding(similarity: Similarity, width: int) -> bool:
+def can_query_with_keys(similarity: Similarity, embed_dim: int) -> bool:
     """Whether an item's key is enough to ask with it: true of angles and products, not of learned metrics."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
-        some = alone(torch.randn(2, width))
+        probe = features_without_parts(torch.randn(2, embed_dim))
         try:
-            again = similarity.query(alone(similarity.keys(some).float()))
+            from_keys = similarity.query(features_without_parts(similarity.keys(probe).float()))
         except InputError:  # the key is wider than an embedding
             return False
-        first = similarity.query(some)
-        return again.shape == first.shape and torch.allclose(again, first, atol=1e-5)
+        expected = similarity.query(probe)
+        return from_keys.shape == expected.shape and torch.allclose(from_keys, expected, atol=1e-5)
 
 
-def _text(entry: Entry) -> str | None:
+def _text_to_store(stored_item: StoredItem) -> str | None:
     """What the store keeps to be shown of a text: all of it, or the beginning of a file."""
-    content = entry.item.source.content
-    return content if isinstance(content, str) else entry.excerpt
+    content = stored_item.item.source.content
+    return content if isinstance(content, str) else stored_item.excerpt
 
 
-def _written(claims: Sequence[Claim]) -> str | None:
+def _encode_provenance(provenance: Sequence[Provenance]) -> str | None:
     """What each origin says; of a single one the row itself tells it."""
-    return json.dumps([[claim.captions, claim.columns] for claim in claims]) if len(claims) > 1 else None
+    return json.dumps([[claim.captions, claim.columns] for claim in provenance]) if len(provenance) > 1 else None
 
 
-def _columns(pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _parse_columns(pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
     columns: dict[str, tuple[str, ...]] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -169,5 +175,5 @@ def _columns(pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return columns
 
 
-def _pairs(columns: Mapping[str, tuple[str, ...]]) -> list[str]:
+def _format_columns(columns: Mapping[str, tuple[str, ...]]) -> list[str]:
     return [f"{name}={value}" for name, values in columns.items() for value in values]

@@ -10,20 +10,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from triptych.contracts import Modality, Source
 from triptych.data.cache import content_key
 from triptych.data.loader import source_of
 from triptych.data.manifest import Row
 from triptych.errors import CollectionError, MediaError
+from triptych.interfaces import Modality, Source
 from triptych.media import audio, modalities_of, video
 from triptych.space import Space
 
 SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # what systems write; they hide most others
-FORMAT = "triptych does not read this format: convert the file"
-NAME = "the name is not UTF-8: rename the file or its folder"
-SPECIAL = "neither a file nor a link to one"
-LINK = "a link to a folder is not followed: index that folder, too"
-MOMENT = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
+UNSUPPORTED_FORMAT = "triptych does not read this format: convert the file"
+NON_UTF8_NAME = "the name is not UTF-8: rename the file or its folder"
+NOT_A_FILE = "neither a file nor a link to one"
+LINKED_FOLDER = "a link to a folder is not followed: index that folder, too"
+DEFAULT_SEGMENT_SECONDS = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class Item:
     duration: float | None = None  # seconds, of a sound or film
 
     @property
-    def key(self) -> str:
+    def identity(self) -> str:
         """What makes it this item: where its content is, and which moment."""
         return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
 
     @property
     def id(self) -> str:
         """Its short name, the same whenever and wherever it is indexed from this place."""
-        return hashlib.sha256(self.key.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return hashlib.sha256(self.identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class Skipped:
+class SkippedPath:
     """A file or folder that was passed over, and why."""
 
     path: Path
@@ -55,16 +55,16 @@ class Skipped:
     is_folder: bool = False
 
     @property
-    def ending(self) -> str:
+    def extension(self) -> str:
         """What it is counted as: the ending of its name, in small letters."""
         if self.is_folder:
             return "folder"
-        ending = self.path.suffix.lower()
-        return ending if re.fullmatch(r"\.\w{1,8}", ending) else "without an ending"
+        suffix = self.path.suffix.lower()
+        return suffix if re.fullmatch(r"\.\w{1,8}", suffix) else "without an ending"
 
 
-def items_in(
-    folder: Path, space: Space, skipped: list[Skipped] | None = None, except_for: Path | None = None
+def items_from_folder(
+    folder: Path, space: Space, skipped: list[SkippedPath] | None = None, exclude: Path | None = None
 ) -> Iterator[Item]:
     """Every file below a folder that the space can embed, in order of path; nothing below the folder `except_for`.
 
@@ -72,44 +72,44 @@ def items_in(
     """
     if not folder.is_dir():
         raise CollectionError(f"{folder}: no such folder")
-    passed = [] if skipped is None else skipped
-    excluded = except_for.resolve() if except_for else None
+    skipped_paths = [] if skipped is None else skipped
+    excluded = exclude.resolve() if exclude else None
 
-    def unreadable(error: OSError) -> None:
-        passed.append(Skipped(Path(error.filename), f"cannot be read ({error.strerror})", is_folder=True))
+    def record_unreadable(error: OSError) -> None:
+        skipped_paths.append(SkippedPath(Path(error.filename), f"cannot be read ({error.strerror})", is_folder=True))
 
-    for place, folders, files in os.walk(folder.resolve(), onerror=unreadable):
-        here = Path(place)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and here / name != excluded)
-        links = [path for name in folders if (path := here / name).is_symlink()]
-        passed.extend(Skipped(path, LINK, is_folder=True) for path in links)
+    for directory_name, folders, files in os.walk(folder.resolve(), onerror=record_unreadable):
+        directory = Path(directory_name)
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and directory / name != excluded)
+        links = [path for name in folders if (path := directory / name).is_symlink()]
+        skipped_paths.extend(SkippedPath(path, LINKED_FOLDER, is_folder=True) for path in links)
         for name in sorted(files):
-            path = here / name
+            path = directory / name
             if name.startswith(".") or name.lower() in SYSTEM_FILES:
                 continue
-            known: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
-            reason = _reason_to_skip(path, known)
+            modalities: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
+            reason = _reason_to_skip(path, modalities)
             if reason:
-                passed.append(Skipped(path, reason))
+                skipped_paths.append(SkippedPath(path, reason))
                 continue
-            for modality in known if len(known) == 1 else _shown(path, known):
-                yield from moments(Item(Source(modality, path.resolve())), space)
+            for modality in modalities if len(modalities) == 1 else _available_modalities(path, modalities):
+                yield from split_into_segments(Item(Source(modality, path.resolve())), space)
 
 
-def _reason_to_skip(path: Path, known: Sequence[Modality]) -> str | None:
-    if not known:
-        could_be = modalities_of(path)
-        return f"this space has no {' or '.join(could_be)}" if could_be else FORMAT
+def _reason_to_skip(path: Path, modalities: Sequence[Modality]) -> str | None:
+    if not modalities:
+        file_modalities = modalities_of(path)
+        return f"this space has no {' or '.join(file_modalities)}" if file_modalities else UNSUPPORTED_FORMAT
     if not path.is_file():
-        return SPECIAL
+        return NOT_A_FILE
     try:
         str(path.resolve()).encode()
     except UnicodeEncodeError:
-        return NAME
+        return NON_UTF8_NAME
     return None
 
 
-def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
+def items_from_rows(rows: Sequence[Row], space: Space) -> Iterator[Item]:
     """Every file of a manifest's rows with its captions and columns, and every caption as a text."""
     for row in rows:
         columns = {name: (value,) for name, value in row.columns.items()}
@@ -117,78 +117,78 @@ def items_of(rows: Sequence[Row], space: Space) -> Iterator[Item]:
             if modality == "text" and "text" in space.modalities:
                 yield from (Item(Source("text", caption), columns=columns) for caption in row.texts)
             elif modality in space.modalities:
-                yield from moments(Item(source_of(row, modality), row.texts, columns), space)
+                yield from split_into_segments(Item(source_of(row, modality), row.texts, columns), space)
 
 
-def moments(item: Item, space: Space) -> Iterator[Item]:
+def split_into_segments(item: Item, space: Space) -> Iterator[Item]:
     """What lasts longer than its encoder takes at once as several moments; anything else as it is."""
     source = item.source
-    longest = space.encoder(source.modality).seconds if source.modality == "audio" else _moment(space)
+    max_seconds = space.encoder(source.modality).max_seconds if source.modality == "audio" else _segment_seconds(space)
     path = Path(source.content)
-    is_film = len(modalities_of(path)) > 1
-    if source.modality == "text" or (source.modality == "image" and not is_film):
+    is_video = len(modalities_of(path)) > 1
+    if source.modality == "text" or (source.modality == "image" and not is_video):
         yield item
         return
     try:
-        length = video.info(path).duration if is_film else audio.duration(path)
+        duration = video.read_info(path).duration if is_video else audio.read_duration(path)
     except MediaError:
         yield item  # embedding it will say what is wrong, once
         return
-    start, end = source.start or 0.0, min(source.end or length, length)
-    if end - start <= longest:
+    start, end = source.start or 0.0, min(source.end or duration, duration)
+    if end - start <= max_seconds:
         yield Item(source, item.captions, item.columns, max(0.0, end - start))
         return
-    for first, last in audio.windows(end - start, longest, space.recipe.data.hop or longest):
-        moment = Source(source.modality, path, start + first, start + last)
-        yield Item(moment, item.captions, item.columns, last - first)
+    for first, last in audio.sliding_windows(end - start, max_seconds, space.recipe.data.hop_seconds or max_seconds):
+        segment = Source(source.modality, path, start + first, start + last)
+        yield Item(segment, item.captions, item.columns, last - first)
 
 
-def contents_of_query(source: Source, space: Space) -> frozenset[str]:
+def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
     """The contents under which a collection holds the file of a query: the whole file, or its first moment.
 
     Empty where the source is no file, or cannot be read.
     """
     if not isinstance(source.content, Path):
         return frozenset()
-    may_be = [source]
-    longest = space.encoder("audio").seconds if source.modality == "audio" else _moment(space)
-    if source.start is None and source.end is None and math.isfinite(longest):
-        may_be.append(replace(source, start=0.0, end=float(longest)))
+    candidates = [source]
+    max_seconds = space.encoder("audio").max_seconds if source.modality == "audio" else _segment_seconds(space)
+    if source.start is None and source.end is None and math.isfinite(max_seconds):
+        candidates.append(replace(source, start=0.0, end=float(max_seconds)))
     try:
         with source.content.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return frozenset()
-    return frozenset(content_key(one, digest).hex() for one in may_be)
+    return frozenset(content_key(one, digest).hex() for one in candidates)
 
 
-def merged(items: Iterable[Item]) -> list[Item]:
+def merge_items(items: Iterable[Item]) -> list[Item]:
     """Each source once, with the captions and columns of all its rows."""
-    found: dict[Source, Item] = {}
+    by_source: dict[Source, Item] = {}
     for item in items:
-        known = found.get(item.source)
-        if known is not None:
-            captions = tuple(dict.fromkeys((*known.captions, *item.captions)))
-            names = dict.fromkeys((*known.columns, *item.columns))
+        existing = by_source.get(item.source)
+        if existing is not None:
+            captions = tuple(dict.fromkeys((*existing.captions, *item.captions)))
+            names = dict.fromkeys((*existing.columns, *item.columns))
             columns = {
-                name: tuple(dict.fromkeys((*known.columns.get(name, ()), *item.columns.get(name, ()))))
+                name: tuple(dict.fromkeys((*existing.columns.get(name, ()), *item.columns.get(name, ()))))
                 for name in names
             }
             item = Item(item.source, captions, columns, item.duration)
-        found[item.source] = item
-    return list(found.values())
+        by_source[item.source] = item
+    return list(by_source.values())
 
 
-def _moment(space: Space) -> float:
+def _segment_seconds(space: Space) -> float:
     """How long a moment of a film is: what the sound encoder hears at once, so that both sides have the same."""
-    heard = space.encoder("audio").seconds if "audio" in space.modalities else math.inf
-    return heard if math.isfinite(heard) else MOMENT
+    max_seconds = space.encoder("audio").max_seconds if "audio" in space.modalities else math.inf
+    return max_seconds if math.isfinite(max_seconds) else DEFAULT_SEGMENT_SECONDS
 
 
-def _shown(path: Path, known: list[Modality]) -> list[Modality]:
+def _available_modalities(path: Path, modalities: list[Modality]) -> list[Modality]:
     """What a film has of what the space knows: some are silent, some are sound alone."""
     try:
-        found = video.info(path)
+        info = video.read_info(path)
     except MediaError:
-        return known[:1]  # embedding it will say what is wrong, once
-    return [m for m in known if (found.has_pictures if m == "image" else found.has_sound)]
+        return modalities[:1]  # embedding it will say what is wrong, once
+    return [m for m in modalities if (info.has_video if m == "image" else info.has_audio)]

@@ -6,22 +6,22 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from triptych.contracts import Source
-from triptych.csv_files import protect_cell
-from triptych.files import sweep, write_text
-from triptych.search.items import Skipped
+from triptych.csv_files import escape_cell
+from triptych.files import remove_stale_temp_files, write_text
+from triptych.interfaces import Source
+from triptych.search.items import SkippedPath
 
 
-def write_list(path: Path, failures: Mapping[Source, str], skipped: Iterable[Skipped]) -> bool:
+def write_not_indexed(path: Path, failures: Mapping[Source, str], skipped: Iterable[SkippedPath]) -> bool:
     """Replace the list as a whole, or remove it where nothing was left out; True where there is one now.
 
     One line for each file: its path, a tab, the reason. Characters that cannot be printed are escaped,
     and no cell is a formula to a spreadsheet program.
     """
-    rows = [(_name(source), message.removeprefix(f"{source.content}: ")) for source, message in failures.items()]
-    rows += [(_name(one.path), one.reason) for one in skipped]
-    lines = dict.fromkeys(f"{_cell(name)}\t{_cell(reason)}" for name, reason in rows)
-    sweep(path.parent, [path.name])
+    rows = [(_format_name(source), message.removeprefix(f"{source.content}: ")) for source, message in failures.items()]
+    rows += [(_format_name(one.path), one.reason) for one in skipped]
+    lines = dict.fromkeys(f"{_format_cell(name)}\t{_format_cell(reason)}" for name, reason in rows)
+    remove_stale_temp_files(path.parent, [path.name])
     if not lines:
         path.unlink(missing_ok=True)
         return False
@@ -29,12 +29,12 @@ def write_list(path: Path, failures: Mapping[Source, str], skipped: Iterable[Ski
     return True
 
 
-def _name(what: Source | Path) -> str:
+def _format_name(source_or_path: Source | Path) -> str:
     """A path with its moment; bytes that are not UTF-8 as \\xNN."""
-    if isinstance(what, Source) and isinstance(what.content, str):
-        return str(what)
-    return os.fsencode(str(what)).decode("utf-8", "backslashreplace")
+    if isinstance(source_or_path, Source) and isinstance(source_or_path.content, str):
+        return str(source_or_path)
+    return os.fsencode(str(source_or_path)).decode("utf-8", "backslashreplace")
 
 
-def _cell(text: str) -> str:
-    return protect_cell("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
+def _format_cell(text: str) -> str:
+    return escape_cell("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))

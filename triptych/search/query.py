@@ -9,25 +9,25 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
 
-from triptych.contracts import Features, Modality, Source
 from triptych.errors import MediaError, UsageError
+from triptych.interfaces import Features, Modality, Source
 from triptych.media import modalities_of, video
 
 
 @dataclass(frozen=True)
-class Ready:
+class EmbeddedQuery:
     """Something that is embedded already, as a server does with several requests at once."""
 
     features: Features  # of one item
     modality: Modality
-    contents: frozenset[str] = frozenset()  # of the file it was made of, as `items.contents_of_query` tells them
+    content_hashes: frozenset[str] = frozenset()  # of the file it was made of, as `items.contents_of_query` tells them
 
 
 @dataclass(frozen=True)
-class Part:
+class QueryPart:
     """One part of a question: a source, or an item of the collection by its id; a negative weight says "but not"."""
 
-    what: Source | Ready | str  # a string is an item's id
+    value: Source | EmbeddedQuery | str  # a string is an item's id
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -39,31 +39,31 @@ class Part:
 class Query:
     """Several parts at once: like this and this, but not like that."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[QueryPart, ...]
 
     def __post_init__(self) -> None:
         if not self.parts:
             raise UsageError("an empty query: give words, a file or an item")
 
     @staticmethod
-    def of(asked: Source | Query) -> Query:
+    def wrap(query: Source | Query) -> Query:
         """A single source as a query of one part."""
-        return asked if isinstance(asked, Query) else Query((Part(asked),))
+        return query if isinstance(query, Query) else Query((QueryPart(query),))
 
 
 @dataclass(frozen=True)
-class Where:
+class Filter:
     """Which items may be found at all; what is left out does not restrict."""
 
     folder: str | Path | None = None  # files below it
-    longer: float | None = None  # seconds, of sounds, films and their moments; what has no duration is left out
-    shorter: float | None = None
+    min_duration: float | None = None  # seconds, of sounds, films and their moments; what has no duration is left out
+    max_duration: float | None = None
     since: datetime | date | None = None  # by the file's time of change; texts of manifests have none
     until: datetime | date | None = None  # a day without a time: to its end
     columns: Mapping[str, str] = field(default_factory=dict)  # of the manifest: name to value
 
     def __post_init__(self) -> None:
-        for name in ("longer", "shorter"):
+        for name in ("min_duration", "max_duration"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UsageError(f"{name} = {seconds}: give seconds, 0 or more")
@@ -71,52 +71,54 @@ class Where:
     @property
     def sql(self) -> str:
         """As a condition on the store's columns; empty where nothing restricts."""
-        found = []
+        conditions = []
         if self.folder is not None:
-            below = str(Path(self.folder).expanduser().resolve()).rstrip("/") + "/"
-            found.append(f"starts_with(file, {quoted(below)})")
-        if self.longer is not None:
-            found.append(f"duration >= {float(self.longer)!r}")
-        if self.shorter is not None:
-            found.append(f"duration <= {float(self.shorter)!r}")
+            prefix = str(Path(self.folder).expanduser().resolve()).rstrip("/") + "/"
+            conditions.append(f"starts_with(file, {quote_sql(prefix)})")
+        if self.min_duration is not None:
+            conditions.append(f"duration >= {float(self.min_duration)!r}")
+        if self.max_duration is not None:
+            conditions.append(f"duration <= {float(self.max_duration)!r}")
         if self.since is not None:
-            found.append(f"date >= {_seconds(self.since, time.min)!r}")
+            conditions.append(f"modified_time >= {_to_timestamp(self.since, time.min)!r}")
         if self.until is not None:
-            found.append(f"date <= {_seconds(self.until, time.max)!r}")
-        found += [f"array_has(columns, {quoted(f'{name}={value}')})" for name, value in self.columns.items()]
-        return " AND ".join(found)
+            conditions.append(f"modified_time <= {_to_timestamp(self.until, time.max)!r}")
+        conditions += [f"array_has(columns, {quote_sql(f'{name}={value}')})" for name, value in self.columns.items()]
+        return " AND ".join(conditions)
 
 
-def film_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[Part, ...]:
+def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:
     """A film as parts of a question: its middle picture and its sound, as far as it has and the space knows them."""
     if len(modalities_of(path)) < 2:
         raise MediaError(f"{path}: does not end like a film; give it as a picture or as a sound")
-    found = video.info(path)
-    has: dict[Modality, bool] = {"image": found.has_pictures, "audio": found.has_sound}
-    known: list[Modality] = [m for m, there in has.items() if there and m in modalities]
-    if not known:
+    info = video.read_info(path)
+    has_stream: dict[Modality, bool] = {"image": info.has_video, "audio": info.has_audio}
+    available: list[Modality] = [m for m, there in has_stream.items() if there and m in modalities]
+    if not available:
         raise MediaError(f"{path}: has neither pictures nor sound that this space knows ({', '.join(modalities)})")
-    return tuple(Part(Source(m, path), weight / len(known)) for m in known)
+    return tuple(QueryPart(Source(m, path), weight / len(available)) for m in available)
 
 
-def unwanted(what: str, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[Part, ...]:
+def make_negative_parts(
+    text_or_path: str, modalities: Sequence[Modality], weight: float = 1.0
+) -> tuple[QueryPart, ...]:
     """What should not be found, as parts of a question: an existing file by what it is, anything else as words."""
-    path = Path(what)
-    known = modalities_of(path) if path.is_file() else ()
-    if len(known) > 1:
-        return film_parts(path, modalities, -weight)
-    return (Part(Source(known[0], path) if known else Source("text", what), -weight),)
+    path = Path(text_or_path)
+    file_modalities = modalities_of(path) if path.is_file() else ()
+    if len(file_modalities) > 1:
+        return make_video_parts(path, modalities, -weight)
+    return (QueryPart(Source(file_modalities[0], path) if file_modalities else Source("text", text_or_path), -weight),)
 
 
-def read_moment(text: str) -> datetime | date:
+def parse_date(text: str) -> datetime | date:
     """A day such as 2025-01-31, or a moment such as 2025-01-31T18:30."""
-    for kind in (date, datetime):
+    for date_type in (date, datetime):
         with suppress(ValueError):
-            return kind.fromisoformat(text)
+            return date_type.fromisoformat(text)
     raise UsageError(f"{text!r} is no day; write 2025-01-31, or 2025-01-31T18:30 with a time")
 
 
-def quoted(text: str) -> str:
+def quote_sql(text: str) -> str:
     """A text as SQL has it."""
     try:
         text.encode()
@@ -125,9 +127,9 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _seconds(moment: datetime | date, of_day: time) -> float:
-    whole = moment if isinstance(moment, datetime) else datetime.combine(moment, of_day)
+def _to_timestamp(day_or_time: datetime | date, default_time: time) -> float:
+    local_time = day_or_time if isinstance(day_or_time, datetime) else datetime.combine(day_or_time, default_time)
     try:
-        return whole.timestamp()  # without a zone: the local one, as people mean it
+        return local_time.timestamp()  # without a zone: the local one, as people mean it
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"{moment}: no file is of that time; give a year like {date.today().year}") from error
+        raise UsageError(f"{day_or_time}: no file is of that time; give a year like {date.today().year}") from error

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triptych.contracts import Features, Modality
-from triptych.search.entry import unpacked
+from triptych.interfaces import Features, Modality
+from triptych.search.entry import features_from_rows
 from triptych.search.gallery import Gallery
-from triptych.search.relevance import Background, Kind
-from triptych.search.store import SCORING, Store
+from triptych.search.relevance import NullDistribution, ScoreDistribution
+from triptych.search.store import VECTOR_COLUMNS, Store
 from triptych.space import Space
 
-WIDER = 10  # times as many items as are wanted are looked at closely, where keys do not give the last order
-LEAST, MOST = 200, 1000
-FEWER = 200  # items that stand for the background of a query of several parts
+RERANK_FACTOR = 10  # times as many items as are wanted are looked at closely, where keys do not give the last order
+MIN_RERANK, MAX_RERANK = 200, 1000
+MAX_JOINT_BACKGROUND = 200  # items that stand for the background of a query of several parts
 
 
 @dataclass(frozen=True)
-class Asked:
+class EmbeddedPart:
     """A part of a query, embedded."""
 
     features: Features  # of one item
@@ -29,27 +29,27 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedItems:
     """Items of one modality, best first: numbers, keys, similarity to each part, score, rarity and relevance."""
 
     gallery: Gallery
-    numbers: np.ndarray  # (C,)
+    row_ids: np.ndarray  # (C,)
     keys: np.ndarray  # (C, S)
-    parts: np.ndarray  # (C, P)
-    score: np.ndarray  # (C,)
-    rarity: np.ndarray  # (C,)
+    part_scores: np.ndarray  # (C, P)
+    scores: np.ndarray  # (C,)
+    neg_log_p: np.ndarray  # (C,)
     relevance: np.ndarray  # (C,)
 
 
 @dataclass(frozen=True)
-class Allowed:
+class FilterResult:
     """Which items may be found: a condition, and the numbers that fulfil it."""
 
     condition: str = ""
-    numbers: np.ndarray | None = None
+    row_ids: np.ndarray | None = None
 
 
-class Ranking:
+class Ranker:
     """A query against one modality; kinds holds what each part's kind of question scores at random."""
 
     def __init__(
@@ -57,74 +57,86 @@ class Ranking:
         space: Space,
         store: Store,
         gallery: Gallery,
-        gallery_is: Modality,
-        asked: Sequence[Asked],
-        kinds: Sequence[Kind],
+        modality: Modality,
+        parts: Sequence[EmbeddedPart],
+        distributions: Sequence[ScoreDistribution],
     ) -> None:
-        self.space, self.store, self.gallery, self.asked = space, store, gallery, asked
-        self.gallery_is: Modality = gallery_is
-        self.vectors = np.array([space.similarity.query(part.features)[0].float().numpy() for part in asked])  # (P, S)
-        weights = np.array([part.weight for part in asked])
+        self.space, self.store, self.gallery, self.parts = space, store, gallery, parts
+        self.modality: Modality = modality
+        self.query_vectors = np.array(
+            [space.similarity.query(part.features)[0].float().numpy() for part in parts]
+        )  # (P, S)
+        weights = np.array([part.weight for part in parts])
         self.weights = weights / np.abs(weights).max()  # only their proportions matter
-        self.centre = np.array([kind.centre for kind in kinds])
-        self.spread = np.array([kind.spread for kind in kinds])
-        self.is_plain = len(asked) == 1 and weights[0] > 0
-        self.background = kinds[0].background if self.is_plain else Background(self._total(_together(kinds)))
+        self.mean = np.array([kind.mean for kind in distributions])
+        self.std = np.array([kind.std for kind in distributions])
+        self.is_single_positive = len(parts) == 1 and weights[0] > 0
+        self.null_distribution = (
+            distributions[0].null_distribution
+            if self.is_single_positive
+            else NullDistribution(self._combine_parts(_sample_joint_scores(distributions)))
+        )
 
-    def best(self, k: int, allowed: Allowed) -> Ranked:
+    def rank(self, k: int, filter_result: FilterResult) -> RankedItems:
         """The k best items, of those allowed."""
-        numbers, keys = self._shortlist(k, allowed)
-        parts = self._parts(numbers, keys)
-        total = self._total(parts)
-        order = np.argsort(-total, kind="stable")[:k]
-        total, parts = total[order], parts[order]
-        score = parts[:, 0] if self.is_plain else total
-        rarity, relevance = self.background.rarity(total), self.background.relevance(total)
-        return Ranked(self.gallery, numbers[order], keys[order], parts, score, rarity, relevance)
+        row_ids, keys = self._shortlist(k, filter_result)
+        part_scores = self._score_parts(row_ids, keys)
+        totals = self._combine_parts(part_scores)
+        order = np.argsort(-totals, kind="stable")[:k]
+        totals, part_scores = totals[order], part_scores[order]
+        scores = part_scores[:, 0] if self.is_single_positive else totals
+        neg_log_p, relevance = self.null_distribution.neg_log_p(totals), self.null_distribution.relevance(totals)
+        return RankedItems(self.gallery, row_ids[order], keys[order], part_scores, scores, neg_log_p, relevance)
 
-    def _shortlist(self, k: int, allowed: Allowed) -> tuple[np.ndarray, np.ndarray]:
-        slopes = (self.weights / self.spread)[:, None] * self.vectors  # (P, S): but for minus, the total is linear
-        liked = self.weights > 0
-        directions = [slopes.sum(axis=0)]
-        if liked.any() and not liked.all():
-            directions.append(slopes[liked].sum(axis=0))
-        is_final = self.space.similarity.exact and len(directions) == 1
-        count = k if is_final else max(k, min(MOST, max(LEAST, WIDER * k)))
-        found = [
-            self.gallery.nearest(d.astype(np.float32), count, allowed.condition, allowed.numbers) for d in directions
+    def _shortlist(self, k: int, filter_result: FilterResult) -> tuple[np.ndarray, np.ndarray]:
+        weighted_vectors = (self.weights / self.std)[
+            :, None
+        ] * self.query_vectors  # (P, S): but for minus, the total is linear
+        is_positive = self.weights > 0
+        directions = [weighted_vectors.sum(axis=0)]
+        if is_positive.any() and not is_positive.all():
+            directions.append(weighted_vectors[is_positive].sum(axis=0))
+        is_final = self.space.similarity.is_exact and len(directions) == 1
+        count = k if is_final else max(k, min(MAX_RERANK, max(MIN_RERANK, RERANK_FACTOR * k)))
+        shortlists = [
+            self.gallery.search(d.astype(np.float32), count, filter_result.condition, filter_result.row_ids)
+            for d in directions
         ]
-        numbers, keys = (np.concatenate(some) for some in zip(*found, strict=True))
-        if len(found) == 1:
-            return numbers, keys
-        numbers, first = np.unique(numbers, return_index=True)
-        return numbers, keys[first]
+        row_ids, keys = (np.concatenate(some) for some in zip(*shortlists, strict=True))
+        if len(shortlists) == 1:
+            return row_ids, keys
+        row_ids, first = np.unique(row_ids, return_index=True)
+        return row_ids, keys[first]
 
-    def _parts(self, numbers: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    def _score_parts(self, row_ids: np.ndarray, keys: np.ndarray) -> np.ndarray:
         """The space's similarity of some items to each part of the query: (C, P)."""
-        if self.space.similarity.exact or not len(numbers):
-            return keys @ self.vectors.T
-        rows = self.store.numbered(SCORING, numbers)
-        features = unpacked([rows[int(number)] for number in numbers], self.space.recipe.space.width)
-        scores = [self.space.scores(part.features, part.modality, features, self.gallery_is)[0] for part in self.asked]
+        if self.space.similarity.is_exact or not len(row_ids):
+            return keys @ self.query_vectors.T
+        rows = self.store.take(VECTOR_COLUMNS, row_ids)
+        features = features_from_rows([rows[int(number)] for number in row_ids], self.space.recipe.space.embed_dim)
+        scores = [self.space.scores(part.features, part.modality, features, self.modality)[0] for part in self.parts]
         return np.stack([column.float().numpy() for column in scores], axis=1)
 
-    def _total(self, parts: np.ndarray) -> np.ndarray:
+    def _combine_parts(self, part_scores: np.ndarray) -> np.ndarray:
         """All parts together: standardised, weighted; what is not wanted counts only where it is there.
 
         total = Σ w_p z_p over the wanted - Σ |w_p| max(0, z_p) over the others,   z_p = (s_p - mean_p) / deviation_p
         with mean and deviation over the background. Where nothing is wanted: -Σ |w_p| z_p.
         """
-        z = (parts - self.centre) / self.spread
-        liked = self.weights > 0
-        against = np.maximum(z[:, ~liked], 0) if liked.any() else z[:, ~liked]
-        return z[:, liked] @ self.weights[liked] + against @ self.weights[~liked]
+        z = (part_scores - self.mean) / self.std
+        is_positive = self.weights > 0
+        negative_scores = np.maximum(z[:, ~is_positive], 0) if is_positive.any() else z[:, ~is_positive]
+        return z[:, is_positive] @ self.weights[is_positive] + negative_scores @ self.weights[~is_positive]
 
 
-def _together(kinds: Sequence[Kind]) -> np.ndarray:
+def _sample_joint_scores(distributions: Sequence[ScoreDistribution]) -> np.ndarray:
     """Scores of random pairs for all parts at once, (pairs, P).
 
     Parts of a random query have nothing to do with each other, so each is shifted: another question each.
     """
-    most = max(len(kind.scores) for kind in kinds)
-    rows = [np.resize(kind.scores[:, :FEWER], (most, min(FEWER, kind.scores.shape[1]))) for kind in kinds]
+    max_queries = max(len(kind.scores) for kind in distributions)
+    rows = [
+        np.resize(kind.scores[:, :MAX_JOINT_BACKGROUND], (max_queries, min(MAX_JOINT_BACKGROUND, kind.scores.shape[1])))
+        for kind in distributions
+    ]
     return np.stack([np.roll(scores, i, axis=0).ravel() for i, scores in enumerate(rows)], axis=1)

@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
-RELEVANT = 0.5  # below it, a hit is probably not relevant
-RARE = 0.01  # the share of random pairs that score as high as a hit on that line
-TAIL = 0.005  # the share of the background from which its tail is extrapolated
+RELEVANCE_THRESHOLD = 0.5  # below it, a hit is probably not relevant
+P_AT_THRESHOLD = 0.01  # the share of random pairs that score as high as a hit on that line
+TAIL_FRACTION = 0.005  # the share of the background from which its tail is extrapolated
 # What people ask for: it stands for questions in words where the collection holds no texts.
-PHRASES = (
+BACKGROUND_PHRASES = (
     "a dog", "a cat", "a bird", "people talking", "a crowd", "a child laughing", "a man with a hat",
     "a woman singing", "music", "a guitar", "drums", "a piano", "rain", "wind in the trees", "the sea", "a river",
     "thunder", "fire", "footsteps", "a door closes", "a clock", "a bell", "a phone rings", "glass breaks", "a car",
@@ -27,40 +27,44 @@ PHRASES = (
 )  # fmt: skip
 
 
-class Kind:
+class ScoreDistribution:
     """Scores of random pairs of one kind of question with one kind of item, (Q, B); NaN where both are the same."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = scores
-        self.centre = float(np.nanmean(scores))
-        spread = float(np.nanstd(scores))
-        self.spread = spread if spread > 1e-9 else 1.0
+        self.mean = float(np.nanmean(scores))
+        std = float(np.nanstd(scores))
+        self.std = std if std > 1e-9 else 1.0
 
     @cached_property
-    def background(self) -> Background:
+    def null_distribution(self) -> NullDistribution:
         """Of the standardised scores."""
-        return Background((self.scores - self.centre) / self.spread)
+        return NullDistribution((self.scores - self.mean) / self.std)
 
 
-class Background:
+class NullDistribution:
     """Scores of random pairs, and how rare a score is among them."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = np.sort(scores[np.isfinite(scores)])
         count = len(self.scores)
-        self._from = float(np.quantile(self.scores, 1 - TAIL)) if count else 0.0
-        beyond = self.scores[self.scores > self._from]
+        self._tail_start = float(np.quantile(self.scores, 1 - TAIL_FRACTION)) if count else 0.0
+        tail = self.scores[self.scores > self._tail_start]
         # An exponential tail: its mean excess is its scale. With no tail seen, the spread must do.
-        scale = float((beyond - self._from).mean()) if len(beyond) else float(self.scores.std()) if count else 0.0
-        self._scale = max(scale, 1e-9)
+        scale = float((tail - self._tail_start).mean()) if len(tail) else float(self.scores.std()) if count else 0.0
+        self._tail_scale = max(scale, 1e-9)
 
-    def rarity(self, scores: np.ndarray) -> np.ndarray:
+    def neg_log_p(self, scores: np.ndarray) -> np.ndarray:
         """-ln of the share of random pairs that score at least as high: comparable between kinds of items."""
         count = max(1, len(self.scores))
-        share = (count - np.searchsorted(self.scores, scores, side="left") + 0.5) / (count + 0.5)
-        tail = np.log(TAIL) - (scores - self._from) / self._scale
-        return -np.where(scores > self._from, np.minimum(tail, np.log(TAIL)), np.log(np.maximum(share, TAIL)))
+        p_value = (count - np.searchsorted(self.scores, scores, side="left") + 0.5) / (count + 0.5)
+        log_p_in_tail = np.log(TAIL_FRACTION) - (scores - self._tail_start) / self._tail_scale
+        return -np.where(
+            scores > self._tail_start,
+            np.minimum(log_p_in_tail, np.log(TAIL_FRACTION)),
+            np.log(np.maximum(p_value, TAIL_FRACTION)),
+        )
 
     def relevance(self, scores: np.ndarray) -> np.ndarray:
         """From 0 to 1: rare / (rare + share of random pairs that score at least as high), rare = 0.01."""
-        return RARE / (RARE + np.exp(-self.rarity(scores)))
+        return P_AT_THRESHOLD / (P_AT_THRESHOLD + np.exp(-self.neg_log_p(scores)))

@@ -1,6 +1,6 @@
 """Scores of items against items, higher = more alike. A new one is one file here and one line in SIMILARITIES."""
 
-from triptych.contracts import Similarity
+from triptych.interfaces import Similarity
 from triptych.similarities.cosine import Cosine
 from triptych.similarities.dot import Dot
 from triptych.similarities.mahalanobis import Mahalanobis

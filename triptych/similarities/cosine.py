@@ -3,10 +3,10 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.contracts import Features, Similarity
 from triptych.errors import InputError
+from triptych.interfaces import Features, Similarity
 
-SHORTEST = 1e-12  # F.normalize divides by at least this, so what is shorter would come out shorter than 1
+MIN_NORM = 1e-12  # F.normalize divides by at least this, so what is shorter would come out shorter than 1
 
 
 class Cosine(Similarity):
@@ -20,25 +20,25 @@ class Cosine(Similarity):
         direction and is an error.
     """
 
-    exact = True
+    is_exact = True
 
     def forward(self, a: Features, b: Features) -> Tensor:
         return self.query(a) @ self.keys(b).T  # (N, M)
 
-    def heat(self, a: Features, b: Features) -> Tensor:
+    def attribution(self, a: Features, b: Features) -> Tensor:
         # Mean pooling under a linear head makes these shares of the score: they sum to it.
-        lengths = [features.mean_part().norm(dim=1).clamp_min(SHORTEST) for features in (a, b)]
-        return super().heat(a, b) / (lengths[0] * lengths[1])[:, None, None]
+        norms = [features.mean_pool().norm(dim=1).clamp_min(MIN_NORM) for features in (a, b)]
+        return super().attribution(a, b) / (norms[0] * norms[1])[:, None, None]
 
     def query(self, a: Features) -> Tensor:
-        return _direction(a.embedding, "a")  # (N, D)
+        return _normalise(a.embedding, "a")  # (N, D)
 
     def keys(self, b: Features) -> Tensor:
-        return _direction(b.embedding, "b")  # (M, D)
+        return _normalise(b.embedding, "b")  # (M, D)
 
 
-def _direction(embedding: Tensor, name: str) -> Tensor:
-    zero = embedding.detach().norm(dim=1) <= SHORTEST
-    if zero.any():
-        raise InputError(f"{name}.embedding: row {int(zero.nonzero()[0])} is zero and has no direction")
+def _normalise(embedding: Tensor, name: str) -> Tensor:
+    is_zero = embedding.detach().norm(dim=1) <= MIN_NORM
+    if is_zero.any():
+        raise InputError(f"{name}.embedding: row {int(is_zero.nonzero()[0])} is zero and has no direction")
     return F.normalize(embedding, dim=1)

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from triptych.contracts import Features, Similarity
 from triptych.errors import InputError
+from triptych.interfaces import Features, Similarity
 
 
 class Dot(Similarity):
@@ -17,7 +17,7 @@ class Dot(Similarity):
     Beware: in free space a long item is like everything, and most objectives can always gain by growing all lengths.
     """
 
-    exact = True
+    is_exact = True
 
     def forward(self, a: Features, b: Features) -> Tensor:
         query, keys = self.query(a), self.keys(b)

@@ -9,11 +9,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from triptych.contracts import Features, Similarity
-from triptych.errors import InputError, RecipeError, unknown
+from triptych.errors import InputError, RecipeError, describe_unknown
+from triptych.interfaces import Features, Similarity
 
 Metric = Literal["identity", "diagonal", "low_rank", "full"]
-Form = Literal["rooted", "squared"]
+DistanceForm = Literal["rooted", "squared"]
 
 
 class Mahalanobis(Similarity):
@@ -35,83 +35,87 @@ class Mahalanobis(Similarity):
 
     def __init__(
         self,
-        width: int = 128,
+        embed_dim: int = 128,
         metric: Metric = "identity",
         rank: int = 32,
-        form: Form = "rooted",
+        form: DistanceForm = "rooted",
         normalise: bool = False,
     ) -> None:
         super().__init__()
         if metric not in get_args(Metric):
-            raise RecipeError(f"mahalanobis: {unknown('metric', metric, get_args(Metric))}")
-        if form not in get_args(Form):
-            raise RecipeError(f"mahalanobis: {unknown('form', form, get_args(Form))}")
-        if width < 1:
-            raise RecipeError(f"mahalanobis: width = {width}; need the width of the embeddings, at least 1")
-        if metric == "low_rank" and not 1 <= rank <= width:
-            raise RecipeError(f"mahalanobis: rank = {rank}; need 1 <= rank <= width = {width}")
-        self.width, self.metric, self.rank = width, metric, rank
+            raise RecipeError(f"mahalanobis: {describe_unknown('metric', metric, get_args(Metric))}")
+        if form not in get_args(DistanceForm):
+            raise RecipeError(f"mahalanobis: {describe_unknown('form', form, get_args(DistanceForm))}")
+        if embed_dim < 1:
+            raise RecipeError(f"mahalanobis: embed_dim = {embed_dim}; need the width of the embeddings, at least 1")
+        if metric == "low_rank" and not 1 <= rank <= embed_dim:
+            raise RecipeError(f"mahalanobis: rank = {rank}; need 1 <= rank <= embed_dim = {embed_dim}")
+        self.embed_dim, self.metric, self.rank = embed_dim, metric, rank
         self.form, self.normalise = form, normalise
-        self.exact = form == "squared" and not normalise  # rooted and normalised: the same order, other numbers
+        self.is_exact = form == "squared" and not normalise  # rooted and normalised: the same order, other numbers
         if metric == "diagonal":
-            self.weight = nn.Parameter(torch.ones(width))
+            self.weight = nn.Parameter(torch.ones(embed_dim))
         elif metric == "low_rank":
-            start = nn.init.orthogonal_(torch.empty(rank, width), gain=math.sqrt(width / rank))
-            self.factor = nn.Parameter(start)
+            initial = nn.init.orthogonal_(torch.empty(rank, embed_dim), gain=math.sqrt(embed_dim / rank))
+            self.factor = nn.Parameter(initial)
         elif metric == "full":
-            self.matrix = nn.Parameter(torch.eye(width))
+            self.matrix = nn.Parameter(torch.eye(embed_dim))
 
     def forward(self, a: Features, b: Features) -> Tensor:
         self._check_metric()
-        left, _, length_a = self._sides(a.embedding, "a.embedding")
-        _, right, length_b = self._sides(b.embedding, "b.embedding")
-        lengths = length_a + length_b.T  # (N, M)
-        gap = (lengths - 2 * left @ right.T).clamp_min(0)  # dᵀMd, without the (N, M, D) differences
-        if not (gap <= torch.finfo(_readable(a.embedding)).max).all():  # false for NaN too
+        left, _, squared_norm_a = self._bilinear_factors(a.embedding, "a.embedding")
+        _, right, squared_norm_b = self._bilinear_factors(b.embedding, "b.embedding")
+        squared_norms = squared_norm_a + squared_norm_b.T  # (N, M)
+        distances = (squared_norms - 2 * left @ right.T).clamp_min(0)  # dᵀMd, without the (N, M, D) differences
+        if not (distances <= torch.finfo(_score_dtype(a.embedding)).max).all():  # false for NaN too
             raise InputError("scores: NaN or infinity in an embedding or in the metric, or embeddings too long")
         if self.form == "rooted":
-            apart = gap > 64 * torch.finfo(gap.dtype).eps * lengths  # below, it is rounding, whose slope means nothing
-            gap = torch.where(apart, gap, 1).sqrt() * apart
-        if self.normalise and gap.numel():
-            largest = gap.max()
-            gap = gap / torch.where(largest > 0, largest, 1)  # all rows identical: 0, not 0 / 0
-        return -gap.to(_readable(a.embedding))
+            is_distinct = (
+                distances > 64 * torch.finfo(distances.dtype).eps * squared_norms
+            )  # below, it is rounding, whose slope means nothing
+            distances = torch.where(is_distinct, distances, 1).sqrt() * is_distinct
+        if self.normalise and distances.numel():
+            largest = distances.max()
+            distances = distances / torch.where(largest > 0, largest, 1)  # all rows identical: 0, not 0 / 0
+        return -distances.to(_score_dtype(a.embedding))
 
-    def heat(self, a: Features, b: Features) -> Tensor:
+    def attribution(self, a: Features, b: Features) -> Tensor:
         # Of dᵀMd = aᵀMa + bᵀMb - 2 aᵀMb only the last term is of two parts.
-        left, _, _ = self._sides(a.parts.flatten(0, 1), "a.parts")
-        _, right, _ = self._sides(b.parts.flatten(0, 1), "b.parts")
+        left, _, _ = self._bilinear_factors(a.parts.flatten(0, 1), "a.parts")
+        _, right, _ = self._bilinear_factors(b.parts.flatten(0, 1), "b.parts")
         sides = left.unflatten(0, a.mask.shape), right.unflatten(0, b.mask.shape)
-        return 2 * super().heat(replace(a, parts=sides[0]), replace(b, parts=sides[1])).to(_readable(a.embedding))
+        return 2 * super().attribution(replace(a, parts=sides[0]), replace(b, parts=sides[1])).to(
+            _score_dtype(a.embedding)
+        )
 
     def query(self, a: Features) -> Tensor:
-        left, _, length = self._sides(a.embedding, "a.embedding")
-        columns = [2 * left, -length, -torch.ones_like(length)]
-        return torch.cat(columns, dim=1).to(_readable(a.embedding))  # (N, D + 2), low_rank: (N, rank + 2)
+        left, _, squared_norm = self._bilinear_factors(a.embedding, "a.embedding")
+        columns = [2 * left, -squared_norm, -torch.ones_like(squared_norm)]
+        return torch.cat(columns, dim=1).to(_score_dtype(a.embedding))  # (N, D + 2), low_rank: (N, rank + 2)
 
     def keys(self, b: Features) -> Tensor:
-        _, right, length = self._sides(b.embedding, "b.embedding")
-        columns = [right, torch.ones_like(length), length]
-        return torch.cat(columns, dim=1).to(_readable(b.embedding))  # (M, D + 2), low_rank: (M, rank + 2)
+        _, right, squared_norm = self._bilinear_factors(b.embedding, "b.embedding")
+        columns = [right, torch.ones_like(squared_norm), squared_norm]
+        return torch.cat(columns, dim=1).to(_score_dtype(b.embedding))  # (M, D + 2), low_rank: (M, rank + 2)
 
     def after_step(self) -> None:
         if self.metric == "diagonal":
             self.weight.data.clamp_(min=0)
         elif self.metric == "full":
-            self.matrix.data.copy_(nearest_metric(self.matrix.data))
+            self.matrix.data.copy_(project_to_psd(self.matrix.data))
 
-    def _sides(self, vectors: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    def _bilinear_factors(self, vectors: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
         """Left and right with aᵀMb = <left of a, right of b>, and xᵀMx: (N, S), (N, S), (N, 1)."""
-        x = _wide(vectors)
-        if x.shape[1] != self.width:
-            raise InputError(f"{name} is {x.shape[1]} wide and mahalanobis has width = {self.width}")
+        x = _to_float64(vectors)
+        if x.shape[1] != self.embed_dim:
+            raise InputError(f"{name} is {x.shape[1]} wide and mahalanobis has embed_dim = {self.embed_dim}")
         left = right = x
         if self.metric == "diagonal":
-            left = x * _wide(self.weight)
+            left = x * _to_float64(self.weight)
         elif self.metric == "low_rank":
-            left = right = x @ _wide(self.factor).T
+            left = right = x @ _to_float64(self.factor).T
         elif self.metric == "full":
-            matrix = _wide(self.matrix)
+            matrix = _to_float64(self.matrix)
             left = x @ ((matrix + matrix.T) / 2)
         return left, right, (left * right).sum(dim=1, keepdim=True)
 
@@ -121,14 +125,14 @@ class Mahalanobis(Similarity):
             lowest = self.weight.min().item()
             raise InputError(f"weight of the metric: {lowest:g} is negative; call after_step after each optimizer step")
         if self.metric == "full":
-            matrix = _wide(self.matrix.detach())
+            matrix = _to_float64(self.matrix.detach())
             matrix = (matrix + matrix.T) / 2
             matrix.diagonal().add_(1e-5 * matrix.diagonal().abs().mean())  # float32 leaves eigenvalues just below 0
-            if not _is_positive(matrix) and matrix.any():
+            if not _is_positive_definite(matrix) and matrix.any():
                 raise InputError("matrix of the metric has a negative eigenvalue; call after_step after each step")
 
 
-def nearest_metric(matrix: Tensor) -> Tensor:
+def project_to_psd(matrix: Tensor) -> Tensor:
     """The nearest symmetric matrix without negative eigenvalues (Frobenius norm), itself where it is one already.
 
     S = (M + Mᵀ) / 2 = U diag(e) Uᵀ;   nearest = U diag(max(e, 0)) Uᵀ
@@ -136,23 +140,23 @@ def nearest_metric(matrix: Tensor) -> Tensor:
     """
     if not torch.isfinite(matrix).all():
         raise InputError("matrix of the metric holds NaN or infinity")
-    symmetric = (_wide(matrix) + _wide(matrix).T) / 2
-    if _is_positive(symmetric):  # a Cholesky attempt costs a tenth of the eigenvalues
+    symmetric = (_to_float64(matrix) + _to_float64(matrix).T) / 2
+    if _is_positive_definite(symmetric):  # a Cholesky attempt costs a tenth of the eigenvalues
         return symmetric.to(matrix.dtype)
     values, vectors = torch.linalg.eigh(symmetric)
     nearest = (vectors * values.clamp_min(0)) @ vectors.T
     return ((nearest + nearest.T) / 2).to(matrix.dtype)
 
 
-def _is_positive(matrix: Tensor) -> bool:
+def _is_positive_definite(matrix: Tensor) -> bool:
     return not torch.linalg.cholesky_ex(matrix).info.item()
 
 
-def _wide(x: Tensor) -> Tensor:
+def _to_float64(x: Tensor) -> Tensor:
     """In float64, where the device has it: dᵀMd is the small difference of large numbers."""
     return x.float() if x.device.type == "mps" else x.double()
 
 
-def _readable(x: Tensor) -> torch.dtype:
+def _score_dtype(x: Tensor) -> torch.dtype:
     """Half precision cannot hold a small gap beside a large one: scores are float32 at least."""
     return torch.promote_types(x.dtype, torch.float32)

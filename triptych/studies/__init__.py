@@ -6,7 +6,7 @@ from types import ModuleType
 
 from triptych.studies import batch, metric, negatives, noise, normalisation, objectives, transitivity, views
 
-STUDIES: dict[str, ModuleType] = {  # each has QUESTION, HOW, cells() and run(lab, book)
+STUDIES: dict[str, ModuleType] = {  # each has QUESTION, SETUP, count_runs() and run(experiment, cache)
     "objectives": objectives,
     "metric": metric,
     "noise": noise,

@@ -6,123 +6,157 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from triptych.data.noise import swap
-from triptych.evaluation.geometry import gap
+from triptych.data.label_noise import choose_swaps
+from triptych.evaluation.geometry import modality_gap
 from triptych.recipe import Recipe
-from triptych.settings import Part
-from triptych.studies.book import Book, Finding, Record, Values
-from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import bars, lines
-from triptych.studies.verdicts import against, mean_and_spread
+from triptych.settings import Component
+from triptych.studies.conclusions import compare_to_reference, format_mean_and_range
+from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.plots import draw_bars, draw_lines
+from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUESTION = "Does a learned metric help matching by transport, and does it close the gap between modalities?"
-HOW = (
+SETUP = (
     "Matching by entropic transport over linear heads, twelve epochs. First the metric at epsilon 0.05, three seeds, "
     "with differences to the identity over items and seeds; then epsilon with the cosine; then partial "
     "transport where 0 and 40% of the training pairs are swapped at random, "
     "with the mass told, estimated, or left at 1."
 )
-WIDTH, SEEDS = 256, (0, 1, 2)
-METRICS: dict[str, Part] = {
-    "cosine": Part("cosine"),
-    "identity (Euclidean)": Part("mahalanobis", {"width": WIDTH, "metric": "identity"}),
-    "diagonal": Part("mahalanobis", {"width": WIDTH, "metric": "diagonal"}),
-    **{f"low rank {r}": Part("mahalanobis", {"width": WIDTH, "metric": "low_rank", "rank": r}) for r in (8, 32, 128)},
-    "full": Part("mahalanobis", {"width": WIDTH, "metric": "full"}),
+EMBED_DIM, SEEDS = 256, (0, 1, 2)
+METRICS: dict[str, Component] = {
+    "cosine": Component("cosine"),
+    "identity (Euclidean)": Component("mahalanobis", {"embed_dim": EMBED_DIM, "metric": "identity"}),
+    "diagonal": Component("mahalanobis", {"embed_dim": EMBED_DIM, "metric": "diagonal"}),
+    **{
+        f"low rank {r}": Component("mahalanobis", {"embed_dim": EMBED_DIM, "metric": "low_rank", "rank": r})
+        for r in (8, 32, 128)
+    },
+    "full": Component("mahalanobis", {"embed_dim": EMBED_DIM, "metric": "full"}),
 }
 REFERENCE = "identity (Euclidean)"  # the same similarity with nothing learned
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
-SHARES = (0.0, 0.4)
+NOISE_RATES = (0.0, 0.4)
 
 
-def cells() -> int:
+def count_runs() -> int:
     """How many cells the study has, at most."""
-    return len(METRICS) * len(SEEDS) + len(EPSILONS) + len(SHARES) * 5
+    return len(METRICS) * len(SEEDS) + len(EPSILONS) + len(NOISE_RATES) * 5
 
 
-def run(lab: Lab, book: Book) -> Finding:
+def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Metrics, then epsilon, then partial transport."""
-    found = {
+    results = {
         name: [
-            book.cell(partial(_measure, lab), _recipe(lab, part, seed=seed), part="metric", metric=name, seed=seed)
+            cache.cached_run(
+                partial(_measure, experiment),
+                _make_recipe(experiment, similarity, seed=seed),
+                sweep="metric",
+                metric=name,
+                seed=seed,
+            )
             for seed in SEEDS
         ]
-        for name, part in METRICS.items()
+        for name, similarity in METRICS.items()
     }
     metrics: list[Record] = [
-        {"metric": name, **{key: mean_and_spread([v[key] for v in some]) for key in RECALLS}}
-        | {key: sum(v[key] for v in some) / len(some) for key in ("gap", "gap, scale-free")}
-        for name, some in found.items()
+        {"metric": name, **{key: format_mean_and_range([v[key] for v in runs]) for key in RECALL_KEYS}}
+        | {key: sum(v[key] for v in runs) / len(runs) for key in ("gap", "gap, scale-free")}
+        for name, runs in results.items()
     ]
-    smooth = {
-        epsilon: book.cell(
-            partial(_measure, lab), _recipe(lab, Part("cosine"), epsilon=epsilon), part="epsilon", e=epsilon
+    by_epsilon = {
+        epsilon: cache.cached_run(
+            partial(_measure, experiment),
+            _make_recipe(experiment, Component("cosine"), epsilon=epsilon),
+            sweep="epsilon",
+            epsilon=epsilon,
         )
         for epsilon in EPSILONS
     }
-    partials: list[Record] = [_partial(lab, book, share) for share in SHARES]
-    return Finding(
+    partial_records: list[Record] = [
+        _compare_partial_transport(experiment, cache, noise_rate) for noise_rate in NOISE_RATES
+    ]
+    return StudyResult(
         {
             "The metric (recall in %, mean of three seeds, smallest–largest)": metrics,
             "Epsilon (cosine, one seed)": [
-                {"epsilon": e, **{key: v[key] for key in RECALLS}} for e, v in smooth.items()
+                {"epsilon": e, **{key: v[key] for key in RECALL_KEYS}} for e, v in by_epsilon.items()
             ],
-            "Partial transport under wrong pairs (text → image R@10, one seed)": partials,
+            "Partial transport under wrong pairs (text → image R@10, one seed)": partial_records,
         },
-        against(REFERENCE, {name: [v["hits"] for v in some] for name, some in found.items()}, "text → image R@10"),
-        partial(_draw, found=found, smooth=smooth),
+        compare_to_reference(
+            REFERENCE, {name: [v["hit_rates"] for v in runs] for name, runs in results.items()}, "text → image R@10"
+        ),
+        partial(_draw, results=results, by_epsilon=by_epsilon),
     )
 
 
-RECALLS = ("text → image R@1", "text → image R@10", "image → text R@1", "image → text R@10")
+RECALL_KEYS = ("text → image R@1", "text → image R@10", "image → text R@1", "image → text R@10")
 
 
-def _recipe(lab: Lab, similarity: Part, epsilon: float = 0.05, seed: int = 0, **settings: Any) -> Recipe:
-    shape = {"similarity": similarity, "width": WIDTH}
-    return lab.recipe(use("matching", epsilon=epsilon, **settings), space=shape, metric_rate=0.1, seed=seed)
+def _make_recipe(
+    experiment: Experiment, similarity: Component, epsilon: float = 0.05, seed: int = 0, **settings: Any
+) -> Recipe:
+    space_settings = {"similarity": similarity, "embed_dim": EMBED_DIM}
+    return experiment.make_recipe(
+        configure_objective("matching", epsilon=epsilon, **settings),
+        space=space_settings,
+        metric_lr_scale=0.1,
+        seed=seed,
+    )
 
 
-def _measure(lab: Lab, recipe: Recipe, table: Table | None = None) -> Values:
-    space = lab.fit(recipe, table)
-    found = lab.measure(space)
-    a, b = (lab.features(space, "test", m)[0].embedding for m in ("image", "text"))
-    raw, free = gap(a, b)
-    return found.values() | {"gap": raw, "gap, scale-free": free, "hits": found.hits("text", "image")}
+def _measure(experiment: Experiment, recipe: Recipe, table: FeatureTable | None = None) -> Values:
+    space = experiment.fit(recipe, table)
+    ranks = experiment.evaluate(space)
+    a, b = (experiment.embed_split(space, "test", m)[0].embedding for m in ("image", "text"))
+    raw_gap, scale_free_gap = modality_gap(a, b)
+    return ranks.to_dict() | {
+        "gap": raw_gap,
+        "gap, scale-free": scale_free_gap,
+        "hit_rates": ranks.hit_rates("text", "image"),
+    }
 
 
-def _partial(lab: Lab, book: Book, share: float) -> Record:
+def _compare_partial_transport(experiment: Experiment, cache: ResultCache, noise_rate: float) -> Record:
     """One line: every way to say how much of the mass is to be moved, at one share of wrong pairs."""
-    ways: Mapping[str, dict[str, Any]] = {
+    variants: Mapping[str, dict[str, Any]] = {
         "balanced": {},
-        "trimmed, told": {"mass": 1 - share or 1.0, "form": "trimmed"},
+        "trimmed, given": {"mass": 1 - noise_rate or 1.0, "form": "trimmed"},
         "trimmed, estimated": {"mass": "estimate", "form": "trimmed"},
-        "target, told": {"mass": 1 - share or 1.0, "form": "target"},
-        "paper, told": {"mass": 1 - share or 1.0, "form": "paper"},
+        "target, given": {"mass": 1 - noise_rate or 1.0, "form": "target"},
+        "kl_unnormalised, given": {"mass": 1 - noise_rate or 1.0, "form": "kl_unnormalised"},
     }
-    table = lab.splits["train"]
-    damaged = table.swapped(swap(table.ids, [""] * len(table), share, "random", seed=0)) if share else table
-    found = {
-        way: book.cell(
-            partial(_measure, lab, table=damaged),
-            _recipe(lab, Part("cosine"), **settings),
-            part="partial",
-            way=way,
-            share=share,
+    table = experiment.splits["train"]
+    noisy_table = (
+        table.apply_swaps(choose_swaps(table.ids, [""] * len(table), noise_rate, "random", seed=0))
+        if noise_rate
+        else table
+    )
+    results = {
+        variant: cache.cached_run(
+            partial(_measure, experiment, table=noisy_table),
+            _make_recipe(experiment, Component("cosine"), **settings),
+            sweep="partial",
+            variant=variant,
+            noise_rate=noise_rate,
         )
-        for way, settings in ways.items()
+        for variant, settings in variants.items()
     }
-    return {"wrong pairs": f"{share:.0%}", **{way: values["text → image R@10"] for way, values in found.items()}}
+    return {
+        "wrong pairs": f"{noise_rate:.0%}",
+        **{variant: values["text → image R@10"] for variant, values in results.items()},
+    }
 
 
-def _draw(figure: Figure, found: Mapping[str, list[Values]], smooth: Mapping[float, Values]) -> None:
+def _draw(figure: Figure, results: Mapping[str, list[Values]], by_epsilon: Mapping[float, Values]) -> None:
     left, right = figure.subplots(1, 2)
-    bars(
+    draw_bars(
         left,
-        {name: [v["score"] for v in some] for name, some in found.items()},
+        {name: [v["score"] for v in runs] for name, runs in results.items()},
         "mean of R@1, R@5, R@10, both directions (%)",
     )
-    curve = {"cosine": {epsilon: values["score"] for epsilon, values in smooth.items()}}
-    lines(right, curve, "epsilon (cosine, one seed)", "mean of R@1, R@5, R@10, both directions (%)", log=True)
+    curve = {"cosine": {epsilon: values["score"] for epsilon, values in by_epsilon.items()}}
+    draw_lines(right, curve, "epsilon (cosine, one seed)", "mean of R@1, R@5, R@10, both directions (%)", log_x=True)

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from triptych.data.noise import similar, swap
+from triptych.data.label_noise import choose_swaps, cluster_by_similarity
 from triptych.recipe import Recipe
-from triptych.studies.book import Book, Finding, Record, Values
-from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import lines, name_lines
+from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.plots import add_legend, draw_lines
+from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUESTION = "How many wrong pairs does each objective bear?"
-HOW = (
+SETUP = (
     "Linear heads, twelve epochs. A share of the training rows is given the captions of another row: of any row "
     "(random), or of a row whose captions are alike (similar). Validation is not looked at; the test rows stay clean. "
     "One seed."
 )
-SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
-KINDS = ("random", "similar")
-RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
+NOISE_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
+NOISE_KINDS = ("random", "similar")
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "infonce": ("infonce", {"temperature": 0.07}),
     "sigmoid": ("sigmoid", {}),
     "triplet, semi-hard": ("triplet", {"negatives": "semi_hard"}),
@@ -32,68 +32,82 @@ RIVALS: dict[str, tuple[str, dict[str, Any]]] = {
     "matching": ("matching", {"epsilon": 0.1}),
     "matching, partial (mass estimated)": ("matching", {"epsilon": 0.1, "mass": "estimate", "form": "trimmed"}),
 }
-MEASURE = "text → image R@10"
+METRIC = "text → image R@10"
 
 
-def cells() -> int:
+def count_runs() -> int:
     """How many cells the study has, at most."""
-    return len(RIVALS) * (len(KINDS) * (len(SHARES) - 1) + 1)
+    return len(METHODS) * (len(NOISE_KINDS) * (len(NOISE_RATES) - 1) + 1)
 
 
-def run(lab: Lab, book: Book) -> Finding:
+def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Every objective at every share of both kinds of damage."""
-    found: dict[tuple[str, str], dict[float, Values]] = {}
-    for name, (objective, settings) in RIVALS.items():
-        recipe = lab.recipe(use(objective, **settings))
-        clean = book.cell(partial(_measure, lab, None), recipe, objective=name, share=0.0)
-        for kind in KINDS:
-            found[name, kind] = {0.0: clean}
-            for share in SHARES[1:]:
-                work = partial(_measure, lab, (kind, share))
-                found[name, kind][share] = book.cell(work, recipe, objective=name, kind=kind, share=share)
-    tables = {f"{MEASURE} in %, {kind} swaps": _records(found, kind) for kind in KINDS}
-    return Finding(tables, _said(found), partial(_draw, found=found))
+    results: dict[tuple[str, str], dict[float, Values]] = {}
+    for name, (objective, settings) in METHODS.items():
+        recipe = experiment.make_recipe(configure_objective(objective, **settings))
+        clean = cache.cached_run(partial(_measure, experiment, None), recipe, objective=name, noise_rate=0.0)
+        for noise_kind in NOISE_KINDS:
+            results[name, noise_kind] = {0.0: clean}
+            for noise_rate in NOISE_RATES[1:]:
+                compute = partial(_measure, experiment, (noise_kind, noise_rate))
+                results[name, noise_kind][noise_rate] = cache.cached_run(
+                    compute, recipe, objective=name, noise_kind=noise_kind, noise_rate=noise_rate
+                )
+    tables = {f"{METRIC} in %, {noise_kind} swaps": _make_records(results, noise_kind) for noise_kind in NOISE_KINDS}
+    return StudyResult(tables, _make_conclusions(results), partial(_draw, results=results))
 
 
-def _measure(lab: Lab, damage: tuple[str, float] | None, recipe: Recipe) -> Values:
-    return lab.measure(lab.fit(recipe, damaged(lab.splits["train"], *damage) if damage else None)).values()
+def _measure(experiment: Experiment, noise: tuple[str, float] | None, recipe: Recipe) -> Values:
+    return experiment.evaluate(
+        experiment.fit(recipe, inject_noise(experiment.splits["train"], *noise) if noise else None)
+    ).to_dict()
 
 
-def damaged(table: Table, kind: str, share: float, seed: int = 0) -> Table:
+def inject_noise(table: FeatureTable, noise_kind: str, noise_rate: float, seed: int = 0) -> FeatureTable:
     """A table in which a share of the rows has the captions of another row: any, or one with captions alike."""
-    if kind == "random":
-        return table.swapped(swap(table.ids, [""] * len(table), share, "random", seed))
-    first = table.vectors["text"][table.places["text"], 0]  # (R, C, W)
-    real = (torch.arange(first.shape[1]) < table.counts["text"][:, None]).unsqueeze(2)
-    mean = (first * real).sum(dim=1) / real.sum(dim=1)
-    labels = similar(mean.numpy(), seed)
-    return table.swapped(swap(table.ids, labels, share, "category", seed))
+    if noise_kind == "random":
+        return table.apply_swaps(choose_swaps(table.ids, [""] * len(table), noise_rate, "random", seed))
+    mean_vectors = table.vectors["text"][table.vector_indices["text"], 0]  # (R, C, W)
+    mask = (torch.arange(mean_vectors.shape[1]) < table.vector_counts["text"][:, None]).unsqueeze(2)
+    row_means = (mean_vectors * mask).sum(dim=1) / mask.sum(dim=1)
+    labels = cluster_by_similarity(row_means.numpy(), seed)
+    return table.apply_swaps(choose_swaps(table.ids, labels, noise_rate, "category", seed))
 
 
-def _records(found: dict[tuple[str, str], dict[float, Values]], kind: str) -> list[Record]:
+def _make_records(results: dict[tuple[str, str], dict[float, Values]], noise_kind: str) -> list[Record]:
     return [
-        {"objective": name} | {f"{share:.0%} wrong": values[MEASURE] for share, values in some.items()}
-        for (name, own), some in found.items()
-        if own == kind
+        {"objective": name} | {f"{noise_rate:.0%} wrong": values[METRIC] for noise_rate, values in by_rate.items()}
+        for (name, own_kind), by_rate in results.items()
+        if own_kind == noise_kind
     ]
 
 
-def _said(found: dict[tuple[str, str], dict[float, Values]]) -> list[str]:
-    said = []
-    for kind in KINDS:
-        kept = {name: some[0.4][MEASURE] / some[0.0][MEASURE] for (name, own), some in found.items() if own == kind}
-        order = sorted(kept, key=lambda name: -kept[name])
-        shares = ", ".join(f"{name} {100 * kept[name]:.0f}%" for name in order)
-        said.append(f"With 40% {kind} swaps, of its own clean {MEASURE} each keeps: {shares}.")
-    return said
-
-
-def _draw(figure: Figure, found: dict[tuple[str, str], dict[float, Values]]) -> None:
-    for axes, kind in zip(figure.subplots(1, 2, sharey=True), KINDS, strict=True):
-        series = {
-            name: {100 * share: values[MEASURE] for share, values in some.items()}
-            for (name, own), some in found.items()
-            if own == kind
+def _make_conclusions(results: dict[tuple[str, str], dict[float, Values]]) -> list[str]:
+    conclusions = []
+    for noise_kind in NOISE_KINDS:
+        retained = {
+            name: by_rate[0.4][METRIC] / by_rate[0.0][METRIC]
+            for (name, own_kind), by_rate in results.items()
+            if own_kind == noise_kind
         }
-        lines(axes, series, "wrong pairs (%)", f"{MEASURE} (%)" if kind == KINDS[0] else "", title=f"{kind} swaps")
-    name_lines(figure)
+        order = sorted(retained, key=lambda name: -retained[name])
+        summary = ", ".join(f"{name} {100 * retained[name]:.0f}%" for name in order)
+        conclusions.append(f"With 40% {noise_kind} swaps, of its own clean {METRIC} each keeps: {summary}.")
+    return conclusions
+
+
+def _draw(figure: Figure, results: dict[tuple[str, str], dict[float, Values]]) -> None:
+    for axes, noise_kind in zip(figure.subplots(1, 2, sharey=True), NOISE_KINDS, strict=True):
+        series = {
+            name: {100 * noise_rate: values[METRIC] for noise_rate, values in by_rate.items()}
+            for (name, own_kind), by_rate in results.items()
+            if own_kind == noise_kind
+        }
+        draw_lines(
+            axes,
+            series,
+            "wrong pairs (%)",
+            f"{METRIC} (%)" if noise_kind == NOISE_KINDS[0] else "",
+            title=f"{noise_kind} swaps",
+        )
+    add_legend(figure)

@@ -7,30 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 from triptych.evaluation.geometry import effective_rank
 from triptych.recipe import Recipe
-from triptych.settings import Part
+from triptych.settings import Component
 from triptych.space import Space
-from triptych.studies.book import Book, Finding, Record, Values
-from triptych.studies.lab import Lab, use
-from triptych.studies.plots import lines, spread_out
+from triptych.studies.experiment import Experiment, configure_objective
+from triptych.studies.plots import draw_lines, set_log_y
+from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUESTION = "Sphere, ball or free space: what becomes of norms, loss and recall?"
-HOW = (
+SETUP = (
     "The contrastive loss with 64 negatives over two-layer heads, trained for forty epochs without weight decay, so "
     "that nothing but the geometry holds the norms. Then the temperature on the sphere, and alignment joined once with "
     "uniformity and once with nothing but the mean distance between items. One seed."
 )
 GEOMETRIES = ("sphere", "ball", "free")
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-NEARLY_LINEAR = 1e-3  # with so small a t, uniformity is the mean squared distance: log E exp(-t d²) = -t E d² + O(t²)
+SMALL_T = 1e-3  # with so small a t, uniformity is the mean squared distance: log E exp(-t d²) = -t E d² + O(t²)
 SPREADS: dict[str, dict[str, float]] = {
     "alignment + uniformity (t = 2)": {"t": 2.0},
-    "alignment + mean distance": {"t": NEARLY_LINEAR, "uniform_weight": 1 / NEARLY_LINEAR},
+    "alignment + mean distance": {"t": SMALL_T, "uniform_weight": 1 / SMALL_T},
 }
 EPOCHS = 40
-ARGUMENTS = (
+EXPLANATIONS = (
     "(a) In free space there is no best encoder. Take any that gives every group a vector of its own with "
     "⟨u, u⟩ > ⟨u, v⟩, and scale it by w: every logit gap grows with w², the loss falls towards 0 and never reaches "
     "it, so the infimum is not attained and norms grow as long as one trains. On sphere and ball the gaps are bounded "
@@ -46,29 +46,45 @@ ARGUMENTS = (
 )
 
 
-def cells() -> int:
+def count_runs() -> int:
     """How many cells the study has, at most."""
     return len(GEOMETRIES) + len(TEMPERATURES) + len(SPREADS)
 
 
-def run(lab: Lab, book: Book) -> Finding:
+def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Three geometries over time, temperatures on the sphere, and two ways to spread."""
-    over_time = {g: book.cell(partial(_over_time, lab), _long(lab, g), part="geometry", geometry=g) for g in GEOMETRIES}
+    over_time = {
+        g: cache.cached_run(
+            partial(_track_epochs, experiment), _make_geometry_recipe(experiment, g), sweep="geometry", geometry=g
+        )
+        for g in GEOMETRIES
+    }
     by_temperature = {
-        t: book.cell(partial(_aligned, lab), _at(lab, t), part="temperature", temperature=t) for t in TEMPERATURES
+        t: cache.cached_run(
+            partial(_measure_alignment, experiment),
+            _make_temperature_recipe(experiment, t),
+            sweep="temperature",
+            temperature=t,
+        )
+        for t in TEMPERATURES
     }
     spreads = {
-        name: book.cell(partial(_spread, lab), lab.recipe(use("align_uniform", **settings)), part="spread", how=name)
+        name: cache.cached_run(
+            partial(_measure_spread, experiment),
+            experiment.make_recipe(configure_objective("align_uniform", **settings)),
+            sweep="spread",
+            objective=name,
+        )
         for name, settings in SPREADS.items()
     }
-    last: list[Record] = [
+    geometry_records: list[Record] = [
         {"geometry": g, "loss, first epoch": v["loss"][0], "loss, last": v["loss"][-1]}
         | {"norm, first epoch": v["norm"][0], "norm, last": v["norm"][-1]}
         | {"text → image R@10": v["recall"]}
         for g, v in over_time.items()
     ]
     free, sphere = over_time["free"], over_time["sphere"]
-    said = [
+    conclusions = [
         f"(a) In free space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in {EPOCHS} epochs "
         f"and the training loss to {free['loss'][-1]:.3f}; on the sphere the norm is 1 and the loss ended at "
         f"{sphere['loss'][-1]:.3f}.",
@@ -83,66 +99,70 @@ def run(lab: Lab, book: Book) -> Finding:
         + ".",
     ]
     tables: dict[str, list[Record]] = {
-        "Geometry": last,
+        "Geometry": geometry_records,
         "Temperature on the sphere": [
             {"temperature": t, "aligned, training rows (%)": v["aligned"], "text → image R@10": v["recall"]}
             for t, v in by_temperature.items()
         ],
         "What spreads the items": [{"objective": name, **v} for name, v in spreads.items()],
     }
-    return Finding(tables, said, partial(_draw, over_time=over_time, by_temperature=by_temperature), ARGUMENTS)
+    return StudyResult(
+        tables, conclusions, partial(_draw, over_time=over_time, by_temperature=by_temperature), EXPLANATIONS
+    )
 
 
-def _shape(geometry: str) -> dict[str, Any]:
-    return {"geometry": geometry, "similarity": Part("dot"), "head": "mlp", "hidden": 256}
+def _space_settings(geometry: str) -> dict[str, Any]:
+    return {"geometry": geometry, "similarity": Component("dot"), "head": "mlp", "hidden_dim": 256}
 
 
-def _long(lab: Lab, geometry: str) -> Recipe:
-    objective = use("contrastive", negatives=64, temperature=0.1)
-    return lab.recipe(objective, space=_shape(geometry), epochs=EPOCHS, weight_decay=0.0, clip=1e6)
+def _make_geometry_recipe(experiment: Experiment, geometry: str) -> Recipe:
+    objective = configure_objective("contrastive", num_negatives=64, temperature=0.1)
+    return experiment.make_recipe(
+        objective, space=_space_settings(geometry), epochs=EPOCHS, weight_decay=0.0, max_grad_norm=1e6
+    )
 
 
-def _over_time(lab: Lab, recipe: Recipe) -> Values:
-    found: Values = {"loss": [], "norm": []}
+def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
+    curves: Values = {"loss": [], "norm": []}
 
-    def look(_: int, space: Space, means: dict[str, float]) -> None:
-        found["loss"].append(means["loss"])
-        found["norm"].append(lab.features(space, "test", "image")[0].embedding.norm(dim=1).mean().item())
+    def record_epoch(_: int, space: Space, means: dict[str, float]) -> None:
+        curves["loss"].append(means["loss"])
+        curves["norm"].append(experiment.embed_split(space, "test", "image")[0].embedding.norm(dim=1).mean().item())
 
-    space = lab.fit(recipe, each=look)
-    return found | {"recall": lab.measure(space).recall("text", "image", 10)}
-
-
-def _at(lab: Lab, temperature: float) -> Recipe:
-    objective = use("contrastive", negatives=64, temperature=temperature, smallest_temperature=0.001)
-    return lab.recipe(objective, space=_shape("sphere"))
+    space = experiment.fit(recipe, on_epoch_end=record_epoch)
+    return curves | {"recall": experiment.evaluate(space).recall("text", "image", 10)}
 
 
-def _aligned(lab: Lab, recipe: Recipe) -> Values:
-    space = lab.fit(recipe)
-    found = lab.measure(space)
+def _make_temperature_recipe(experiment: Experiment, temperature: float) -> Recipe:
+    objective = configure_objective("contrastive", num_negatives=64, temperature=temperature, min_temperature=0.001)
+    return experiment.make_recipe(objective, space=_space_settings("sphere"))
+
+
+def _measure_alignment(experiment: Experiment, recipe: Recipe) -> Values:
+    space = experiment.fit(recipe)
+    ranks = experiment.evaluate(space)
     return {
-        "aligned": lab.measure(space, "train").recall("image", "text", 1),
-        "recall": found.recall("text", "image", 10),
+        "aligned": experiment.evaluate(space, "train").recall("image", "text", 1),
+        "recall": ranks.recall("text", "image", 10),
     }
 
 
-def _spread(lab: Lab, recipe: Recipe) -> Values:
-    space = lab.fit(recipe)
-    embedding = lab.features(space, "test", "image")[0].embedding
-    return lab.measure(space).values() | {"effective rank": effective_rank(embedding)}
+def _measure_spread(experiment: Experiment, recipe: Recipe) -> Values:
+    space = experiment.fit(recipe)
+    embedding = experiment.embed_split(space, "test", "image")[0].embedding
+    return experiment.evaluate(space).to_dict() | {"effective rank": effective_rank(embedding)}
 
 
 def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[float, Values]) -> None:
     axes = figure.subplots(1, 3)
-    for place, key, label in ((0, "norm", "mean norm of an image"), (1, "loss", "training loss")):
+    for panel, key, label in ((0, "norm", "mean norm of an image"), (1, "loss", "training loss")):
         series = {g: {float(i + 1): x for i, x in enumerate(v[key])} for g, v in over_time.items()}
-        lines(axes[place], series, "epoch", label)
-        spread_out(axes[place])
-    both = {
+        draw_lines(axes[panel], series, "epoch", label)
+        set_log_y(axes[panel])
+    percentages = {
         "aligned, training rows": {t: v["aligned"] for t, v in by_temperature.items()},
         "text → image R@10": {t: v["recall"] for t, v in by_temperature.items()},
     }
-    lines(axes[2], both, "temperature (on the sphere)", "%", log=True)
-    for place in axes:
-        place.legend(frameon=False, fontsize=8)
+    draw_lines(axes[2], percentages, "temperature (on the sphere)", "%", log_x=True)
+    for panel in axes:
+        panel.legend(frameon=False, fontsize=8)

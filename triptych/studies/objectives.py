@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from triptych.recipe import Recipe
-from triptych.studies.book import Book, Finding, Record, Values
-from triptych.studies.lab import Lab, use
-from triptych.studies.plots import bars
-from triptych.studies.verdicts import against, mean_and_spread
+from triptych.studies.conclusions import compare_to_reference, format_mean_and_range
+from triptych.studies.experiment import Experiment, configure_objective
+from triptych.studies.plots import draw_bars
+from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUESTION = "Which objective makes the best space, given the same encoders and the same budget?"
-HOW = (
+SETUP = (
     "Linear heads over frozen encoders, twelve epochs. Each objective gets the same search: three learning rates × two "
     "values of one knob of its own, chosen on the validation rows; then three seeds, measured on the test rows. "
     "Differences are to the one that the validation rows prefer, with intervals over items and seeds. "
     "Distillation is left out: it is an addition that needs a teacher, not a rival."
 )
-RATES, SEEDS = (3e-4, 1e-3, 3e-3), (0, 1, 2)
-RIVALS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {  # objective, knob, its values, the rest
+LEARNING_RATES, SEEDS = (3e-4, 1e-3, 3e-3), (0, 1, 2)
+METHODS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {  # objective, knob, its values, the rest
     "infonce": ("infonce", "temperature", (0.05, 0.1), {}),
     "sigmoid": ("sigmoid", "temperature", (0.05, 0.1), {}),
-    "contrastive, 64 negatives": ("contrastive", "temperature", (0.05, 0.1), {"negatives": 64}),
+    "contrastive, 64 negatives": ("contrastive", "temperature", (0.05, 0.1), {"num_negatives": 64}),
     "triplet, semi-hard": ("triplet", "margin", (0.1, 0.3), {"negatives": "semi_hard"}),
     "triplet, hardest": ("triplet", "margin", (0.1, 0.3), {"negatives": "hardest"}),
     "triplet, all": ("triplet", "margin", (0.1, 0.3), {"negatives": "all"}),
@@ -37,56 +37,65 @@ RIVALS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {  # o
 }
 
 
-def cells() -> int:
+def count_runs() -> int:
     """How many cells the study has, at most."""
-    return len(RIVALS) * (len(RATES) * 2 + len(SEEDS))
+    return len(METHODS) * (len(LEARNING_RATES) * 2 + len(SEEDS))
 
 
-def run(lab: Lab, book: Book) -> Finding:
+def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Search on the validation rows, then the best of each with three seeds on the test rows."""
     records: list[Record] = []
     final: dict[str, list[Values]] = {}
     valid: dict[str, float] = {}
-    for name, (objective, knob, values, rest) in RIVALS.items():
-        tried: dict[tuple[float, float], float] = {}
-        for rate, value in product(RATES, values):
-            recipe = _recipe(lab, objective, rest | {knob: value}, rate)
-            key = {"stage": "search", "objective": name, "rate": rate, knob: value}
-            tried[rate, value] = book.cell(partial(_search, lab), recipe, **key)["valid"]
-        rate, value = max(tried, key=lambda place: tried[place])
-        valid[name] = tried[rate, value]
-        recipes = {seed: _recipe(lab, objective, rest | {knob: value}, rate, seed) for seed in SEEDS}
+    for name, (objective, setting, values, fixed_settings) in METHODS.items():
+        validation_scores: dict[tuple[float, float], float] = {}
+        for learning_rate, value in product(LEARNING_RATES, values):
+            recipe = _make_recipe(experiment, objective, fixed_settings | {setting: value}, learning_rate)
+            key = {"stage": "search", "objective": name, "learning_rate": learning_rate, setting: value}
+            validation_scores[learning_rate, value] = cache.cached_run(partial(_search, experiment), recipe, **key)[
+                "valid"
+            ]
+        learning_rate, value = max(validation_scores, key=lambda choice: validation_scores[choice])
+        valid[name] = validation_scores[learning_rate, value]
+        recipes = {
+            seed: _make_recipe(experiment, objective, fixed_settings | {setting: value}, learning_rate, seed)
+            for seed in SEEDS
+        }
         final[name] = [
-            book.cell(partial(_measure, lab), recipe, stage="final", objective=name, seed=seed)
+            cache.cached_run(partial(_measure, experiment), recipe, stage="final", objective=name, seed=seed)
             for seed, recipe in recipes.items()
         ]
-        recalls = {key: mean_and_spread([v[key] for v in final[name]]) for key in final[name][0] if key != "hits"}
-        records.append({"objective": name, "chosen": f"{knob} {value:g}, rate {rate:g}", **recalls})
+        recalls = {
+            key: format_mean_and_range([v[key] for v in final[name]]) for key in final[name][0] if key != "hit_rates"
+        }
+        records.append({"objective": name, "chosen": f"{setting} {value:g}, rate {learning_rate:g}", **recalls})
     records.sort(key=lambda record: -float(np.mean([v["score"] for v in final[str(record["objective"])]])))
-    return Finding(
+    return StudyResult(
         {"Recall in %: mean of three seeds (smallest–largest)": records},
-        against(
+        compare_to_reference(
             max(valid, key=lambda name: valid[name]),
-            {name: [v["hits"] for v in found] for name, found in final.items()},
+            {name: [v["hit_rates"] for v in runs] for name, runs in final.items()},
             "text → image R@10",
         ),
         partial(_draw, final=final),
     )
 
 
-def _recipe(lab: Lab, objective: str, settings: dict[str, Any], rate: float, seed: int = 0) -> Recipe:
-    return lab.recipe(use(objective, **settings), learning_rate=rate, seed=seed)
+def _make_recipe(
+    experiment: Experiment, objective: str, settings: dict[str, Any], learning_rate: float, seed: int = 0
+) -> Recipe:
+    return experiment.make_recipe(configure_objective(objective, **settings), learning_rate=learning_rate, seed=seed)
 
 
-def _search(lab: Lab, recipe: Recipe) -> Values:
-    return {"valid": lab.measure(lab.fit(recipe), "valid").score()}
+def _search(experiment: Experiment, recipe: Recipe) -> Values:
+    return {"valid": experiment.evaluate(experiment.fit(recipe), "valid").score()}
 
 
-def _measure(lab: Lab, recipe: Recipe) -> Values:
-    found = lab.measure(lab.fit(recipe))
-    return found.values() | {"hits": found.hits("text", "image")}
+def _measure(experiment: Experiment, recipe: Recipe) -> Values:
+    ranks = experiment.evaluate(experiment.fit(recipe))
+    return ranks.to_dict() | {"hit_rates": ranks.hit_rates("text", "image")}
 
 
 def _draw(figure: Figure, final: dict[str, list[Values]]) -> None:
-    scores = {name: [v["score"] for v in found] for name, found in final.items()}
-    bars(figure.subplots(), scores, "mean of R@1, R@5, R@10, both directions (%)")
+    scores = {name: [v["score"] for v in runs] for name, runs in final.items()}
+    draw_bars(figure.subplots(), scores, "mean of R@1, R@5, R@10, both directions (%)")

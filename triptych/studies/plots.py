@@ -11,41 +11,47 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, GRID = "#1f77b4", 0.3
+BAR_COLOUR, GRID_ALPHA = "#1f77b4", 0.3
 STYLES = ("o-", "s--", "^-", "D--", "v-", "p--")
-MARKED = 20  # points of a line that are few enough to be marked one by one
+MAX_MARKED_POINTS = 20  # points of a line that are few enough to be marked one by one
 
 
-def bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
+def draw_bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
     """A bar for each name, best on top: the mean of its values, and every value as a dot."""
     order = sorted(values, key=lambda name: float(np.mean(values[name])))
-    axes.barh(order, [float(np.mean(values[name])) for name in order], color=INK, alpha=0.55)
-    for place, name in enumerate(order):
-        axes.plot(values[name], [place] * len(values[name]), "o", color="black", markersize=3)
+    axes.barh(order, [float(np.mean(values[name])) for name in order], color=BAR_COLOUR, alpha=0.55)
+    for position, name in enumerate(order):
+        axes.plot(values[name], [position] * len(values[name]), "o", color="black", markersize=3)
     seeds = max(map(len, values.values()))
     axes.set_xlabel(f"{label}; dots: seeds" if seeds > 1 else label)
-    axes.grid(axis="x", alpha=GRID)
+    axes.grid(axis="x", alpha=GRID_ALPHA)
     axes.set_axisbelow(True)
 
 
-def lines(
-    axes: Axes, series: Mapping[str, Mapping[float, float]], x: str, y: str, *, log: bool = False, title: str = ""
+def draw_lines(
+    axes: Axes,
+    series: Mapping[str, Mapping[float, float]],
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    title: str = "",
 ) -> None:
     """A line for each name over a number."""
-    for place, (name, points) in enumerate(series.items()):
+    for index, (name, points) in enumerate(series.items()):
         # Every second one dashed: a line below another still shows.
-        size = 3.5 if len(points) <= MARKED else 0
-        axes.plot(list(points), list(points.values()), STYLES[place % len(STYLES)], markersize=size, label=name)
-    if log:
-        ticks = sorted({x for points in series.values() for x in points})
+        marker_size = 3.5 if len(points) <= MAX_MARKED_POINTS else 0
+        axes.plot(list(points), list(points.values()), STYLES[index % len(STYLES)], markersize=marker_size, label=name)
+    if log_x:
+        ticks = sorted({x_label for points in series.values() for x_label in points})
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:,.3g}" if tick < 1 else f"{tick:,.0f}" for tick in ticks], fontsize=8)
         axes.minorticks_off()
-    axes.set(xlabel=x, ylabel=y, title=title)
-    axes.grid(alpha=GRID)
+    axes.set(xlabel=x_label, ylabel=y_label, title=title)
+    axes.grid(alpha=GRID_ALPHA)
 
 
-def spread_out(axes: Axes) -> None:
+def set_log_y(axes: Axes) -> None:
     """A logarithmic y axis, with its numbers written out."""
     axes.set_yscale("log")
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
@@ -53,7 +59,7 @@ def spread_out(axes: Axes) -> None:
     axes.tick_params(axis="y", which="both", labelsize=8)
 
 
-def name_lines(figure: Figure) -> None:
+def add_legend(figure: Figure) -> None:
     """One legend beside all drawings, which have the same lines."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)

@@ -7,46 +7,48 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from triptych.contracts import Modality
 from triptych.data.loader import sources_of
-from triptych.errors import UsageError, unknown
-from triptych.progress import progress
+from triptych.errors import UsageError, describe_unknown
+from triptych.interfaces import Modality
+from triptych.progress import track_progress
 from triptych.studies import STUDIES, views
-from triptych.studies.book import Book, write_page
-from triptych.studies.lab import Lab, check_encoders
+from triptych.studies.experiment import Experiment, check_encoders
+from triptych.studies.result_cache import ResultCache, write_page
 
-FROZEN: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "yamnet", "text": "minilm"}
+DEFAULT_ENCODERS: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "yamnet", "text": "minilm"}
 
 
 @dataclass(frozen=True)
-class Request:
+class StudyRequest:
     """What to study, on which rows, with which frozen encoders."""
 
     name: str
     manifest: Path
-    rows: int = 0  # at most so many training rows; 0 = all
+    max_rows: int = 0  # at most so many training rows; 0 = all
     allow_outside: bool = False
     encoders: Mapping[Modality, str] | None = None
 
 
-def study(request: Request, folder: Path, command: str, restart: bool = False) -> Path:
+def run_study(request: StudyRequest, folder: Path, command: str, restart: bool = False) -> Path:
     """Run a study into a folder, or go on with one that was interrupted; returns its page."""
     if request.name not in STUDIES:
-        raise UsageError(unknown("study", request.name, STUDIES))
-    asked = STUDIES[request.name]
-    names = request.encoders or FROZEN
-    check_encoders(names)
-    numbers = folder / "numbers" / f"{request.name}.jsonl"
+        raise UsageError(describe_unknown("study", request.name, STUDIES))
+    module = STUDIES[request.name]
+    encoder_names = request.encoders or DEFAULT_ENCODERS
+    check_encoders(encoder_names)
+    results_path = folder / "results" / f"{request.name}.jsonl"
     if restart:
-        numbers.unlink(missing_ok=True)
-    about = {
+        results_path.unlink(missing_ok=True)
+    metadata = {
         "data": hashlib.sha256(request.manifest.read_bytes()).hexdigest()[:16],
-        "rows": request.rows,
-        "encoders": dict(names),
+        "rows": request.max_rows,
+        "encoders": dict(encoder_names),
     }
-    Book(numbers, about)  # a folder with other numbers is refused before the features are read
-    sources = views.frames_of if asked is views else sources_of
-    lab = Lab.open(request.manifest, names, request.rows, request.allow_outside, sources)
-    with progress(request.name, asked.cells()) as bar:
-        found = asked.run(lab, Book(numbers, about, bar))
-    return write_page(folder, request.name, asked.QUESTION, asked.HOW, command, found)
+    ResultCache(results_path, metadata)  # a folder with other numbers is refused before the features are read
+    list_sources = views.list_frame_sources if module is views else sources_of
+    experiment = Experiment.from_manifest(
+        request.manifest, encoder_names, request.max_rows, request.allow_outside, list_sources
+    )
+    with track_progress(request.name, module.count_runs()) as progress:
+        result = module.run(experiment, ResultCache(results_path, metadata, progress))
+    return write_page(folder, request.name, module.QUESTION, module.SETUP, command, result)

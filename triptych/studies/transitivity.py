@@ -8,117 +8,144 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from triptych.contracts import MODALITIES, Modality
 from triptych.errors import UsageError
-from triptych.evaluation.retrieval import chance
-from triptych.recipe import ObjectiveUse, Recipe
-from triptych.studies.book import Book, Finding, Record, Values
-from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import lines, name_lines
+from triptych.evaluation.retrieval import compute_chance_recall
+from triptych.interfaces import MODALITIES, Modality
+from triptych.recipe import ObjectiveConfig, Recipe
+from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.plots import add_legend, draw_lines
+from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUESTION = "How well do text and sound meet that were never trained together, as the bridge of pictures grows?"
-HOW = (
+SETUP = (
     "Every second training row keeps its picture and its text, every other its picture and its sound: no row has text "
     "and sound. The heads learn image–text and image–audio by ranking (triplets over all negatives), by distillation "
     "from the image classifier's 1,000 classes, or by both, with a growing share of the rows. Measured on test rows "
     "that have all three. One seed."
 )
-SHARES = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 PAIRS: tuple[tuple[Modality, Modality], ...] = (("image", "text"), ("image", "audio"))
-WIDTH, EPOCHS = 256, 20
-WAYS = ("ranking", "distillation", "both")
-NEVER, TRAINED = "text → audio (never trained)", "image → text (trained)"
+EMBED_DIM, EPOCHS = 256, 20
+METHODS = ("ranking", "distillation", "both")
+UNTRAINED_KEY, TRAINED_KEY = "text → audio (never trained)", "image → text (trained)"
 
 
-def cells() -> int:
+def count_runs() -> int:
     """How many cells the study has, at most."""
-    return len(SHARES) * len(WAYS) + 1
+    return len(FRACTIONS) * len(METHODS) + 1
 
 
-def run(lab: Lab, book: Book) -> Finding:
+def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Each way at each share, and one fit that is trained on text and sound, for comparison."""
-    if set(lab.names) != set(MODALITIES):
-        raise UsageError(f"this study needs rows with image, audio and text; the data has {', '.join(lab.names)}")
-    taught = teacher(lab)
-    found = {
-        (way, share): book.cell(partial(measure, lab, taught, share), bridging(lab, way, share), way=way, share=share)
-        for way in WAYS
-        for share in SHARES
+    if set(experiment.encoder_names) != set(MODALITIES):
+        raise UsageError(
+            f"this study needs rows with image, audio and text; the data has {', '.join(experiment.encoder_names)}"
+        )
+    teacher_targets = compute_teacher_targets(experiment)
+    results = {
+        (method, fraction): cache.cached_run(
+            partial(measure, experiment, teacher_targets, fraction),
+            make_bridge_recipe(experiment, method, fraction),
+            method=method,
+            fraction=fraction,
+        )
+        for method in METHODS
+        for fraction in FRACTIONS
     }
-    every = lab.recipe(use("triplet", *PAIRS, ("audio", "text"), negatives="all"), **_how(1.0))
-    whole = book.cell(lambda recipe: _values(lab, lab.fit(recipe)), every, way="trained on text and sound", share=1.0)
-    records: list[Record] = [{"trained by": way, "rows": f"{share:.3g}", **v} for (way, share), v in found.items()]
-    records.append({"trained by": "ranking, text and sound too", "rows": "1", **whole})
-    full = found["ranking", 1.0]  # as the fit it is held against
-    said = [
-        f"With all rows, ranking finds the sound for a text it was never paired with in {full[NEVER]:.1f}% of the "
-        f"cases among the first ten, {full[NEVER] / full['chance']:.1f} times chance; trained on text and sound it is "
-        f"{whole[NEVER]:.1f}%.",
+    supervised_recipe = experiment.make_recipe(
+        configure_objective("triplet", *PAIRS, ("audio", "text"), negatives="all"), **_training_settings(1.0)
+    )
+    supervised = cache.cached_run(
+        lambda recipe: _measure_recalls(experiment, experiment.fit(recipe)),
+        supervised_recipe,
+        method="trained on text and audio",
+        fraction=1.0,
+    )
+    records: list[Record] = [
+        {"trained by": method, "rows": f"{fraction:.3g}", **v} for (method, fraction), v in results.items()
+    ]
+    records.append({"trained by": "ranking, text and sound too", "rows": "1", **supervised})
+    unsupervised = results["ranking", 1.0]  # as the fit it is held against
+    conclusions = [
+        f"With all rows, ranking finds the sound for a text it was never paired with in {unsupervised[UNTRAINED_KEY]:.1f}% of the "
+        f"cases among the first ten, {unsupervised[UNTRAINED_KEY] / unsupervised['chance']:.1f} times chance; trained on text and sound it is "
+        f"{supervised[UNTRAINED_KEY]:.1f}%.",
         *(
-            f"{way}: {found[way, SHARES[0]][NEVER]:.1f}% with {SHARES[0]:.3g} of the rows, "
-            f"{found[way, 1.0][NEVER]:.1f}% with all."
-            for way in WAYS
+            f"{method}: {results[method, FRACTIONS[0]][UNTRAINED_KEY]:.1f}% with {FRACTIONS[0]:.3g} of the rows, "
+            f"{results[method, 1.0][UNTRAINED_KEY]:.1f}% with all."
+            for method in METHODS
         ),
     ]
-    return Finding({"R@10 in %": records}, said, partial(_draw, found=found))
+    return StudyResult({"R@10 in %": records}, conclusions, partial(_draw, results=results))
 
 
 @torch.inference_mode()
-def teacher(lab: Lab) -> Tensor:
+def compute_teacher_targets(experiment: Experiment) -> Tensor:
     """What the image encoder, as a classifier, says of every training row's picture: (R, C)."""
-    table = lab.splits["train"]
-    said = lab.encoders["image"].judge(table.vectors["image"][table.places["image"][:, 0], 0])
-    if said is None:
-        raise UsageError(f"this study needs an image encoder that was taught classes; {lab.names['image']} was not")
-    return said.clone()
+    table = experiment.splits["train"]
+    probabilities = experiment.encoders["image"].class_probabilities(
+        table.vectors["image"][table.vector_indices["image"][:, 0], 0]
+    )
+    if probabilities is None:
+        raise UsageError(
+            f"this study needs an image encoder that was taught classes; {experiment.encoder_names['image']} was not"
+        )
+    return probabilities.clone()
 
 
-def bridged(table: Table, share: float) -> Table:
+def make_disjoint_pairs(table: FeatureTable, fraction: float) -> FeatureTable:
     """A share of the rows, every second without sound, every other without text."""
     rows = torch.arange(len(table))
-    kept = rows < round(share * len(table))
-    return table.only({"image": kept, "text": kept & (rows % 2 == 0), "audio": kept & (rows % 2 == 1)})
+    is_used = rows < round(fraction * len(table))
+    return table.keep_modalities(
+        {"image": is_used, "text": is_used & (rows % 2 == 0), "audio": is_used & (rows % 2 == 1)}
+    )
 
 
-def _uses(way: str) -> list[ObjectiveUse]:
-    distill = use("distill", *PAIRS, classes=1000, width=WIDTH)
-    ranking = use("triplet", *PAIRS, negatives="all")
-    return {"ranking": [ranking], "distillation": [distill], "both": [distill, ranking]}[way]
+def _make_objectives(method: str) -> list[ObjectiveConfig]:
+    distill = configure_objective("distill", *PAIRS, num_classes=1000, embed_dim=EMBED_DIM)
+    ranking = configure_objective("triplet", *PAIRS, negatives="all")
+    return {"ranking": [ranking], "distillation": [distill], "both": [distill, ranking]}[method]
 
 
-def bridging(lab: Lab, way: str, share: float) -> Recipe:
+def make_bridge_recipe(experiment: Experiment, method: str, fraction: float) -> Recipe:
     """How image–text and image–audio are learned from a share of the rows."""
-    return lab.recipe(*_uses(way), **_how(share))
+    return experiment.make_recipe(*_make_objectives(method), **_training_settings(fraction))
 
 
-def measure(lab: Lab, taught: Tensor, share: float, recipe: Recipe) -> Values:
+def measure(experiment: Experiment, teacher_targets: Tensor, fraction: float, recipe: Recipe) -> Values:
     """Recall on the pair that was never trained, and on one that was."""
-    return _values(lab, lab.fit(recipe, bridged(lab.splits["train"], share), taught))
+    return _measure_recalls(
+        experiment, experiment.fit(recipe, make_disjoint_pairs(experiment.splits["train"], fraction), teacher_targets)
+    )
 
 
-def _how(share: float) -> dict[str, Any]:
+def _training_settings(fraction: float) -> dict[str, Any]:
     """As many steps for few rows as for many, up to eight times as many epochs."""
-    return {"space": {"width": WIDTH}, "epochs": round(EPOCHS * min(8, 1 / share)), "batch": 64}
+    return {"space": {"embed_dim": EMBED_DIM}, "epochs": round(EPOCHS * min(8, 1 / fraction)), "batch_size": 64}
 
 
-def _values(lab: Lab, space: Any) -> Values:
-    never, trained = lab.measure(space, "test", "audio", "text"), lab.measure(space, "test", "image", "text")
-    sounds, group = lab.splits["test"].items("audio")
-    right = len(sounds) / len(group.unique())
+def _measure_recalls(experiment: Experiment, space: Any) -> Values:
+    untrained, trained = (
+        experiment.evaluate(space, "test", "audio", "text"),
+        experiment.evaluate(space, "test", "image", "text"),
+    )
+    audio_items, group = experiment.splits["test"].collect_items("audio")
+    num_positives = len(audio_items) / len(group.unique())
     return {
-        NEVER: never.recall("text", "audio", 10),
-        "audio → text (never trained)": never.recall("audio", "text", 10),
-        TRAINED: trained.recall("image", "text", 10),
-        "chance": 100 * float(chance(len(sounds), round(right), 10)),
+        UNTRAINED_KEY: untrained.recall("text", "audio", 10),
+        "audio → text (never trained)": untrained.recall("audio", "text", 10),
+        TRAINED_KEY: trained.recall("image", "text", 10),
+        "chance": 100 * float(compute_chance_recall(len(audio_items), round(num_positives), 10)),
     }
 
 
-def _draw(figure: Figure, found: dict[tuple[str, float], Values]) -> None:
-    for axes, key in zip(figure.subplots(1, 2), (NEVER, TRAINED), strict=True):
-        series = {way: {share: found[way, share][key] for share in SHARES} for way in WAYS}
-        series["chance"] = {share: found[WAYS[0], share]["chance"] for share in SHARES}
-        lines(axes, series, "share of the rows", "R@10 (%)", log=True, title=key)
-    name_lines(figure)
+def _draw(figure: Figure, results: dict[tuple[str, float], Values]) -> None:
+    for axes, key in zip(figure.subplots(1, 2), (UNTRAINED_KEY, TRAINED_KEY), strict=True):
+        series = {method: {fraction: results[method, fraction][key] for fraction in FRACTIONS} for method in METHODS}
+        series["chance"] = {fraction: results[METHODS[0], fraction]["chance"] for fraction in FRACTIONS}
+        draw_lines(axes, series, "share of the rows", "R@10 (%)", log_x=True, title=key)
+    add_legend(figure)

@@ -8,116 +8,133 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from triptych.contracts import Modality, Source
 from triptych.data.loader import source_of, sources_of
 from triptych.data.manifest import Row
 from triptych.errors import UsageError
-from triptych.media.video import info
+from triptych.interfaces import Modality, Source
+from triptych.media.video import read_info
 from triptych.recipe import Recipe
-from triptych.studies.book import Book, Finding, Record, Values
-from triptych.studies.lab import Lab, Table, use
-from triptych.studies.plots import bars
+from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.plots import draw_bars
+from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUESTION = "What do several frames of a film bring over one picture, when sound is to be found?"
-HOW = (
+SETUP = (
     "Films with sound. A row's picture is one frame from its middle, or eight frames over its length: in training one "
     "of them is drawn each time, or their features are averaged; likewise for the films that are searched with. "
     "InfoNCE between pictures and sound over frozen encoders, three seeds."
 )
-FRAMES, SEEDS = 8, (0, 1, 2)
-TRAINED = ("one frame", "one of eight, drawn", "mean of eight")
-ASKED = ("one frame", "mean of eight")
+NUM_FRAMES, SEEDS = 8, (0, 1, 2)
+TRAIN_VIEWS = ("one frame", "one of eight, drawn", "mean of eight")
+QUERY_VIEWS = ("one frame", "mean of eight")
 
 
-def frames_of(row: Row, modality: Modality) -> list[Source]:
+def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
     """A film's frames from evenly spaced moments, the middle one first; of anything else what it has."""
     if modality != "image" or row.video is None:
         return sources_of(row, modality)
-    length = info(row.video).duration
+    length = read_info(row.video).duration
     start, end = row.start or 0.0, min(row.end or length, length)
-    step = (end - start) / FRAMES
+    step = (end - start) / NUM_FRAMES
     middle = source_of(row, "image")
-    return [middle, *(Source("image", row.video, start + i * step, start + (i + 1) * step) for i in range(FRAMES))]
+    return [middle, *(Source("image", row.video, start + i * step, start + (i + 1) * step) for i in range(NUM_FRAMES))]
 
 
-def cells() -> int:
+def count_runs() -> int:
     """How many cells the study has, at most."""
-    return len(TRAINED) * len(SEEDS)
+    return len(TRAIN_VIEWS) * len(SEEDS)
 
 
-def run(lab: Lab, book: Book) -> Finding:
+def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Every way to train, asked in every way."""
-    if int(lab.splits["train"].counts["image"].max()) < 2:
-        raise UsageError("this study needs films: rows with a video column; `triptych world --films` makes some")
-    found = {
-        way: [book.cell(partial(_measure, lab, way), _recipe(lab, seed), trained=way, seed=seed) for seed in SEEDS]
-        for way in TRAINED
+    if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
+        raise UsageError("this study needs films: rows with a video column; `triptych world --video` makes some")
+    results = {
+        view: [
+            cache.cached_run(
+                partial(_measure, experiment, view), _make_recipe(experiment, seed), trained=view, seed=seed
+            )
+            for seed in SEEDS
+        ]
+        for view in TRAIN_VIEWS
     }
     records: list[Record] = [
-        {"trained with": way}
-        | {f"{key}, asked with {asked}": _mean(values, f"{key}, {asked}") for asked in ASKED for key in RECALLS}
-        for way, values in found.items()
+        {"trained with": view}
+        | {
+            f"{key}, asked with {query_view}": _mean_of_key(values, f"{key}, {query_view}")
+            for query_view in QUERY_VIEWS
+            for key in RECALL_KEYS
+        }
+        for view, values in results.items()
     ]
-    plain, rich = (
-        _mean(found[way], f"{RECALLS[0]}, {asked}")
-        for way, asked in (("one frame", "one frame"), ("mean of eight", "mean of eight"))
+    single_frame, mean_of_frames = (
+        _mean_of_key(results[view], f"{RECALL_KEYS[0]}, {query_view}")
+        for view, query_view in (("one frame", "one frame"), ("mean of eight", "mean of eight"))
     )
-    said = [
-        f"{RECALLS[0]}: {plain:.1f}% trained and asked with one frame, "
-        f"{rich:.1f}% trained and asked with the mean of eight."
+    conclusions = [
+        f"{RECALL_KEYS[0]}: {single_frame:.1f}% trained and asked with one frame, "
+        f"{mean_of_frames:.1f}% trained and asked with the mean of eight."
     ]
-    return Finding({"Recall in %, mean of three seeds": records}, said, partial(_draw, found=found))
+    return StudyResult({"Recall in %, mean of three seeds": records}, conclusions, partial(_draw, results=results))
 
 
-RECALLS = ("image → audio R@10", "audio → image R@10")
+RECALL_KEYS = ("image → audio R@10", "audio → image R@10")
 
 
-def _mean(values: list[Values], key: str) -> float:
-    return sum(v[key] for v in values) / len(values)
+def _mean_of_key(runs: list[Values], key: str) -> float:
+    return sum(v[key] for v in runs) / len(runs)
 
 
-def seen(table: Table, way: str) -> Table:
+def select_views(table: FeatureTable, view: str) -> FeatureTable:
     """The rows with their pictures as they are seen: the first (a film's middle frame), any of the others, their mean.
 
     A row of one picture alone is seen by that one, whatever the way.
     """
-    places, counts, vectors = dict(table.places), dict(table.counts), dict(table.vectors)
-    place, count = table.places["image"], table.counts["image"]  # (R, C), (R,)
-    alone = count == 1
-    frames = torch.where(alone[:, None], place[:, :1], place[:, 1:])  # (R, C - 1)
-    real = torch.where(alone, 1, (count - 1).clamp_min(0))
-    if way == "one frame":
-        counts["image"] = count.clamp_max(1)
-    elif way == "one of eight, drawn":
-        places["image"], counts["image"] = frames, real
+    vector_indices, vector_counts, vectors = dict(table.vector_indices), dict(table.vector_counts), dict(table.vectors)
+    image_indices, image_counts = table.vector_indices["image"], table.vector_counts["image"]  # (R, C), (R,)
+    is_single = image_counts == 1
+    frames = torch.where(is_single[:, None], image_indices[:, :1], image_indices[:, 1:])  # (R, C - 1)
+    num_frames = torch.where(is_single, 1, (image_counts - 1).clamp_min(0))
+    if view == "one frame":
+        vector_counts["image"] = image_counts.clamp_max(1)
+    elif view == "one of eight, drawn":
+        vector_indices["image"], vector_counts["image"] = frames, num_frames
     else:
-        kept = (torch.arange(frames.shape[1]) < real[:, None])[:, :, None, None]  # padding points at another's picture
-        sums = (table.vectors["image"][frames] * kept).sum(dim=1)  # (R, 2, W)
-        vectors["image"] = sums / real.clamp_min(1)[:, None, None]
-        places["image"], counts["image"] = torch.arange(len(table))[:, None], real.clamp_max(1)
-    return replace(table, places=places, counts=counts, vectors=vectors)
+        mask = (torch.arange(frames.shape[1]) < num_frames[:, None])[
+            :, :, None, None
+        ]  # padding points at another's picture
+        sums = (table.vectors["image"][frames] * mask).sum(dim=1)  # (R, 2, W)
+        vectors["image"] = sums / num_frames.clamp_min(1)[:, None, None]
+        vector_indices["image"], vector_counts["image"] = torch.arange(len(table))[:, None], num_frames.clamp_max(1)
+    return replace(table, vector_indices=vector_indices, vector_counts=vector_counts, vectors=vectors)
 
 
-def _recipe(lab: Lab, seed: int) -> Recipe:
-    return lab.recipe(use("infonce", ("image", "audio")), batch=64, epochs=30, seed=seed)
+def _make_recipe(experiment: Experiment, seed: int) -> Recipe:
+    return experiment.make_recipe(
+        configure_objective("infonce", ("image", "audio")), batch_size=64, epochs=30, seed=seed
+    )
 
 
-def _measure(lab: Lab, way: str, recipe: Recipe) -> Values:
-    space = lab.fit(recipe, seen(lab.splits["train"], way))
-    found: Values = {}
-    for asked in ASKED:
-        other = Lab(lab.encoders, lab.names, {"test": seen(lab.splits["test"], asked)})
-        measured = other.measure(space, "test", "image", "audio").values()
-        found |= {f"{key}, {asked}": measured[key] for key in RECALLS}
-    return found
-
-
-def _draw(figure: Figure, found: dict[str, list[Values]]) -> None:
-    for axes, asked in zip(figure.subplots(1, 2), ASKED, strict=True):
-        bars(
-            axes, {way: [v[f"{RECALLS[0]}, {asked}"] for v in some] for way, some in found.items()}, f"{RECALLS[0]} (%)"
+def _measure(experiment: Experiment, view: str, recipe: Recipe) -> Values:
+    space = experiment.fit(recipe, select_views(experiment.splits["train"], view))
+    recalls: Values = {}
+    for query_view in QUERY_VIEWS:
+        query_experiment = Experiment(
+            experiment.encoders, experiment.encoder_names, {"test": select_views(experiment.splits["test"], query_view)}
         )
-        axes.set_title(f"asked with {asked}")
+        query_recalls = query_experiment.evaluate(space, "test", "image", "audio").to_dict()
+        recalls |= {f"{key}, {query_view}": query_recalls[key] for key in RECALL_KEYS}
+    return recalls
+
+
+def _draw(figure: Figure, results: dict[str, list[Values]]) -> None:
+    for axes, query_view in zip(figure.subplots(1, 2), QUERY_VIEWS, strict=True):
+        draw_bars(
+            axes,
+            {view: [v[f"{RECALL_KEYS[0]}, {query_view}"] for v in runs] for view, runs in results.items()},
+            f"{RECALL_KEYS[0]} (%)",
+        )
+        axes.set_title(f"asked with {query_view}")

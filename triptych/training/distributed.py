@@ -17,163 +17,174 @@ from torch import Tensor, nn
 from triptych.errors import RecipeError, TrainingError
 from triptych.recipe import Recipe
 
-PATIENCE = timedelta(hours=12)  # others wait while one validates or saves; torchrun itself sees who has died
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+TIMEOUT = timedelta(hours=12)  # others wait while one validates or saves; torchrun itself sees who has died
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-class Team:
+class DistributedContext:
     """This process and those beside it. Every batch is split among them; everything but encoding is done by each."""
 
-    def __init__(self, rank: int = 0, count: int = 1, device: torch.device | None = None) -> None:
-        self.rank, self.count, self.device = rank, count, device or torch.device("cpu")
-        self._own_random: Tensor | None = None
+    def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device | None = None) -> None:
+        self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
+        self._rank_rng_state: Tensor | None = None
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the one that writes and shows."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until every process has come here."""
-        if self.count > 1:
-            self.total(0)
+        if self.world_size > 1:
+            self.all_reduce_sum(0)
 
-    def total(self, number: int) -> int:
+    def all_reduce_sum(self, value: int) -> int:
         """The sum of every process's number."""
-        if self.count == 1:
-            return number
-        sums = torch.tensor(number, device=self.device)
-        _talk(dist.all_reduce, sums)
-        return int(sums)
+        if self.world_size == 1:
+            return value
+        tensor = torch.tensor(value, device=self.device)
+        _run_collective(dist.all_reduce, tensor)
+        return int(tensor)
 
-    def told(self, number: float) -> float:
+    def broadcast(self, value: float) -> float:
         """The leader's number."""
-        if self.count == 1:
-            return number
-        said = torch.tensor(number, dtype=torch.float64, device=self.device)
-        _talk(dist.broadcast, said, 0)
-        return float(said)
+        if self.world_size == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        _run_collective(dist.broadcast, tensor, 0)
+        return float(tensor)
 
-    def place(self, rows: int) -> slice:
+    def local_slice(self, num_rows: int) -> slice:
         """Where this process's rows stand among those of all."""
-        counts = self.gather(torch.tensor([rows], device=self.device)).tolist()
-        first = sum(counts[: self.rank])
-        return slice(first, first + rows)
+        counts = self.all_gather(torch.tensor([num_rows], device=self.device)).tolist()
+        start = sum(counts[: self.rank])
+        return slice(start, start + num_rows)
 
-    def gather(self, mine: Tensor) -> Tensor:
+    def all_gather(self, local: Tensor) -> Tensor:
         """The rows of every process, in order: (n, …) to (N, …). What is shorter is filled up with zeros."""
-        if self.count == 1:
-            return mine
-        if mine.dtype == torch.bool:
-            return self.gather(mine.to(torch.uint8)).bool()
-        shape = torch.tensor(mine.shape, device=self.device)
-        shapes = [torch.empty_like(shape) for _ in range(self.count)]
-        _talk(dist.all_gather, shapes, shape)
-        padded = mine.new_zeros(torch.stack(shapes).amax(dim=0).tolist())
-        padded[tuple(slice(size) for size in mine.shape)] = mine
-        found = [torch.empty_like(padded) for _ in range(self.count)]
-        _talk(dist.all_gather, found, padded)
-        return torch.cat([rows[: int(size[0])] for rows, size in zip(found, shapes, strict=True)])
+        if self.world_size == 1:
+            return local
+        if local.dtype == torch.bool:
+            return self.all_gather(local.to(torch.uint8)).bool()
+        shape = torch.tensor(local.shape, device=self.device)
+        shapes = [torch.empty_like(shape) for _ in range(self.world_size)]
+        _run_collective(dist.all_gather, shapes, shape)
+        padded = local.new_zeros(torch.stack(shapes).amax(dim=0).tolist())
+        padded[tuple(slice(size) for size in local.shape)] = local
+        gathered = [torch.empty_like(padded) for _ in range(self.world_size)]
+        _run_collective(dist.all_gather, gathered, padded)
+        return torch.cat([rows[: int(size[0])] for rows, size in zip(gathered, shapes, strict=True)])
 
-    def texts(self, mine: Iterable[str]) -> list[str]:
+    def all_gather_strings(self, strings: Iterable[str]) -> list[str]:
         """The lines of every process. As JSON: nothing is unpickled."""
-        if self.count == 1:
-            return list(mine)
-        packed = torch.tensor(list(json.dumps(list(mine)).encode() + b"\n"), dtype=torch.uint8, device=self.device)
-        return [text for line in bytes(self.gather(packed).tolist()).splitlines() for text in json.loads(line)]
+        if self.world_size == 1:
+            return list(strings)
+        encoded = torch.tensor(list(json.dumps(list(strings)).encode() + b"\n"), dtype=torch.uint8, device=self.device)
+        return [text for line in bytes(self.all_gather(encoded).tolist()).splitlines() for text in json.loads(line)]
 
-    def agree(self, modules: Iterable[nn.Module]) -> None:
+    def broadcast_parameters(self, modules: Iterable[nn.Module]) -> None:
         """Give every process the leader's parameters: machines that differ may draw or round differently."""
-        if self.count > 1:
-            for parameter in _learning(modules):
-                _talk(dist.broadcast, parameter.data, 0)
+        if self.world_size > 1:
+            for parameter in _trainable_parameters(modules):
+                _run_collective(dist.broadcast, parameter.data, 0)
 
-    def sum_gradients(self, parted: Iterable[nn.Module], whole: Iterable[nn.Module]) -> None:
+    def all_reduce_gradients(self, sharded: Iterable[nn.Module], replicated: Iterable[nn.Module]) -> None:
         """Add up the gradients of all processes, in one message.
 
         What was parted (encoders, heads) has a part of its gradient in each; what saw the whole batch (similarity,
         objectives) has all of it in every one, so only the leader's counts.
         """
-        if self.count == 1:
+        if self.world_size == 1:
             return
-        own = [(p, True) for p in _learning(parted)] + [(p, self.leads) for p in _learning(whole)]
-        there = torch.tensor([float(p.grad is not None) for p, _ in own], device=self.device)
-        flat = [(p.grad if p.grad is not None and counts else torch.zeros_like(p)).flatten() for p, counts in own]
-        sums = torch.cat([there, *flat])
-        _talk(dist.all_reduce, sums)
-        there, *found = sums.split([len(own), *(p.numel() for p, _ in own)])
-        for (parameter, _), gradient, some in zip(own, found, there.tolist(), strict=True):
-            parameter.grad = gradient.view_as(parameter).clone() if some else None
+        parameters = [(p, True) for p in _trainable_parameters(sharded)] + [
+            (p, self.is_main) for p in _trainable_parameters(replicated)
+        ]
+        has_gradient = torch.tensor([float(p.grad is not None) for p, _ in parameters], device=self.device)
+        gradients = [
+            (p.grad if p.grad is not None and contributes else torch.zeros_like(p)).flatten()
+            for p, contributes in parameters
+        ]
+        sums = torch.cat([has_gradient, *gradients])
+        _run_collective(dist.all_reduce, sums)
+        has_gradient, *reduced = sums.split([len(parameters), *(p.numel() for p, _ in parameters)])
+        for (parameter, _), gradient, is_present in zip(parameters, reduced, has_gradient.tolist(), strict=True):
+            parameter.grad = gradient.view_as(parameter).clone() if is_present else None
 
     def seed(self, seed: int) -> None:
         """The same random numbers for all where they compute the same, and others for each one's own rows."""
-        if self.count > 1:
+        if self.world_size > 1:
             # Mixed, not added up: seeds of neighbouring epochs are neighbours.
-            own = np.random.SeedSequence([seed, self.rank + 1]).generate_state(1, np.uint64)
-            torch.manual_seed(int(own[0] >> 1))
-            self._own_random = random_state(self.device)
+            rank_seed = np.random.SeedSequence([seed, self.rank + 1]).generate_state(1, np.uint64)
+            torch.manual_seed(int(rank_seed[0] >> 1))
+            self._rank_rng_state = read_rng_state(self.device)
         torch.manual_seed(seed)
 
     @contextmanager
-    def own_random(self) -> Iterator[None]:
+    def per_rank_rng(self) -> Iterator[None]:
         """Draw this process's own random numbers: dropout must differ from rows to rows, draws of the loss must not."""
-        if self._own_random is None:
+        if self._rank_rng_state is None:
             yield
             return
-        shared = random_state(self.device)
-        set_random_state(self._own_random, self.device)
+        shared_state = read_rng_state(self.device)
+        set_rng_state(self._rank_rng_state, self.device)
         try:
             yield
         finally:
-            self._own_random = random_state(self.device)
-            set_random_state(shared, self.device)
+            self._rank_rng_state = read_rng_state(self.device)
+            set_rng_state(shared_state, self.device)
 
 
-ALONE = Team()
+SINGLE_PROCESS = DistributedContext()
 
 
 @contextmanager
-def together() -> Iterator[Team]:
+def init_distributed() -> Iterator[DistributedContext]:
     """The processes that torchrun has started, or this one alone; each on its own GPU where there are any."""
-    told = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"} | os.environ
-    count, rank, local = (int(told[key]) for key in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
-    gpus = torch.cuda.device_count()
-    device = torch.device("cuda", local % gpus) if gpus else torch.device("cpu")
-    if count == 1:
-        yield Team(device=device)
+    environment = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"} | os.environ
+    world_size, rank, local_rank = (int(environment[key]) for key in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
+    num_gpus = torch.cuda.device_count()
+    device = torch.device("cuda", local_rank % num_gpus) if num_gpus else torch.device("cpu")
+    if world_size == 1:
+        yield DistributedContext(device=device)
         return
-    started = not dist.is_initialized()
-    if started:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+    owns_process_group = not dist.is_initialized()
+    if owns_process_group:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
     try:
-        yield Team(rank, count, device)
+        yield DistributedContext(rank, world_size, device)
     finally:
-        if started:
+        if owns_process_group:
             dist.destroy_process_group()
 
 
-def leads() -> bool:
+def is_main_process() -> bool:
     """Whether this process is the one that writes and shows, before and after they work together too."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def refuse_batch_norm(space: nn.Module, recipe: Recipe, team: Team) -> None:
+def check_batch_norm(space: nn.Module, recipe: Recipe, context: DistributedContext) -> None:
     """A batch norm takes its numbers from the rows it sees at once; in parts they would not be those of the batch."""
-    parts = "several processes" if team.count > 1 else "training.chunk" if recipe.training.chunk else ""
+    cause = (
+        "several processes"
+        if context.world_size > 1
+        else "training.grad_cache_chunk"
+        if recipe.training.grad_cache_chunk
+        else ""
+    )
     for name, module in space.named_modules():
-        if parts and isinstance(module, NORMS) and module.training:
+        if cause and isinstance(module, BATCH_NORMS) and module.training:
             raise RecipeError(
-                f"{name} is a batch norm: with {parts} its numbers would be those of a part of the batch; "
-                "choose another norm (speech_cnn: norm = item), or one process and training.chunk = 0"
+                f"{name} is a batch norm: with {cause} its numbers would be those of a part of the batch; "
+                "choose another norm (speech_cnn: norm = item), or one process and training.grad_cache_chunk = 0"
             )
 
 
-def random_state(device: torch.device) -> Tensor:
+def read_rng_state(device: torch.device) -> Tensor:
     """The state of the generator that draws on a device."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
-def set_random_state(state: Tensor, device: torch.device) -> None:
+def set_rng_state(state: Tensor, device: torch.device) -> None:
     """Put back what `random_state` gave."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
@@ -181,13 +192,13 @@ def set_random_state(state: Tensor, device: torch.device) -> None:
         torch.set_rng_state(state)
 
 
-def _talk(say: Callable[..., Any], *what: Any) -> None:
+def _run_collective(collective: Callable[..., Any], *arguments: Any) -> None:
     """Speak with the other processes; when one of them has died, its own message is the one to read."""
     try:
-        say(*what)
+        collective(*arguments)
     except RuntimeError as error:
         raise TrainingError(f"another process has ended, so this one does too ({str(error)[:100]} …)") from error
 
 
-def _learning(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+def _trainable_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
     return [p for module in modules for p in module.parameters() if p.requires_grad]

@@ -14,50 +14,50 @@ import torch
 from triptych import __version__
 
 PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "transformers", "pillow", "soundfile", "soxr", "av")
-HERE = Path(__file__).parent.parent
+PACKAGE_FOLDER = Path(__file__).parent.parent
 
 
-def environment(processes: int, device: torch.device) -> dict[str, Any]:
+def describe_environment(world_size: int, device: torch.device) -> dict[str, Any]:
     """Versions, machine and code, as plain data."""
     return {
         "triptych": __version__,
-        "code": code_state(),
+        "code_revision": describe_code_revision(),
         "python": platform.python_version(),
-        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "packages": {name: package_version for name in PACKAGES if (package_version := _find_version(name))},
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": _read_processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),  # of threads that wait for each other
-        "processes": processes,
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),  # of threads that wait for each other
+        "processes": world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
 
 
-def code_state() -> str:
+def describe_code_revision() -> str:
     """The commit our code stands at, and whether it was changed since; without git, that it is an installed package."""
     try:
-        tracked = _git("ls-files", "--error-unmatch", "__init__.py")
-        commit = _git("rev-parse", "HEAD")
-        changed = _git("status", "--porcelain", "--", ".")
+        tracked = _run_git("ls-files", "--error-unmatch", "__init__.py")
+        commit = _run_git("rev-parse", "HEAD")
+        changes = _run_git("status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return "installed package"
-    return f"{commit}{', changed since' if changed else ''}" if tracked else "installed package"
+    return f"{commit}{', changed since' if changes else ''}" if tracked else "installed package"
 
 
-def _git(*words: str) -> str:
-    command = ["git", "-C", str(HERE), *words]
+def _run_git(*arguments: str) -> str:
+    command = ["git", "-C", str(PACKAGE_FOLDER), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()  # noqa: S603
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
         return None
 
 
-def _processor() -> str:
+def _read_processor_name() -> str:
     """The kind of processor, where the system says."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

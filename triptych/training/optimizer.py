@@ -12,49 +12,58 @@ from triptych.recipe import Recipe
 from triptych.space import Space
 
 
-def optimizer_of(recipe: Recipe, space: Space, terms: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torch.optim.Optimizer:
     """AdamW or SGD over what learns; only what has two dimensions or more decays, not biases, norms or temperatures.
 
     Each group keeps its `rate`: how many times the recipe's learning rate it learns with.
     """
     training = recipe.training
-    freeze(space, training.freeze)
-    named = [*space.named_parameters(), *((f"objectives.{n}", p) for n, p in terms.named_parameters())]
+    freeze_parameters(space, training.freeze)
+    named_parameters = [*space.named_parameters(), *((f"objectives.{n}", p) for n, p in objectives.named_parameters())]
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
-    for name, parameter in named:
+    for name, parameter in named_parameters:
         if parameter.requires_grad:
-            rate = {"encoders": training.encoder_rate, "similarity": training.metric_rate}.get(name.split(".")[0], 1.0)
-            decay = training.weight_decay if parameter.dim() >= 2 else 0.0
-            groups.setdefault((rate, decay), []).append(parameter)
+            lr_scale = {"encoders": training.encoder_lr_scale, "similarity": training.metric_lr_scale}.get(
+                name.split(".")[0], 1.0
+            )
+            weight_decay = training.weight_decay if parameter.dim() >= 2 else 0.0
+            groups.setdefault((lr_scale, weight_decay), []).append(parameter)
     if not groups:
         raise RecipeError("nothing is left to train: every parameter is frozen; see training.freeze and space.head")
-    sets = [{"params": some, "rate": rate, "weight_decay": decay} for (rate, decay), some in groups.items()]
+    param_groups = [
+        {"params": parameters, "lr_scale": lr_scale, "weight_decay": weight_decay}
+        for (lr_scale, weight_decay), parameters in groups.items()
+    ]
     if training.optimizer == "sgd":
-        return torch.optim.SGD(sets, lr=training.learning_rate, momentum=training.momentum)
-    return torch.optim.AdamW(sets, lr=training.learning_rate)
+        return torch.optim.SGD(param_groups, lr=training.learning_rate, momentum=training.momentum)
+    return torch.optim.AdamW(param_groups, lr=training.learning_rate)
 
 
-def freeze(space: Space, beginnings: tuple[str, ...]) -> None:
+def freeze_parameters(space: Space, prefixes: tuple[str, ...]) -> None:
     """Hold the parameters whose names begin so; a beginning that no name has is an error."""
     names = [name for name, _ in space.named_parameters()]
-    for beginning in beginnings:
-        if not any(name.startswith(beginning) for name in names):
-            raise RecipeError(f"training.freeze: no parameter begins with {beginning!r}; the first is {names[0]!r}")
+    for prefix in prefixes:
+        if not any(name.startswith(prefix) for name in names):
+            raise RecipeError(f"training.freeze: no parameter begins with {prefix!r}; the first is {names[0]!r}")
     for name, parameter in space.named_parameters():
-        if name.startswith(beginnings):
+        if name.startswith(prefixes):
             parameter.requires_grad_(False)
 
 
-def set_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, steps: int) -> None:
+def set_learning_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total_steps: int) -> None:
     """The learning rates of this step."""
-    now = learning_rate(recipe, step, steps)
+    base_lr = compute_learning_rate(recipe, step, total_steps)
     for group in optimizer.param_groups:
-        group["lr"] = now * group["rate"]
+        group["lr"] = base_lr * group["lr_scale"]
 
 
-def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
+def compute_learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
     """Linear warm-up over a share of the steps, then half a cosine down to zero."""
-    warm = recipe.training.warmup * steps
-    if step < warm:
-        return recipe.training.learning_rate * (step + 1) / (warm + 1)
-    return recipe.training.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1.0, steps - warm)))
+    warmup_steps = recipe.training.warmup_ratio * total_steps
+    if step < warmup_steps:
+        return recipe.training.learning_rate * (step + 1) / (warmup_steps + 1)
+    return (
+        recipe.training.learning_rate
+        * 0.5
+        * (1 + math.cos(math.pi * (step - warmup_steps) / max(1.0, total_steps - warmup_steps)))
+    )

@@ -13,29 +13,32 @@ from triptych.recipe import Recipe
 from triptych.space import Space
 
 
-def score(space: Space, rows: Sequence[Row], recipe: Recipe) -> float:
+def compute_validation_score(space: Space, rows: Sequence[Row], recipe: Recipe) -> float:
     """Mean of R@1, R@5 and R@10, in %, over both directions of every pair that is trained."""
-    trained = {frozenset(pair) for use in recipe.objectives for pair in use.pairs}
-    found = evaluate(space, rows, show=False, cache=recipe.data.cache, draws=0).directions
-    recalls = [d.recall[k] for d in found if {d.query, d.gallery} in trained for k in (1, 5, 10)]
+    trained_pairs = {frozenset(pair) for config in recipe.objectives for pair in config.pairs}
+    directions = evaluate(space, rows, show_progress=False, cache=recipe.data.cache, num_resamples=0).directions
+    recalls = [d.recall[k] for d in directions if {d.query, d.gallery} in trained_pairs for k in (1, 5, 10)]
     return 100 * statistics.mean(recalls) if recalls else 0.0
 
 
-def can_judge(rows: Sequence[Row], recipe: Recipe) -> bool:
+def has_validation_pairs(rows: Sequence[Row], recipe: Recipe) -> bool:
     """Whether some row has both sides of a pair that is trained."""
     return any(
-        a in row.modalities and b in row.modalities for row in rows for u in recipe.objectives for a, b in u.pairs
+        a in row.modalities and b in row.modalities
+        for row in rows
+        for config in recipe.objectives
+        for a, b in config.pairs
     )
 
 
 @dataclass(frozen=True)
-class Standing:
+class EarlyStopping:
     """How a run stands after its last look at the validation rows."""
 
     best: float = -math.inf
     last: float = -math.inf
-    since: int = 0  # looks since the best
-    looked: bool = False  # was the epoch that has just ended looked at?
+    num_bad_evals: int = 0  # looks since the best
+    was_evaluated: bool = False  # was the epoch that has just ended looked at?
 
     def __str__(self) -> str:
         return "" if math.isinf(self.best) else f" · valid {self.last:.1f} (best {self.best:.1f})"
@@ -43,17 +46,19 @@ class Standing:
     @property
     def is_best(self) -> bool:
         """Whether the space as it is now is the one to keep: it was looked at and is the best, or none was yet."""
-        return math.isinf(self.best) or (self.looked and self.since == 0)
+        return math.isinf(self.best) or (self.was_evaluated and self.num_bad_evals == 0)
 
-    def after(self, found: float) -> Standing:
+    def update(self, score: float) -> EarlyStopping:
         """The standing after one more look."""
-        better = found > self.best
-        return Standing(found if better else self.best, found, 0 if better else self.since + 1, looked=True)
+        is_better = score > self.best
+        return EarlyStopping(
+            score if is_better else self.best, score, 0 if is_better else self.num_bad_evals + 1, was_evaluated=True
+        )
 
-    def unlooked(self) -> Standing:
+    def skip(self) -> EarlyStopping:
         """The standing after an epoch that nobody looked at."""
-        return replace(self, looked=False)
+        return replace(self, was_evaluated=False)
 
-    def is_over(self, patience: int) -> bool:
+    def should_stop(self, patience: int) -> bool:
         """Whether there was no better look for too long."""
-        return bool(patience) and self.since >= patience
+        return bool(patience) and self.num_bad_evals >= patience

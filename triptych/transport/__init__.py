@@ -1,14 +1,14 @@
 """Entropic optimal transport, balanced and partial: plans that are converged, and gradients in closed form."""
 
-from triptych.transport.losses import plan_cross_entropy, plan_divergence, streamed_value
-from triptych.transport.plan import Plan, Solved, sinkhorn_iterations, transport_plan
+from triptych.transport.losses import plan_cross_entropy, plan_divergence, streamed_optimal_value
+from triptych.transport.plan import Plan, SolveInfo, sinkhorn_plan, transport_plan
 
 __all__ = [
     "Plan",
-    "Solved",
+    "SolveInfo",
     "plan_cross_entropy",
     "plan_divergence",
-    "sinkhorn_iterations",
-    "streamed_value",
+    "sinkhorn_plan",
+    "streamed_optimal_value",
     "transport_plan",
 ]

@@ -10,13 +10,23 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from triptych.errors import InputError
-from triptych.streaming import BLOCK
-from triptych.transport.dual import Point, Problem
-from triptych.transport.laplacian import HELD, Laplacian
-from triptych.transport.matrix import TiledScores, WholeMatrix
-from triptych.transport.plan import ITERATIONS, TOLERANCE, Plan, Solved, checked, climb, kept, solved, stated
+from triptych.streaming import DEFAULT_BLOCK_SIZE
+from triptych.transport.dual import DualPoint, TransportProblem
+from triptych.transport.laplacian import FIXED_SLACK, Laplacian
+from triptych.transport.matrix import DenseMatrix, TiledScores
+from triptych.transport.plan import (
+    MAX_ITERATIONS,
+    TOLERANCE,
+    Plan,
+    SolveInfo,
+    make_problem,
+    make_problem_from_cost,
+    result_dtype,
+    solve_dual,
+    solve_plan,
+)
 
-ADJOINT = 1e-12  # residual left in an implicit gradient
+ADJOINT_TOLERANCE = 1e-12  # residual left in an implicit gradient
 
 
 def plan_cross_entropy(
@@ -33,20 +43,20 @@ def plan_cross_entropy(
     Use when: the target does not meet the plan's constraints; where it does, see `plan_divergence`.
     Beware: a partial plan has kinks, where a row or column becomes full; the gradient there is a one-sided one.
     """
-    problem = checked(cost, epsilon, a, b, mass)
-    want = _checked_target(target, cost)
-    plan, point, exact = solved(cost, epsilon, problem, TOLERANCE, ITERATIONS)
-    rows, columns = want.sum(1), want.sum(0)
-    value = (want * cost.detach()).sum() / epsilon
-    value = value - (rows @ point.row + columns @ point.column + want.sum() * point.offset)
+    problem = make_problem_from_cost(cost, epsilon, a, b, mass)
+    target64 = _validate_target(target, cost)
+    plan, point, plan64 = solve_plan(cost, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
+    rows, columns = target64.sum(1), target64.sum(0)
+    value = (target64 * cost.detach()).sum() / epsilon
+    value = value - (rows @ point.row + columns @ point.column + target64.sum() * point.offset)
     gradient = None
     if cost.requires_grad:
-        apart = (rows - problem.a).abs().sum() + (columns - problem.b).abs().sum()
-        if problem.bounded or apart > 1e-6 * problem.mass:
-            u, v = _adjoint(exact, point, problem, rows, columns)
-            exact = (u[:, None] + v).mul_(exact)
-        gradient = (want - exact).div_(epsilon)
-    return _differentiable(cost, value, gradient), plan
+        marginal_gap = (rows - problem.a).abs().sum() + (columns - problem.b).abs().sum()
+        if problem.is_partial or marginal_gap > 1e-6 * problem.mass:
+            u, v = _solve_adjoint(plan64, point, problem, rows, columns)
+            plan64 = (u[:, None] + v).mul_(plan64)
+        gradient = (target64 - plan64).div_(epsilon)
+    return _attach_gradient(cost, value, gradient), plan
 
 
 def plan_divergence(
@@ -61,25 +71,25 @@ def plan_divergence(
     Use when: the target meets the plan's constraints: row and column sums and the mass. Convex in the cost.
     Beware: a target that breaks them has no such value and is refused.
     """
-    problem = checked(cost, epsilon, a, b, mass)
-    want = _checked_target(target, cost)
-    apart = torch.cat([want.sum(1) - problem.a, want.sum(0) - problem.b])
-    wrong = (apart.clamp_min(0) if problem.bounded else apart).abs().sum().item()
-    total = want.sum().item()
-    if max(wrong, abs(total - problem.mass)) > 1e-5 * problem.mass:
+    problem = make_problem_from_cost(cost, epsilon, a, b, mass)
+    target64 = _validate_target(target, cost)
+    marginal_gap = torch.cat([target64.sum(1) - problem.a, target64.sum(0) - problem.b])
+    violation = (marginal_gap.clamp_min(0) if problem.is_partial else marginal_gap).abs().sum().item()
+    total = target64.sum().item()
+    if max(violation, abs(total - problem.mass)) > 1e-5 * problem.mass:
         raise InputError(
-            f"target has mass {total:g} and is off the weights by {wrong:g}; need mass {problem.mass:g} and rows and "
-            f"columns that sum to {'at most ' if problem.bounded else ''}a and b"
+            f"target has mass {total:g} and is off the weights by {violation:g}; need mass {problem.mass:g} and rows and "
+            f"columns that sum to {'at most ' if problem.is_partial else ''}a and b"
         )
-    plan, point, exact = solved(cost, epsilon, problem, TOLERANCE, ITERATIONS)
-    held = want[want > 0]
-    value = held @ held.log() + (want * cost.detach()).sum() / epsilon - point.value
-    return _differentiable(cost, value, (want - exact).div_(epsilon) if cost.requires_grad else None), plan
+    plan, point, plan64 = solve_plan(cost, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
+    positive_entries = target64[target64 > 0]
+    value = positive_entries @ positive_entries.log() + (target64 * cost.detach()).sum() / epsilon - point.value
+    return _attach_gradient(cost, value, (target64 - plan64).div_(epsilon) if cost.requires_grad else None), plan
 
 
-def streamed_value(
-    query: Tensor, keys: Tensor, epsilon: float, mass: float = 1.0, block: int = BLOCK
-) -> tuple[Tensor, Solved]:
+def streamed_optimal_value(
+    query: Tensor, keys: Tensor, epsilon: float, mass: float = 1.0, block_size: int = DEFAULT_BLOCK_SIZE
+) -> tuple[Tensor, SolveInfo]:
     """The least that can be reached, for cost = -query @ keys.T and uniform weights, without the (N, M) matrix.
 
     V = min_P E(P) / epsilon,  E as in `plan_divergence`;          dV/dquery = -P @ keys / epsilon, and so for the keys.
@@ -92,28 +102,30 @@ def streamed_value(
     """
     if query.ndim != 2 or keys.ndim != 2 or query.shape[1] != keys.shape[1] or 0 in (len(query), len(keys)):
         raise InputError(f"query {tuple(query.shape)}, keys {tuple(keys.shape)}; need (N, S) and (M, S), none empty")
-    if block < 1:
-        raise InputError(f"block = {block}; need 1 or more")
+    if block_size < 1:
+        raise InputError(f"block_size = {block_size}; need 1 or more")
     for name, tensor in (("query", query), ("keys", keys)):
         if not torch.isfinite(tensor).all():
             raise InputError(f"{name} holds NaN or infinity")
-    problem = stated((len(query), len(keys)), query.device, epsilon, None, None, mass)
-    scores = TiledScores(query, keys, block)
-    point, rounds, system = climb(scores, epsilon, problem, TOLERANCE, ITERATIONS)
-    pulls: tuple[Tensor, ...] = ()
+    problem = make_problem((len(query), len(keys)), query.device, epsilon, None, None, mass)
+    scores = TiledScores(query, keys, block_size)
+    point, iterations, system = solve_dual(scores, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
+    gradients: tuple[Tensor, ...] = ()
     if query.requires_grad or keys.requires_grad:
-        pulls = tuple(
-            pull.T.div_(-epsilon).to(side.dtype)
-            for pull, side in (
-                (system.times(scores.keys.double().T), query),
-                (system.transposed(scores.query.double().T), keys),
+        gradients = tuple(
+            gradient.T.div_(-epsilon).to(side.dtype)
+            for gradient, side in (
+                (system.matvec(scores.keys.double().T), query),
+                (system.rmatvec(scores.query.double().T), keys),
             )
         )
     # In float64: a divergence is the small difference of two such numbers.
-    return (_Known.apply(point.value, query, keys, *pulls) if pulls else point.value), Solved(rounds, point.error)
+    return (_PrecomputedGradient.apply(point.value, query, keys, *gradients) if gradients else point.value), SolveInfo(
+        iterations, point.error
+    )
 
 
-def _checked_target(target: Tensor, cost: Tensor) -> Tensor:
+def _validate_target(target: Tensor, cost: Tensor) -> Tensor:
     if target.shape != cost.shape:
         raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same")
     low, high = target.detach().aminmax()  # both are NaN if any entry is
@@ -122,19 +134,25 @@ def _checked_target(target: Tensor, cost: Tensor) -> Tensor:
     return target.detach().to(cost.device, torch.float64)
 
 
-def _adjoint(plan: Tensor, point: Point, problem: Problem, rows: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+def _solve_adjoint(
+    plan: Tensor, point: DualPoint, problem: TransportProblem, rows: Tensor, columns: Tensor
+) -> tuple[Tensor, Tensor]:
     """u and v of `plan_cross_entropy` for a target with these sums."""
-    system = Laplacian(WholeMatrix(plan), torch.ones_like(rows), torch.ones_like(columns))
-    if problem.bounded:
-        held, free = rows.new_tensor(HELD), rows.new_zeros(())
-        system.hold(torch.where(point.row == 0, held, free), torch.where(point.column == 0, held, free))
-        u, v, w = system.bordered(rows * (point.row < 0), columns * (point.column < 0), rows.sum(), ADJOINT)
+    system = Laplacian(DenseMatrix(plan), torch.ones_like(rows), torch.ones_like(columns))
+    if problem.is_partial:
+        fixed_slack, no_slack = rows.new_tensor(FIXED_SLACK), rows.new_zeros(())
+        system.set_slacks(
+            torch.where(point.row == 0, fixed_slack, no_slack), torch.where(point.column == 0, fixed_slack, no_slack)
+        )
+        u, v, w = system.solve_bordered(
+            rows * (point.row < 0), columns * (point.column < 0), rows.sum(), ADJOINT_TOLERANCE
+        )
         return u + w, v
-    v = system.solve((columns - system.transposed(system.shares * rows))[None], ADJOINT)[0]
-    return system.shares * (rows - system.times(v)), v
+    v = system.solve((columns - system.rmatvec(system.inverse_row_degrees * rows))[None], ADJOINT_TOLERANCE)[0]
+    return system.inverse_row_degrees * (rows - system.matvec(v)), v
 
 
-class _Known(Function):
+class _PrecomputedGradient(Function):
     """A value whose gradients are known already."""
 
     @staticmethod
@@ -145,10 +163,10 @@ class _Known(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        found = [gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors]
-        return None, *found, *(None for _ in found)
+        input_gradients = [gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors]
+        return None, *input_gradients, *(None for _ in input_gradients)
 
 
-def _differentiable(cost: Tensor, value: Tensor, gradient: Tensor | None) -> Tensor:
-    value = value.to(kept(cost.dtype))
-    return value if gradient is None else _Known.apply(value, cost, gradient.to(cost.dtype))
+def _attach_gradient(cost: Tensor, value: Tensor, gradient: Tensor | None) -> Tensor:
+    value = value.to(result_dtype(cost.dtype))
+    return value if gradient is None else _PrecomputedGradient.apply(value, cost, gradient.to(cost.dtype))

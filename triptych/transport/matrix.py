@@ -17,138 +17,140 @@ class Matrix(Protocol):
     """exp(scores / epsilon + row + column), float64, (N, M). Vectors are rows, (M,) or (K, M): a product with a tall
     (M, K) runs up to 20 times slower on a CPU."""
 
-    whole: bool  # its entries are in memory
+    is_dense: bool  # its entries are in memory
 
-    def times(self, x: Tensor) -> Tensor: ...  # x @ matrix.T: (M,) or (K, M) -> (N,) or (K, N)
+    def matvec(self, x: Tensor) -> Tensor: ...  # x @ matrix.T: (M,) or (K, M) -> (N,) or (K, N)
 
-    def transposed(self, y: Tensor) -> Tensor: ...  # y @ matrix: (N,) or (K, N) -> (M,) or (K, M)
+    def rmatvec(self, y: Tensor) -> Tensor: ...  # y @ matrix: (N,) or (K, N) -> (M,) or (K, M)
 
-    def squared(self, y: Tensor) -> Tensor: ...  # y @ matrix²: (N,) -> (M,)
+    def squared_rmatvec(self, y: Tensor) -> Tensor: ...  # y @ matrix²: (N,) -> (M,)
 
-    def spread(self, x: Tensor, y: Tensor, left: Tensor, right: Tensor) -> Tensor: ...  # Σ_ij l_i r_j m_ij (x_i + y_j)²
+    def weighted_square_sum(
+        self, x: Tensor, y: Tensor, row_scale: Tensor, column_scale: Tensor
+    ) -> Tensor: ...  # Σ_ij l_i r_j m_ij (x_i + y_j)²
 
-    def entries(self) -> Tensor: ...  # (N, M)
+    def to_dense(self) -> Tensor: ...  # (N, M)
 
 
 class Scores(Protocol):
     """What is transported: higher is closer. N × M numbers, in memory or not."""
 
-    def span(self) -> float: ...  # the highest less the lowest
+    def value_range(self) -> float: ...  # the highest less the lowest
 
-    def exponential(self, epsilon: float, column: Tensor) -> tuple[Matrix, Tensor]: ...  # and row (N,): entries <= 1
+    def exponentiate(self, epsilon: float, column: Tensor) -> tuple[Matrix, Tensor]: ...  # and row (N,): entries <= 1
 
 
-class WholeMatrix:
+class DenseMatrix:
     """All entries in memory."""
 
-    whole = True
+    is_dense = True
 
     def __init__(self, entries: Tensor) -> None:
         self._entries = entries
         self._squares: Tensor | None = None
 
-    def times(self, x: Tensor) -> Tensor:
+    def matvec(self, x: Tensor) -> Tensor:
         return x @ self._entries.T
 
-    def transposed(self, y: Tensor) -> Tensor:
+    def rmatvec(self, y: Tensor) -> Tensor:
         return y @ self._entries
 
-    def squared(self, y: Tensor) -> Tensor:
+    def squared_rmatvec(self, y: Tensor) -> Tensor:
         self._squares = self._entries.square() if self._squares is None else self._squares
         return y @ self._squares
 
-    def spread(self, x: Tensor, y: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return left @ ((x[:, None] + y).square_().mul_(self._entries) @ right)
+    def weighted_square_sum(self, x: Tensor, y: Tensor, row_scale: Tensor, column_scale: Tensor) -> Tensor:
+        return row_scale @ ((x[:, None] + y).square_().mul_(self._entries) @ column_scale)
 
-    def entries(self) -> Tensor:
+    def to_dense(self) -> Tensor:
         return self._entries
 
 
-class WholeScores:
+class DenseScores:
     """Scores (N, M) in memory."""
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores.detach().double()
 
-    def span(self) -> float:
+    def value_range(self) -> float:
         low, high = self.scores.aminmax()
         return (high - low).item()
 
-    def exponential(self, epsilon: float, column: Tensor) -> tuple[WholeMatrix, Tensor]:
+    def exponentiate(self, epsilon: float, column: Tensor) -> tuple[DenseMatrix, Tensor]:
         scaled = self.scores / epsilon + column
-        peak = scaled.amax(dim=1)
-        return WholeMatrix(scaled.sub_(peak[:, None]).exp_()), -peak
+        row_max = scaled.amax(dim=1)
+        return DenseMatrix(scaled.sub_(row_max[:, None]).exp_()), -row_max
 
 
 class TiledScores:
     """Scores query @ keys.T that never exist as a whole."""
 
-    def __init__(self, query: Tensor, keys: Tensor, block: int) -> None:
-        self.query, self.keys = (_working(side) for side in (query, keys))  # (N, S), (M, S)
-        self.block = block
+    def __init__(self, query: Tensor, keys: Tensor, block_size: int) -> None:
+        self.query, self.keys = (_to_working_dtype(side) for side in (query, keys))  # (N, S), (M, S)
+        self.block_size = block_size
 
-    def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+    def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """The scores of a block of rows and a block of columns, in float64, one after another."""
-        for i in range(0, len(self.query), self.block):
-            for j in range(0, len(self.keys), self.block):
-                rows, columns = slice(i, i + self.block), slice(j, j + self.block)
+        for i in range(0, len(self.query), self.block_size):
+            for j in range(0, len(self.keys), self.block_size):
+                rows, columns = slice(i, i + self.block_size), slice(j, j + self.block_size)
                 yield rows, columns, (self.query[rows] @ self.keys[columns].T).double()
 
-    def span(self) -> float:
-        extremes = [tile.aminmax() for _, _, tile in self.tiles()]
+    def value_range(self) -> float:
+        extremes = [tile.aminmax() for _, _, tile in self.iter_tiles()]
         return (max(high for _, high in extremes) - min(low for low, _ in extremes)).item()
 
-    def exponential(self, epsilon: float, column: Tensor) -> tuple[TiledMatrix, Tensor]:
-        peak = torch.full((len(self.query),), -torch.inf, dtype=torch.float64, device=self.query.device)
-        for rows, columns, tile in self.tiles():
-            peak[rows] = peak[rows].maximum(tile.div_(epsilon).add_(column[columns]).amax(dim=1))
-        return TiledMatrix(self, epsilon, -peak, column), -peak
+    def exponentiate(self, epsilon: float, column: Tensor) -> tuple[TiledMatrix, Tensor]:
+        row_max = torch.full((len(self.query),), -torch.inf, dtype=torch.float64, device=self.query.device)
+        for rows, columns, tile in self.iter_tiles():
+            row_max[rows] = row_max[rows].maximum(tile.div_(epsilon).add_(column[columns]).amax(dim=1))
+        return TiledMatrix(self, epsilon, -row_max, column), -row_max
 
 
 class TiledMatrix:
     """Entries made tile by tile, again for every product."""
 
-    whole = False
+    is_dense = False
 
     def __init__(self, scores: TiledScores, epsilon: float, row: Tensor, column: Tensor) -> None:
         self.scores, self.epsilon, self.row, self.column = scores, epsilon, row, column
 
-    def tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+    def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Tiles of the matrix."""
-        for rows, columns, tile in self.scores.tiles():
+        for rows, columns, tile in self.scores.iter_tiles():
             tile.div_(self.epsilon).add_(self.column[columns]).add_(self.row[rows][:, None]).exp_()
             yield rows, columns, tile
 
-    def times(self, x: Tensor) -> Tensor:
-        found = x.new_zeros(*x.shape[:-1], len(self.row))
-        for rows, columns, tile in self.tiles():
-            found[..., rows] += x[..., columns] @ tile.T
-        return found
+    def matvec(self, x: Tensor) -> Tensor:
+        product = x.new_zeros(*x.shape[:-1], len(self.row))
+        for rows, columns, tile in self.iter_tiles():
+            product[..., rows] += x[..., columns] @ tile.T
+        return product
 
-    def transposed(self, y: Tensor) -> Tensor:
-        found = y.new_zeros(*y.shape[:-1], len(self.column))
-        for rows, columns, tile in self.tiles():
-            found[..., columns] += y[..., rows] @ tile
-        return found
+    def rmatvec(self, y: Tensor) -> Tensor:
+        product = y.new_zeros(*y.shape[:-1], len(self.column))
+        for rows, columns, tile in self.iter_tiles():
+            product[..., columns] += y[..., rows] @ tile
+        return product
 
-    def squared(self, y: Tensor) -> Tensor:
-        found = y.new_zeros(len(self.column))
-        for rows, columns, tile in self.tiles():
-            found[columns] += y[rows] @ tile.square_()
-        return found
+    def squared_rmatvec(self, y: Tensor) -> Tensor:
+        product = y.new_zeros(len(self.column))
+        for rows, columns, tile in self.iter_tiles():
+            product[columns] += y[rows] @ tile.square_()
+        return product
 
-    def spread(self, x: Tensor, y: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        total = left.new_zeros(())
-        for rows, columns, tile in self.tiles():
-            total += left[rows] @ (tile.mul_((x[rows][:, None] + y[columns]).square_()) @ right[columns])
+    def weighted_square_sum(self, x: Tensor, y: Tensor, row_scale: Tensor, column_scale: Tensor) -> Tensor:
+        total = row_scale.new_zeros(())
+        for rows, columns, tile in self.iter_tiles():
+            total += row_scale[rows] @ (tile.mul_((x[rows][:, None] + y[columns]).square_()) @ column_scale[columns])
         return total
 
-    def entries(self) -> Tensor:
-        found = self.row.new_empty(len(self.row), len(self.column))
-        for rows, columns, tile in self.tiles():
-            found[rows, columns] = tile
-        return found
+    def to_dense(self) -> Tensor:
+        entries = self.row.new_empty(len(self.row), len(self.column))
+        for rows, columns, tile in self.iter_tiles():
+            entries[rows, columns] = tile
+        return entries
 
 
-def _working(side: Tensor) -> Tensor:
+def _to_working_dtype(side: Tensor) -> Tensor:
     return side.detach().to(torch.promote_types(side.dtype, torch.float32)).contiguous()

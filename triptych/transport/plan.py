@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from triptych.errors import InputError
-from triptych.transport.dual import Dual, Point, Problem, climbed
+from triptych.transport.dual import DualPoint, DualProblem, TransportProblem, maximise_dual
 from triptych.transport.laplacian import Laplacian
-from triptych.transport.matrix import Scores, WholeScores
+from triptych.transport.matrix import DenseScores, Scores
 
-STEEPEST = 32.0  # cost span / epsilon beyond which larger epsilons are solved first, roughly, and halved
-ROUGH = 1e-3  # how far those are solved
-TOLERANCE, ITERATIONS = 1e-9, 200
+MAX_COST_TO_EPSILON = 32.0  # cost span / epsilon beyond which larger epsilons are solved first, roughly, and halved
+COARSE_TOLERANCE = 1e-3  # how far those are solved
+TOLERANCE, MAX_ITERATIONS = 1e-9, 200
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolveInfo:
     """How a plan that is not held whole was found."""
 
     iterations: int
@@ -47,7 +47,7 @@ def transport_plan(
     b: Tensor | None = None,
     mass: float = 1.0,
     tolerance: float = TOLERANCE,
-    iterations: int = ITERATIONS,
+    max_iterations: int = MAX_ITERATIONS,
 ) -> Plan:
     """The entropic plan between weights a and b (uniform unless given), for all of the mass or a share of it.
 
@@ -58,12 +58,12 @@ def transport_plan(
     Use when: the plan itself is wanted; losses over it are `plan_cross_entropy` and `plan_divergence`.
     Beware: no gradient flows through the plan. float64 inside, so it is no faster in half precision.
     """
-    if not tolerance > 0 or iterations < 1:
-        raise InputError(f"tolerance = {tolerance}, iterations = {iterations}; need more than 0 and at least 1")
-    return solved(cost, epsilon, checked(cost, epsilon, a, b, mass), tolerance, iterations)[0]
+    if not tolerance > 0 or max_iterations < 1:
+        raise InputError(f"tolerance = {tolerance}, max_iterations = {max_iterations}; need more than 0 and at least 1")
+    return solve_plan(cost, epsilon, make_problem_from_cost(cost, epsilon, a, b, mass), tolerance, max_iterations)[0]
 
 
-def sinkhorn_iterations(
+def sinkhorn_plan(
     cost: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, count: int = 10
 ) -> Tensor:
     """The plan after exactly `count` plain Sinkhorn iterations from u = 1/N: v = b / (Kᵀu), then u = a / (Kv).
@@ -74,73 +74,82 @@ def sinkhorn_iterations(
     """
     if count < 1:
         raise InputError(f"count = {count}; need at least 1")
-    problem = checked(cost, epsilon, a, b, 1.0)
+    problem = make_problem_from_cost(cost, epsilon, a, b, 1.0)
     logits = cost.detach().double() / -epsilon  # (N, M)
     row = torch.full_like(problem.a, -math.log(len(problem.a)))
     column = torch.zeros_like(problem.b)
     for _ in range(count):
         column = problem.b.log() - torch.logsumexp(logits + row[:, None], dim=0)
         row = problem.a.log() - torch.logsumexp(logits + column, dim=1)
-    return (logits + row[:, None] + column).exp().to(kept(cost.dtype))
+    return (logits + row[:, None] + column).exp().to(result_dtype(cost.dtype))
 
 
-def solved(cost: Tensor, epsilon: float, problem: Problem, tolerance: float, limit: int) -> tuple[Plan, Point, Tensor]:
+def solve_plan(
+    cost: Tensor, epsilon: float, problem: TransportProblem, tolerance: float, max_iterations: int
+) -> tuple[Plan, DualPoint, Tensor]:
     """The plan as handed out, its dual point (log units) and its matrix in float64."""
-    point, rounds, system = climb(WholeScores(-cost), epsilon, problem, tolerance, limit)
-    matrix = system.plan()
+    point, iterations, system = solve_dual(DenseScores(-cost), epsilon, problem, tolerance, max_iterations)
+    matrix = system.to_dense()
     row, column, offset = point.row * epsilon, point.column * epsilon, point.offset.item() * epsilon
-    plan = matrix.to(kept(cost.dtype))
-    return Plan(plan, row, column, offset, rounds, point.error, point.error <= tolerance), point, matrix
+    plan = matrix.to(result_dtype(cost.dtype))
+    return Plan(plan, row, column, offset, iterations, point.error, point.error <= tolerance), point, matrix
 
 
-def climb(
-    scores: Scores, epsilon: float, problem: Problem, tolerance: float, limit: int
-) -> tuple[Point, int, Laplacian]:
+def solve_dual(
+    scores: Scores, epsilon: float, problem: TransportProblem, tolerance: float, max_iterations: int
+) -> tuple[DualPoint, int, Laplacian]:
     """The dual point (log units) of a problem, the rounds it took, and its plan as products; warns where it stopped."""
-    halvings = max(0, math.ceil(math.log2(max(scores.span() / (STEEPEST * epsilon), 1e-300))))
-    column, rounds = torch.zeros_like(problem.b), 0
+    halvings = max(0, math.ceil(math.log2(max(scores.value_range() / (MAX_COST_TO_EPSILON * epsilon), 1e-300))))
+    column, iterations = torch.zeros_like(problem.b), 0
     for level in range(halvings, 0, -1):
-        rough = Dual(scores, epsilon * 2**level, problem, column)
-        point, used = climbed(rough, column, max(ROUGH, tolerance), limit)
-        column, rounds = point.column * 2, rounds + used
-    dual = Dual(scores, epsilon, problem, column)
-    point, used = climbed(dual, column, tolerance, limit)
+        coarse_dual = DualProblem(scores, epsilon * 2**level, problem, column)
+        point, last_iterations = maximise_dual(coarse_dual, column, max(COARSE_TOLERANCE, tolerance), max_iterations)
+        column, iterations = point.column * 2, iterations + last_iterations
+    dual = DualProblem(scores, epsilon, problem, column)
+    point, last_iterations = maximise_dual(dual, column, tolerance, max_iterations)
     if point.error > tolerance:
         warnings.warn(
-            f"the transport plan stopped after {used} rounds with {point.error:.1e} of its mass in the wrong place "
+            f"the transport plan stopped after {last_iterations} rounds with {point.error:.1e} of its mass in the wrong place "
             f"(tolerance {tolerance:g}); allow more iterations or a larger epsilon (it is {epsilon:g})",
             RuntimeWarning,
             stacklevel=4,
         )
-    return point, rounds + used, dual.plan(point)
+    return point, iterations + last_iterations, dual.laplacian_at(point)
 
 
-def checked(cost: Tensor, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float) -> Problem:
+def make_problem_from_cost(
+    cost: Tensor, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float
+) -> TransportProblem:
     """The problem these arguments state, or the error that names the one that is wrong."""
     if cost.ndim != 2 or cost.numel() == 0 or not cost.is_floating_point():
         raise InputError(f"cost is {tuple(cost.shape)} {cost.dtype}; need a non-empty (N, M) of floats")
     low, high = cost.detach().aminmax()  # both are NaN if any entry is
     if not (low > -torch.inf and high < torch.inf):
         raise InputError("cost holds NaN or infinity")
-    return stated((cost.shape[0], cost.shape[1]), cost.device, epsilon, a, b, mass)
+    return make_problem((cost.shape[0], cost.shape[1]), cost.device, epsilon, a, b, mass)
 
 
-def stated(
+def make_problem(
     shape: tuple[int, int], device: torch.device, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float
-) -> Problem:
+) -> TransportProblem:
     """The problem of a cost of this shape, or the error that names the argument that is wrong."""
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon}; need a finite number above 0")
     if not 0 < mass <= 1:
         raise InputError(f"mass = {mass}; need a share in (0, 1]")
-    rows, columns = _weights("a", a, shape, 0, device), _weights("b", b, shape, 1, device)
-    total, found = rows.sum().item(), columns.sum().item()
-    if abs(total - found) > 1e-5 * total:
-        raise InputError(f"a sums to {total:g} and b to {found:g}; need equal sums")
-    return Problem(rows, columns * (total / found), mass * total, mass < 1)
+    row_weights, column_weights = (
+        _validate_weights("a", a, shape, 0, device),
+        _validate_weights("b", b, shape, 1, device),
+    )
+    row_total, column_total = row_weights.sum().item(), column_weights.sum().item()
+    if abs(row_total - column_total) > 1e-5 * row_total:
+        raise InputError(f"a sums to {row_total:g} and b to {column_total:g}; need equal sums")
+    return TransportProblem(row_weights, column_weights * (row_total / column_total), mass * row_total, mass < 1)
 
 
-def _weights(name: str, weights: Tensor | None, shape: tuple[int, int], side: int, device: torch.device) -> Tensor:
+def _validate_weights(
+    name: str, weights: Tensor | None, shape: tuple[int, int], side: int, device: torch.device
+) -> Tensor:
     count = shape[side]
     if weights is None:
         return torch.full((count,), 1 / count, dtype=torch.float64, device=device)
@@ -151,6 +160,6 @@ def _weights(name: str, weights: Tensor | None, shape: tuple[int, int], side: in
     return weights.detach().to(device, torch.float64)
 
 
-def kept(dtype: torch.dtype) -> torch.dtype:
+def result_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype results are handed back in: half precision cannot hold the small entries of a plan."""
     return torch.promote_types(dtype, torch.float32)

@@ -14,31 +14,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.app.server.asking import SEARCH, WORDS
-from triptych.app.server import application, bound, server_for
+from tests.app.server.http_requests import QUERY, SEARCH
+from triptych.app.server import bind_socket, create_app, create_server
 from triptych.data import manifest
 from triptych.search.collection import Collection
-from triptych.search.items import items_of
+from triptych.search.items import items_from_rows
 
 
 @contextmanager
-def listening(app):
+def run_server(app):
     """The address of a server that runs on a thread of its own while the block lasts."""
-    with bound("127.0.0.1", 0) as at:
-        server = server_for(app, timeout_graceful_shutdown=1)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
+    with bind_socket("127.0.0.1", 0) as listener:
+        server = create_server(app, timeout_graceful_shutdown=1)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.01)
         try:
-            yield f"http://127.0.0.1:{at.getsockname()[1]}"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join(10)
 
 
 @contextmanager
-def serving(folder: Path, log: Path):
+def run_server_process(folder: Path, log: Path):
     """The address of `triptych serve` as a process of its own while the block lasts; its stderr goes to `log`."""
     command = [sys.executable, "-m", "triptych", "serve", str(folder), "--port", "0"]
     with (
@@ -47,9 +47,9 @@ def serving(folder: Path, log: Path):
     ):
         try:
             line = process.stdout.readline() if process.stdout else ""
-            where = re.search(r"http://[\d.]+:\d+", line)
-            assert where, log.read_text()
-            yield where.group()
+            url = re.search(r"http://[\d.]+:\d+", line)
+            assert url, log.read_text()
+            yield url.group()
         finally:
             process.terminate()
             process.wait(30)
@@ -64,18 +64,22 @@ def own_uploads(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def files(world, tmp_path_factory):
+def files(synthetic_manifest, tmp_path_factory):
     """A copy of the world's manifest, pictures and sounds that tests of the server may look at, not change."""
     folder = tmp_path_factory.mktemp("served") / "world"
-    shutil.copytree(world.parent, folder)
+    shutil.copytree(synthetic_manifest.parent, folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def collection(run, files, tmp_path_factory):
+def collection(run_dir, files, tmp_path_factory):
     """Everything of 80 scenes."""
-    made = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run)
-    made.index(items_of(manifest.read(files / "manifest.csv").rows, made.space), files / "manifest.csv", show=False)
+    made = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run_dir)
+    made.index(
+        items_from_rows(manifest.read(files / "manifest.csv").rows, made.space),
+        files / "manifest.csv",
+        show_progress=False,
+    )
     return made
 
 
@@ -104,7 +108,7 @@ def address(collection, review):
     """A server on this machine alone."""
     report = review.parent / "report.html"
     report.write_text("<!doctype html><title>report</title><h1>the report</h1>")
-    with listening(application(collection, report=report, review=review)) as where:
+    with run_server(create_app(collection, report=report, review=review)) as where:
         yield where
 
 
@@ -120,7 +124,7 @@ def ids(client):
     """An id of each modality."""
     found = {}
     for modality in ("image", "audio", "text"):
-        answer = client.post("/v1/search", json={"parts": [{"text": "a bell rings"}], "want": [modality], "k": 1})
+        answer = client.post("/v1/search", json={"parts": [{"text": "a bell rings"}], "modalities": [modality], "k": 1})
         found[modality] = answer.json()["hits"][0]["id"]
     return found
 
@@ -130,10 +134,10 @@ def browser():
     """A real Chromium."""
     from playwright.sync_api import sync_playwright
 
-    from tests.app.server.browsing import CHROMIUM, QUIET
+    from tests.app.server.chromium import CHROMIUM, CHROMIUM_ARGS
 
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGS)
         yield made
         made.close()
 
@@ -172,5 +176,5 @@ def open_page(browser, address):
 def still_well(client):
     """After an attack the server answers as before, and has kept nothing."""
     yield
-    assert client.post(SEARCH, json=WORDS).status_code == 200
+    assert client.post(SEARCH, json=QUERY).status_code == 200
     assert not list(Path(tempfile.gettempdir()).glob("triptych-upload-*"))

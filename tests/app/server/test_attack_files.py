@@ -14,9 +14,9 @@ import pytest
 import soundfile
 from PIL import Image
 
-from tests.app.server.asking import SEARCH, raw, refused, upload
-from tests.app.server.conftest import listening
-from triptych.app.server import application
+from tests.app.server.conftest import run_server
+from tests.app.server.http_requests import SEARCH, check_error, send_raw, upload
+from triptych.app.server import create_app
 from triptych.app.server.limits import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 def png_header(width: int, height: int, rest: bytes = b"") -> bytes:
     """A PNG that claims a size; its data is a few bytes that would unpack to nothing."""
 
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    def chunk(chunk_type, data):
+        return struct.pack(">I", len(data)) + chunk_type + data + struct.pack(">I", zlib.crc32(chunk_type + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
@@ -39,7 +39,7 @@ def png_header(width: int, height: int, rest: bytes = b"") -> bytes:
 
 
 # 1–12: paths and names
-STRANGE_IDS = [
+HOSTILE_IDS = [
     "..%2F..%2F..%2Fetc%2Fpasswd",
     "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
     "..%5c..%5cwindows%5cwin.ini",
@@ -56,29 +56,29 @@ STRANGE_IDS = [
 
 
 @pytest.mark.parametrize("what", ["media", "thumbnail", "peaks"])
-@pytest.mark.parametrize("name", STRANGE_IDS, ids=range(len(STRANGE_IDS)))
-def test_an_id_is_never_a_path(client, name, what):
+@pytest.mark.parametrize("name", HOSTILE_IDS, ids=range(len(HOSTILE_IDS)))
+def test_item_id_is_never_used_as_path(client, name, what):
     answer = client.get(f"/v1/items/{name}/{what}")
-    refused(answer, 404, 422)
+    check_error(answer, 404, 422)
     assert b"root:" not in answer.content
 
 
 @pytest.mark.parametrize(
     "path",
     [
-        "/..%2fguard.py",
+        "/..%2fsecurity.py",
         "/%2e%2e/%2e%2e/pyproject.toml",
         "/page/../../errors.py",
         "/main.js%00.html",
-        "/index.html/../guard.py",
+        "/index.html/../security.py",
         "//etc/passwd",
         "/.",
         "/__init__.py",
     ],
 )
-def test_the_page_is_all_there_is_of_the_package(address, path):
+def test_only_page_files_are_served_from_package(address, path):
     """Raw, as clients tidy such paths up."""
-    head, body = raw(address, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+    head, body = send_raw(address, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
     assert re.search(r" (404|400|200) ", head)
     assert b"import" not in body or b"<script" in body
     assert b"root:" not in body
@@ -100,40 +100,40 @@ def test_the_page_is_all_there_is_of_the_package(address, path):
         "x/" * 900,
     ],
 )
-def test_nothing_beside_the_review_is_read(address, review, name):
+def test_review_serves_only_linked_files(address, review, name):
     for path in (name, f"{review}/{name}", f"{review.parent}/review/{name}"):
         asked = f"GET /review/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        head, body = raw(address, asked.encode())
+        head, body = send_raw(address, asked.encode())
         assert re.search(r" (404|400) ", head), path
         assert b"the secret" not in body
         assert b"hidden" not in body.replace(b".hidden", b"")
     for path in (f"{review.parent}/shown/other.txt", f"{review.parent}/secret.txt", f"{review}/../secret.txt"):
-        head, body = raw(
+        head, body = send_raw(
             address, f"GET /review{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
         )
         assert " 404 " in head
 
 
-def test_a_file_that_was_swapped_for_a_link_is_not_given_out(collection, files, client, tmp_path):
+def test_file_replaced_by_symlink_is_not_served(collection, files, client, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("the secret")
-    hit = client.post(SEARCH, json={"parts": [{"text": "a bell"}], "want": ["image"], "k": 40}).json()["hits"][-1]
+    hit = client.post(SEARCH, json={"parts": [{"text": "a bell"}], "modalities": ["image"], "k": 40}).json()["hits"][-1]
     path = files / "images" / hit["name"]
     kept = tmp_path / "kept.png"
     shutil.move(path, kept)
     try:
         path.symlink_to(secret)
-        assert "gone or changed" in refused(client.get(f"/v1/items/{hit['id']}/media"), 410)
-        refused(client.get(f"/v1/items/{hit['id']}/thumbnail?size=20"), 410)
+        assert "gone or changed" in check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
+        check_error(client.get(f"/v1/items/{hit['id']}/thumbnail?size=20"), 410)
         path.unlink()
-        refused(client.get(f"/v1/items/{hit['id']}/media"), 410)
+        check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
     finally:
         path.unlink(missing_ok=True)
         shutil.move(kept, path)
     assert client.get(f"/v1/items/{hit['id']}/media").status_code == 200
 
 
-def test_a_file_that_has_changed_is_not_explained_by_what_it_is_now(files, client, ids, tmp_path):
+def test_changed_file_is_not_explained(files, client, ids, tmp_path):
     name = client.get(f"/v1/items/{ids['image']}").json()["name"]
     path = files / "images" / name
     other = next(file for file in sorted((files / "images").iterdir()) if file.name != name)
@@ -145,7 +145,7 @@ def test_a_file_that_has_changed_is_not_explained_by_what_it_is_now(files, clien
     try:
         path.write_bytes(other.read_bytes())
         for question in questions:
-            assert f"{name}: has gone or changed" in refused(client.post("/v1/explain", json=question), 410)
+            assert f"{name}: has gone or changed" in check_error(client.post("/v1/explain", json=question), 410)
     finally:
         shutil.copy2(tmp_path / "kept.png", path)
     for question in questions:
@@ -153,37 +153,37 @@ def test_a_file_that_has_changed_is_not_explained_by_what_it_is_now(files, clien
 
 
 # 21–36: hostile files
-def test_an_upload_has_a_size(collection):
+def test_upload_size_limit(collection):
     with (
-        listening(application(collection, Limits(upload_bytes=20_000))) as where,
+        run_server(create_app(collection, Limits(max_upload_bytes=20_000))) as where,
         httpx.Client(base_url=where) as client,
     ):
-        assert "at most 0.02 MB" in refused(upload(client, "a.wav", b"\0" * 30_000), 413)
+        assert "at most 0.02 MB" in check_error(upload(client, "a.wav", b"\0" * 30_000), 413)
 
 
-def test_a_picture_of_a_billion_pixels_is_not_unpacked(client):
-    message = refused(upload(client, "bomb.png", png_header(32_000, 32_000)), 413)
+def test_decompression_bomb_image_is_rejected(client):
+    message = check_error(upload(client, "bomb.png", png_header(32_000, 32_000)), 413)
     assert message == "bomb.png: 32000 × 32000 pixels; at most 40 million pixels here: scale it down"
-    message = refused(upload(client, "large.png", png_header(8_000, 8_000)), 413)
+    message = check_error(upload(client, "large.png", png_header(8_000, 8_000)), 413)
     assert message == "large.png: 8000 × 8000 pixels; at most 40 million pixels here: scale it down"
 
 
-def test_a_film_like_gif_of_a_huge_canvas_is_not_unpacked(client):
+def test_gif_with_huge_canvas_is_rejected(client):
     gif = b"GIF89a" + struct.pack("<HHBBB", 65_000, 65_000, 0, 0, 0) + b",\0\0\0\0\xe8\xfd\xe8\xfd\0\x02\x02L\x01\0;"
-    refused(upload(client, "bomb.gif", gif), 413, 422)
+    check_error(upload(client, "bomb.gif", gif), 413, 422)
 
 
-def test_a_picture_with_a_bomb_in_its_notes(client):
+def test_png_text_chunk_bomb_is_rejected(client):
     note = b"note\0\0" + zlib.compress(b"a" * 50_000_000, 9)
     chunk = struct.pack(">I", len(note)) + b"zTXt" + note + struct.pack(">I", zlib.crc32(b"zTXt" + note))
-    refused(upload(client, "notes.png", png_header(4, 4, chunk)), 413, 422)
+    check_error(upload(client, "notes.png", png_header(4, 4, chunk)), 413, 422)
 
 
-def test_a_sound_of_an_hour_is_too_long(client):
+def test_long_audio_is_rejected(client):
     data = io.BytesIO()
     soundfile.write(data, np.zeros(3600 * 8000, np.int16), 8000, format="FLAC")
     assert len(data.getvalue()) < 2_000_000
-    assert "at most 600 s" in refused(upload(client, "long.flac", data.getvalue()), 413)
+    assert "at most 600 s" in check_error(upload(client, "long.flac", data.getvalue()), 413)
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ def test_a_sound_of_an_hour_is_too_long(client):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_hostile_files_are_refused_by_their_name(client, files, name, data):
+def test_hostile_files_are_rejected_with_their_name(client, files, name, data):
     if data is None:
-        whole = next((files / ("images" if name.endswith("png") else "sounds")).iterdir()).read_bytes()
+        whole = next((files / ("images" if name.endswith("png") else "audio")).iterdir()).read_bytes()
         data = whole[: len(whole) // 2]
-    message = refused(upload(client, name, data), 413, 415, 422)
+    message = check_error(upload(client, name, data), 413, 415, 422)
     assert name in message or "no words" in message
     assert "root:" not in message
 
@@ -227,19 +227,19 @@ def test_hostile_files_are_refused_by_their_name(client, files, name, data):
         "",
     ],
 )
-def test_a_file_name_is_only_a_name(client, files, name, tmp_path):
+def test_upload_file_name_is_never_used_as_path(client, files, name, tmp_path):
     picture = next((files / "images").iterdir()).read_bytes()
     answer = upload(client, name, picture, "image/png")
     assert answer.status_code in {200, 400, 422}, answer.text
     assert not list(Path(tempfile.gettempdir()).glob("**/evil.png"))
 
 
-def test_a_real_picture_under_a_wrong_name_is_still_a_picture(client, files):
+def test_image_with_wrong_suffix_is_accepted(client, files):
     picture = next((files / "images").iterdir()).read_bytes()
     assert upload(client, "sound.wav", picture).status_code == 200
 
 
-def test_a_picture_made_of_nothing_but_size_is_small_here():
+def test_bomb_images_are_small_files():
     """The bombs above are bombs: a few bytes that claim gigabytes."""
     bomb = png_header(32_000, 32_000)
     assert len(bomb) < 200

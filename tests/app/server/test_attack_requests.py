@@ -6,50 +6,50 @@ import re
 import httpx
 import pytest
 
-from tests.app.server.asking import SEARCH, WORDS, raw, refused
-from tests.app.server.conftest import listening
-from triptych.app.server import application
+from tests.app.server.conftest import run_server
+from tests.app.server.http_requests import QUERY, SEARCH, check_error, send_raw
+from triptych.app.server import create_app
 from triptych.app.server.limits import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
 
 # 13–20: sizes
-def test_a_request_that_says_it_is_huge_is_not_read(client):
-    assert "at most" in refused(
+def test_large_content_length_is_rejected(client):
+    assert "at most" in check_error(
         client.post(SEARCH, content=b" " * 1_000_001, headers={"Content-Type": "application/json"}), 413
     )
 
 
-def test_a_request_that_does_not_say_how_huge_it_is_is_cut_off(client):
+def test_large_chunked_body_is_rejected(client):
     def endless():
         for _ in range(2000):
             yield b" " * 1000
 
-    refused(client.post(SEARCH, content=endless(), headers={"Content-Type": "application/json"}), 413)
+    check_error(client.post(SEARCH, content=endless(), headers={"Content-Type": "application/json"}), 413)
 
 
 @pytest.mark.parametrize("length", ["-5", "1e9", "99999999999999999999999999", "0x10", "٣"])
-def test_a_length_must_be_a_number(address, length):
-    head, _ = raw(
+def test_invalid_content_length_is_rejected(address, length):
+    head, _ = send_raw(
         address, f"POST {SEARCH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{{}}".encode()
     )
     assert re.search(r" 4\d\d ", head)
 
 
-def test_a_request_that_never_ends_is_given_up(collection):
-    with listening(application(collection, Limits(arrival_seconds=0.3))) as where:
-        head, _ = raw(where, f"POST {SEARCH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{{".encode())
+def test_incomplete_body_times_out(collection):
+    with run_server(create_app(collection, Limits(body_timeout=0.3))) as where:
+        head, _ = send_raw(where, f"POST {SEARCH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{{".encode())
         assert " 408 " in head
 
 
-def test_headers_have_a_size(address):
-    head, _ = raw(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 200_000 + b"\r\n\r\n")
+def test_header_size_limit(address):
+    head, _ = send_raw(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 200_000 + b"\r\n\r\n")
     assert not head or re.search(r" 4\d\d ", head)
 
 
-def test_a_message_of_two_lengths_is_refused(address):
-    head, _ = raw(
+def test_duplicate_content_length_is_rejected(address):
+    head, _ = send_raw(
         address,
         f"POST {SEARCH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\nContent-Length: 60\r\n\r\n"
         "{}\r\nGET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
@@ -59,35 +59,35 @@ def test_a_message_of_two_lengths_is_refused(address):
 
 # 37–50: what is asked
 @pytest.mark.parametrize(
-    "written",
+    "content",
     [
         b"", b"{", b"null", b"[]", b'"text"', b"\xff\xfe", b'{"parts": []}', b'{"parts": [{}]}',
         b'{"parts": [{"text": ""}]}', b'{"parts": [{"text": "a", "item": "0123456789abcdef"}]}',
         b'{"parts": [{"text": "a", "weight": NaN}]}', b'{"parts": [{"text": "a", "weight": 1e400}]}',
         b'{"parts": [{"text": "a", "weight": 0}]}', b'{"parts": [{"text": "a"}], "k": 1000000000}',
         b'{"parts": [{"text": "a"}], "k": -1}', b'{"parts": [{"text": "a"}], "k": "5; DROP TABLE"}',
-        b'{"parts": [{"text": "a"}], "want": ["smell"]}', b'{"parts": [{"text": "a"}], "__proto__": 1}',
+        b'{"parts": [{"text": "a"}], "modalities": ["smell"]}', b'{"parts": [{"text": "a"}], "__proto__": 1}',
         b'{"parts": [{"file": "f"}]}', b'{"parts": [{"item": "../../etc/passwd"}]}',
-        b'{"parts": [{"text": "a"}], "where": {"longer": -1}}',
-        b'{"parts": [{"text": "a"}], "where": {"since": "soon"}}',
+        b'{"parts": [{"text": "a"}], "filter": {"min_duration": -1}}',
+        b'{"parts": [{"text": "a"}], "filter": {"since": "soon"}}',
         b"[" * 100_000, b'{"parts":' * 5000, b'{"parts": [{"text": "\\ud800"}]}', b'{"parts": [{"text": "\\u0000"}]}',
         b'{"parts": [' + b'{"text": "a"},' * 50 + b'{"text": "a"}]}',
         b'{"parts": [{"text": "' + b"a" * 20_000 + b'"}]}',
     ],
     ids=lambda value: value[:40].decode("latin-1"),
 )  # fmt: skip
-def test_requests_that_make_no_sense(client, written):
-    refused(client.post(SEARCH, content=written, headers={"Content-Type": "application/json"}), 400, 404, 422)
+def test_malformed_requests_are_rejected(client, content):
+    check_error(client.post(SEARCH, content=content, headers={"Content-Type": "application/json"}), 400, 404, 422)
 
 
 @pytest.mark.parametrize(
     "folder", ["'; DROP TABLE items; --", "' OR ''='", "../../..", "/etc", "world/../../..", "\u0000", "a" * 4000]
 )
-def test_a_filter_is_a_value_never_a_command(client, folder):
+def test_filter_values_cannot_inject_sql(client, folder):
     before = client.get("/healthz").json()["items"]
-    answer = client.post(SEARCH, json={**WORDS, "where": {"folder": folder}})
+    answer = client.post(SEARCH, json={**QUERY, "filter": {"folder": folder}})
     assert answer.status_code == 422
-    answer = client.post(SEARCH, json={**WORDS, "where": {"columns": {folder: folder}}})
+    answer = client.post(SEARCH, json={**QUERY, "filter": {"columns": {folder: folder}}})
     assert answer.status_code in {200, 422}
     assert not answer.json().get("hits")
     assert client.get("/healthz").json()["items"] == before
@@ -103,17 +103,17 @@ def test_a_filter_is_a_value_never_a_command(client, folder):
         "image/png",
     ],
 )
-def test_kinds_of_requests_we_do_not_take(client, kind):
-    refused(client.post(SEARCH, content=b"parts=1", headers={"Content-Type": kind}), 400, 415, 422)
+def test_unsupported_content_types_are_rejected(client, kind):
+    check_error(client.post(SEARCH, content=b"parts=1", headers={"Content-Type": kind}), 400, 415, 422)
 
 
-def test_a_form_of_a_thousand_fields(client):
-    refused(client.post(SEARCH, data={f"a{i}": "b" for i in range(1000)}, files={"f": b"x"}), 400)
+def test_form_with_too_many_fields_is_rejected(client):
+    check_error(client.post(SEARCH, data={f"a{i}": "b" for i in range(1000)}, files={"f": b"x"}), 400)
 
 
-def test_a_form_without_the_file_it_names(client):
+def test_form_without_named_file_is_rejected(client):
     form = {"query": json.dumps({"parts": [{"file": "missing"}]})}
-    assert "no file 'missing'" in refused(client.post(SEARCH, data=form, files={"f": b"x"}), 400)
+    assert "no file 'missing'" in check_error(client.post(SEARCH, data=form, files={"f": b"x"}), 400)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +127,18 @@ def test_a_form_without_the_file_it_names(client):
         "bytes=-99999999999999999999",
     ],
 )
-def test_ranges_that_make_no_sense(client, ids, span):
+def test_invalid_ranges(client, ids, span):
     answer = client.get(f"/v1/items/{ids['audio']}/media", headers={"Range": span})
     assert answer.status_code in {200, 206, 400, 416}
     assert len(answer.content) < 300_000
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "PROPFIND"])
-def test_methods_we_do_not_know(client, ids, method):
+def test_unsupported_methods_are_rejected(client, ids, method):
     assert client.request(method, f"/v1/items/{ids['image']}").status_code in {400, 404, 405}
 
 
-def test_a_header_cannot_change_what_is_asked(client):
+def test_override_headers_are_ignored(client):
     headers = {
         "X-HTTP-Method-Override": "DELETE",
         "X-Original-URL": "/metrics",
@@ -170,9 +170,9 @@ def test_a_header_cannot_change_what_is_asked(client):
         "localhost:80:80",
     ],
 )
-def test_a_name_that_was_bent_to_this_machine_is_refused(client, host):
+def test_dns_rebinding_is_rejected(client, host):
     """DNS rebinding: the browser thinks it talks to another site."""
-    refused(client.get("/v1/collection", headers={"Host": host}), 421, 400, 403)
+    check_error(client.get("/v1/collection", headers={"Host": host}), 421, 400, 403)
 
 
 @pytest.mark.parametrize(
@@ -189,26 +189,26 @@ def test_a_name_that_was_bent_to_this_machine_is_refused(client, host):
         "{host}",
     ],
 )
-def test_another_site_cannot_ask_in_a_visitors_name(client, ids, origin):
+def test_cross_origin_requests_are_rejected(client, ids, origin):
     origin = origin.format(host=client.base_url.netloc.decode())
-    refused(client.post(SEARCH, json=WORDS, headers={"Origin": origin}), 403)
+    check_error(client.post(SEARCH, json=QUERY, headers={"Origin": origin}), 403)
 
 
-def test_a_form_of_another_site_is_refused_though_it_needs_no_leave(client):
+def test_cross_origin_simple_form_is_rejected(client):
     headers = {"Origin": "https://evil.example", "Content-Type": "text/plain"}
-    refused(client.post(SEARCH, content=json.dumps(WORDS), headers=headers), 403)
+    check_error(client.post(SEARCH, content=json.dumps(QUERY), headers=headers), 403)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_another_site_cannot_show_our_pictures(client, ids, site):
+def test_cross_site_embedding_is_rejected(client, ids, site):
     headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
-    refused(client.get(f"/v1/items/{ids['image']}/thumbnail", headers=headers), 403)
+    check_error(client.get(f"/v1/items/{ids['image']}/thumbnail", headers=headers), 403)
     visit = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
     assert client.get("/", headers=visit).status_code == 200
-    refused(client.get(f"/v1/items/{ids['image']}/media", headers=visit), 403)
+    check_error(client.get(f"/v1/items/{ids['image']}/media", headers=visit), 403)
 
 
-def test_every_answer_says_what_browsers_may_do_with_it(client, ids):
+def test_security_headers_on_every_response(client, ids):
     for path in ("/", "/v1/collection", f"/v1/items/{ids['image']}/media", "/nothing", "/v1/items/x"):
         headers = client.get(path).headers
         assert headers["X-Content-Type-Options"] == "nosniff"
@@ -219,7 +219,7 @@ def test_every_answer_says_what_browsers_may_do_with_it(client, ids):
 
 @pytest.fixture(scope="module")
 def guarded(collection):
-    with listening(application(collection, token="right-token")) as where, httpx.Client(base_url=where) as client:
+    with run_server(create_app(collection, token="right-token")) as where, httpx.Client(base_url=where) as client:
         yield client
 
 
@@ -239,27 +239,27 @@ def guarded(collection):
 @pytest.mark.parametrize(
     "path", ["/", "/v1/collection", "/metrics", "/openapi.json", "/main.js", "/report", "/v1/items/0123456789abcdef"]
 )
-def test_without_the_token_nothing_is_told(guarded, given, path):
+def test_requests_without_token_are_rejected(guarded, given, path):
     headers = {"Authorization": given.encode()} if given else {}
     answer = guarded.get(path, headers=headers)
-    assert "token is needed" in refused(answer, 401)
+    assert "token is needed" in check_error(answer, 401)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_a_browser_without_the_token_is_asked_for_it(guarded):
+def test_browser_without_token_sees_token_form(guarded):
     page = guarded.get("/", headers={"Accept": "text/html,*/*"})
     assert page.status_code == 401
     assert 'name="token"' in page.text
     assert guarded.get("/style.css").status_code == 200
 
 
-def test_the_token_opens_by_header_or_by_a_visit(guarded):
+def test_token_is_accepted_by_header_or_cookie(guarded):
     assert guarded.get("/healthz").status_code == 200
     assert guarded.get("/v1/collection", headers={"Authorization": "Bearer right-token"}).status_code == 200
-    refused(
+    check_error(
         guarded.get("/v1/collection?token=right-token"), 401
     )  # addresses are logged by proxies; only the visit counts
-    refused(guarded.get("/?token=wrong"), 401)
+    check_error(guarded.get("/?token=wrong"), 401)
     visit = guarded.get("/?token=right-token")
     assert visit.status_code == 303
     assert visit.headers["Location"] == "/"
@@ -267,5 +267,5 @@ def test_the_token_opens_by_header_or_by_a_visit(guarded):
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert guarded.get("/v1/collection", headers={"Cookie": cookie.split(";")[0]}).status_code == 200
-    refused(guarded.get("/v1/collection", headers={"Cookie": "triptych_token=wrong"}), 401)
+    check_error(guarded.get("/v1/collection", headers={"Cookie": "triptych_token=wrong"}), 401)
     guarded.cookies.clear()

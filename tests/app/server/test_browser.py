@@ -8,8 +8,8 @@ pytest.importorskip("playwright.sync_api", reason="the page's tests need playwri
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.app.server.browsing import ASK, hits, needs_chromium
-from tests.media.made import save_film
+from tests.app.server.chromium import QUERY_STRING, needs_chromium, wait_for_hits
+from tests.media.media_files import save_video
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -18,7 +18,7 @@ def test_search_by_text(open_page, client):
     page = open_page()
     page.fill("#text", "two red bells")
     page.press("#text", "Enter")
-    expect(hits(page)).to_have_count(24)
+    expect(wait_for_hits(page)).to_have_count(24)
     expect(page).to_have_url(re.compile(re.escape("?text=two+red+bells") + "$"))
     expected = client.post("/v1/search", json={"parts": [{"text": "two red bells"}], "k": 24}).json()["hits"]
     assert page.locator(".hit").evaluate_all("all => all.map(one => one.dataset.id)") == [hit["id"] for hit in expected]
@@ -26,14 +26,14 @@ def test_search_by_text(open_page, client):
     assert f"score {expected[0]['score']:.3f}" in (bar.get_attribute("title") or "")
     assert page.locator(".below").count() == 1
     page.reload()
-    expect(hits(page)).to_have_count(24)
+    expect(wait_for_hits(page)).to_have_count(24)
     assert page.input_value("#text") == "two red bells"
     page.click("#further")
-    expect(hits(page)).to_have_count(48)
+    expect(wait_for_hits(page)).to_have_count(48)
 
 
 def test_search_by_a_dropped_file(open_page, files):
-    page = open_page("?want=image")
+    page = open_page("?modality=image")
     data = list((files / "images" / "000005.png").read_bytes() + b"changed")
     page.evaluate(
         """data => {
@@ -45,15 +45,15 @@ def test_search_by_a_dropped_file(open_page, files):
         }""",
         data,
     )
-    expect(hits(page).first).to_contain_text("000005.png")
+    expect(wait_for_hits(page).first).to_contain_text("000005.png")
     expect(page.locator("#parts .chip")).to_contain_text("000005.png")
     page.locator("#parts .chip button", has_text="×").click()
     expect(page.locator(".empty")).to_be_visible()
 
 
-def test_search_by_a_pasted_and_a_chosen_file(open_page, files):
-    page = open_page("?want=audio")
-    page.set_input_files("#picker", files / "sounds" / "000007.wav")
+def test_search_by_pasted_and_picked_file(open_page, files):
+    page = open_page("?modality=audio")
+    page.set_input_files("#picker", files / "audio" / "000007.wav")
     expect(page.locator("#status")).to_contain_text("is in the collection itself (000007.wav) and is not shown")
     expect(page.locator(".hit", has_text="000007.wav")).to_have_count(0)
     page.evaluate(
@@ -74,12 +74,12 @@ def test_search_by_recording(open_page):
     expect(page.locator("#record")).to_contain_text(re.compile(r"0\.[5-9] s|[1-9]\.\d s"))
     page.click("#record")
     expect(page.locator("#parts .chip")).to_contain_text("recording")
-    expect(hits(page)).to_have_count(24)
+    expect(wait_for_hits(page)).to_have_count(24)
 
 
-def test_a_sound_plays_by_click_and_by_space_and_shows_its_spectrogram(open_page):
-    page = open_page(f"{ASK}&want=audio")
-    hits(page).first.locator(".play").click()
+def test_audio_playback_and_spectrogram(open_page):
+    page = open_page(f"{QUERY_STRING}&modality=audio")
+    wait_for_hits(page).first.locator(".play").click()
     page.wait_for_function(
         "() => { const p = document.getElementById('player'); return !p.paused && p.currentTime > 0; }"
     )
@@ -95,9 +95,9 @@ def test_a_sound_plays_by_click_and_by_space_and_shows_its_spectrogram(open_page
     page.wait_for_function("image => image.naturalWidth > 100", arg=picture.element_handle())
 
 
-def test_why_this_hit_adds_up_and_is_linked(open_page):
-    page = open_page(f"{ASK}&want=image")
-    hits(page).first.locator(".why-button").click()
+def test_explanation_sums_to_score_and_highlights_linked_parts(open_page):
+    page = open_page(f"{QUERY_STRING}&modality=image")
+    wait_for_hits(page).first.locator(".why-button").click()
     dialog = page.locator("#why")
     expect(dialog.locator(".score")).to_be_visible()
     assert float(dialog.locator(".total").inner_text()) == pytest.approx(
@@ -123,12 +123,12 @@ def test_why_this_hit_adds_up_and_is_linked(open_page):
     expect(page).not_to_have_url(re.compile("why="))
 
 
-def test_why_this_hit_of_a_film_shows_its_picture_and_its_sound(open_page, tmp_path):
-    page = open_page("?text=two+red+bells&want=image")
+def test_explanation_of_video_shows_image_and_audio(open_page, tmp_path):
+    page = open_page("?text=two+red+bells&modality=image")
     assert page.get_attribute("#about", "title") is None
-    page.set_input_files("#picker", save_film(tmp_path / "clip.webm", seconds=2.0))
+    page.set_input_files("#picker", save_video(tmp_path / "clip.webm", seconds=2.0))
     expect(page.locator("#parts .chip")).to_contain_text("clip.webm")
-    hits(page).first.locator(".why-button").click()
+    wait_for_hits(page).first.locator(".why-button").click()
     dialog = page.locator("#why")
     expect(dialog.locator(".score")).to_have_count(3)  # of the words, the film's picture, the film's sound
     asked = dialog.locator(".strip h3", has_text="the query").all_inner_texts()
@@ -138,9 +138,9 @@ def test_why_this_hit_of_a_film_shows_its_picture_and_its_sound(open_page, tmp_p
     page.wait_for_function("film => film.nextSibling.width > 100", arg=film.element_handle())
 
 
-def test_more_less_weights_and_filters(open_page):
-    page = open_page(f"{ASK}&want=image")
-    first = hits(page).first.get_attribute("data-id")
+def test_more_like_this_weights_and_filters(open_page):
+    page = open_page(f"{QUERY_STRING}&modality=image")
+    first = wait_for_hits(page).first.get_attribute("data-id")
     page.locator(".hit").first.get_by_role("button", name="Less like").click()
     chip = page.locator("#parts .chip")
     expect(chip).to_have_class(re.compile("minus"))
@@ -158,19 +158,19 @@ def test_more_less_weights_and_filters(open_page):
     expect(page.locator("#filters .chip")).to_have_count(1)
 
 
-def test_words_become_a_part_and_another_is_added(open_page):
+def test_text_becomes_query_part(open_page):
     page = open_page()
     page.fill("#text", "bells")
     page.press("#text", "Shift+Enter")
     expect(page.locator("#parts .chip")).to_contain_text("bells")
     page.fill("#text", "frog")
     page.press("#text", "Enter")
-    expect(hits(page).first).to_be_visible()
+    expect(wait_for_hits(page).first).to_be_visible()
     expect(page.locator("#parts .chip")).to_have_count(1)
     page.wait_for_url(re.compile("text=frog&text=bells|text=bells&text=frog"))
 
 
-def test_the_map_lists_what_is_drawn_around_and_shows_the_query(open_page):
+def test_map_lasso_and_query_position(open_page):
     page = open_page("?tab=map&text=a+frog")
     canvas = page.locator(".map-field canvas")
     box = canvas.bounding_box()
@@ -203,17 +203,17 @@ def test_the_map_lists_what_is_drawn_around_and_shows_the_query(open_page):
     page.mouse.wheel(0, -300)
 
 
-def test_empty_and_error_states_say_what_to_do(open_page, browser, address):
+def test_empty_state_and_filter_reset(open_page, browser, address):
     page = open_page()
     page.locator(".empty li button").first.click()
-    expect(hits(page).first).to_be_visible()
+    expect(wait_for_hits(page).first).to_be_visible()
     page = open_page("?text=bells&column.label=zebra")
     expect(page.locator(".empty")).to_contain_text("Nothing passes these filters")
     page.get_by_role("button", name="Remove the filters").click()
-    expect(hits(page).first).to_be_visible()
+    expect(wait_for_hits(page).first).to_be_visible()
 
 
-def test_an_error_is_the_servers_own_sentence(browser, address):
+def test_page_shows_server_error_message(browser, address):
     page = browser.new_page()
     page.goto(f"{address}/?item=0000000000000000")
     expect(page.locator("[role=alert]")).to_contain_text("no item '0000000000000000'")
@@ -227,32 +227,32 @@ def test_an_error_is_the_servers_own_sentence(browser, address):
     ("scheme", "query"),
     [
         ("light", ""),
-        ("light", f"{ASK}&view=list"),
-        ("dark", f"{ASK}&text=frog&weight=-0.5&column.label=bell"),
+        ("light", f"{QUERY_STRING}&view=list"),
+        ("dark", f"{QUERY_STRING}&text=frog&weight=-0.5&column.label=bell"),
         ("dark", "?tab=map"),
     ],
 )
-def test_axe_finds_nothing_to_mend(open_page, scheme, query):
+def test_axe_reports_no_violations(open_page, scheme, query):
     page = open_page(query, scheme=scheme)
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
-    check_access(page)
-    if ASK in query:
+    check_accessibility(page)
+    if QUERY_STRING in query:
         page.locator(".why-button").first.click()
         expect(page.locator("#why .score").first).to_be_visible()
-        check_access(page)
+        check_accessibility(page)
 
 
-def check_access(page):
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-    assert [(v["id"], v["nodes"][0]["html"][:200], v["nodes"][0].get("failureSummary")) for v in found] == []
+def check_accessibility(page):
+    violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    assert [(v["id"], v["nodes"][0]["html"][:200], v["nodes"][0].get("failureSummary")) for v in violations] == []
 
 
-def test_a_phone_shows_everything_without_scrolling_sideways(open_page):
-    page = open_page(f"{ASK}", width=390, height=844)
-    expect(hits(page).first).to_be_visible()
+def test_narrow_viewport_does_not_scroll_horizontally(open_page):
+    page = open_page(f"{QUERY_STRING}", width=390, height=844)
+    expect(wait_for_hits(page).first).to_be_visible()
     sideways = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(sideways) <= 0
-    check_access(page)
+    check_accessibility(page)
     page.locator(".why-button").first.click()
     expect(page.locator("#why .score").first).to_be_visible()
     assert page.evaluate(sideways) <= 0
@@ -262,7 +262,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(open_page):
     assert page.evaluate(sideways) <= 0
 
 
-def test_the_report_and_the_review_open_from_the_page(open_page):
+def test_report_and_review_tabs(open_page):
     page = open_page()
     page.click("#tab-report")
     expect(page.locator("h1")).to_have_text("the report")

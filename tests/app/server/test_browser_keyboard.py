@@ -7,19 +7,19 @@ import pytest
 pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install playwright")
 from playwright.sync_api import expect
 
-from tests.app.server.browsing import ASK, hits, needs_chromium
+from tests.app.server.chromium import QUERY_STRING, needs_chromium, wait_for_hits
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
 
-def test_everything_by_keyboard_alone(open_page):
+def test_keyboard_navigation(open_page):
     page = open_page()
     page.keyboard.press("Tab")
     page.keyboard.press("/")
     expect(page.locator("#text")).to_be_focused()
     page.keyboard.type("a frog")
     page.keyboard.press("Enter")
-    hits(page)
+    wait_for_hits(page)
     page.keyboard.press("ArrowDown")
     expect(page.locator(".hit").first).to_be_focused()
     page.keyboard.press("ArrowRight")
@@ -43,9 +43,9 @@ def test_everything_by_keyboard_alone(open_page):
 
 
 @pytest.mark.parametrize("key", ["m", "l"])
-def test_the_focus_stays_on_the_hits_after_more_or_less_like_this(open_page, key):
-    page = open_page(f"{ASK}&want=image")
-    hits(page).nth(1).focus()
+def test_focus_stays_on_hits_after_more_or_less_like_this(open_page, key):
+    page = open_page(f"{QUERY_STRING}&modality=image")
+    wait_for_hits(page).nth(1).focus()
     asked = page.locator(".hit").nth(1).get_attribute("data-id")
     page.keyboard.press(key)
     expect(page.locator(f'.hit[data-id="{asked}"]')).to_have_count(0)
@@ -54,12 +54,12 @@ def test_the_focus_stays_on_the_hits_after_more_or_less_like_this(open_page, key
     expect(page.locator(".hit").nth(1)).to_be_focused()
     kept = page.locator(".hit").nth(1).get_attribute("data-id")
     page.evaluate("document.getElementById('further').click()")
-    expect(hits(page)).to_have_count(48)
+    expect(wait_for_hits(page)).to_have_count(48)
     expect(page.locator(f'.hit[data-id="{kept}"]')).to_be_focused()
 
 
-def test_the_focus_stays_on_a_chip_that_is_changed_by_keyboard(open_page):
-    page = open_page(f"{ASK}&text=frog&column.label=bell")
+def test_focus_stays_on_changed_chip(open_page):
+    page = open_page(f"{QUERY_STRING}&text=frog&column.label=bell")
     for control in (page.locator("#kinds .kind").nth(1), page.locator("#parts .sign")):
         before = control.get_attribute("aria-pressed")
         control.focus()
@@ -72,16 +72,16 @@ def test_the_focus_stays_on_a_chip_that_is_changed_by_keyboard(open_page):
     expect(page.locator("#more summary")).to_be_focused()
 
 
-def test_a_search_that_finds_nothing_leaves_the_focus_where_one_can_go_on(open_page):
+def test_focus_moves_to_hits_after_filter_reset(open_page):
     page = open_page("?text=bells&column.label=zebra")
     page.get_by_role("button", name="Remove the filters").focus()
     page.keyboard.press("Enter")
-    expect(hits(page).first).to_be_focused()
+    expect(wait_for_hits(page).first).to_be_focused()
 
 
 @pytest.mark.parametrize("inside", ["#more summary", "#menu select >> nth=0", "#menu input[type=number] >> nth=0"])
-def test_escape_closes_the_menu_of_filters(open_page, inside):
-    page = open_page(ASK)
+def test_escape_closes_filter_menu(open_page, inside):
+    page = open_page(QUERY_STRING)
     page.locator("#more summary").click()
     page.locator(inside).focus()
     page.keyboard.press("Escape")

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import httpx
 import pytest
 
-from tests.app.server.asking import SEARCH, WORDS, raw
-from tests.app.server.conftest import listening, serving
-from triptych.app.server import application
+from tests.app.server.conftest import run_server, run_server_process
+from tests.app.server.http_requests import QUERY, SEARCH, send_raw
+from triptych.app.server import create_app
 from triptych.app.server.limits import Limits
 
 pytestmark = pytest.mark.slow
@@ -26,43 +26,43 @@ UNREAD_BODY = b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300
 MANY = 540  # more than the server has connections
 
 
-def connected(stack: ExitStack, address: str, data: bytes) -> socket.socket:
+def open_connection(stack: ExitStack, address: str, data: bytes) -> socket.socket:
     """A connection on which these bytes were sent, closed with the stack."""
     name, port = address.removeprefix("http://").split(":")
-    line = stack.enter_context(socket.create_connection((name, int(port)), timeout=20))
-    line.sendall(data)
-    return line
+    connection = stack.enter_context(socket.create_connection((name, int(port)), timeout=20))
+    connection.sendall(data)
+    return connection
 
 
 @pytest.fixture(scope="module")
 def process(collection, tmp_path_factory):
     """A server that is a process of its own: its address, and the file its errors go to."""
     log = tmp_path_factory.mktemp("log") / "errors.txt"
-    with serving(collection.folder, log) as address:
+    with run_server_process(collection.folder, log) as address:
         yield address, log
 
 
 @pytest.mark.parametrize("half", [HALF_HEAD, HALF_BODY, UNREAD_BODY, b""], ids=["head", "body", "unread", "nothing"])
-def test_half_sent_requests_lock_nobody_out(process, half):
+def test_incomplete_requests_do_not_block_others(process, half):
     address, _ = process
     with ExitStack() as stack:
         for _ in range(MANY):
-            connected(stack, address, half)
+            open_connection(stack, address, half)
         for _ in range(5):
             assert httpx.get(f"{address}/healthz", timeout=30).status_code == 200
-            assert search_as_told(address).status_code == 200
+            assert search_with_retry(address).status_code == 200
 
 
-def search_as_told(address: str) -> httpx.Response:
+def search_with_retry(address: str) -> httpx.Response:
     """Search; a server that reads a crowd of new connections just now may ask to come again, once."""
-    response = httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30)
+    response = httpx.post(f"{address}{SEARCH}", json=QUERY, timeout=30)
     if response.status_code == 503:
         time.sleep(float(response.headers["Retry-After"]))
-        response = httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30)
+        response = httpx.post(f"{address}{SEARCH}", json=QUERY, timeout=30)
     return response
 
 
-def test_clients_that_leave_are_not_worth_a_traceback(process):
+def test_disconnects_are_not_logged_as_errors(process):
     address, log = process
     form = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
     heads = [HALF_HEAD, HALF_BODY, UNREAD_BODY, form + b"Content-Length: 300\r\n\r\n--x\r\n"]
@@ -70,62 +70,64 @@ def test_clients_that_leave_are_not_worth_a_traceback(process):
     heads += [b"GET /main.js HTTP/1.1\r\nHost: localhost\r\n\r\n"]
     for head in heads:
         with ExitStack() as stack:
-            connected(stack, address, head)
+            open_connection(stack, address, head)
         with ExitStack() as stack:  # and without a goodbye
-            line = connected(stack, address, head)
+            line = open_connection(stack, address, head)
             line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    assert httpx.post(f"{address}{SEARCH}", json=WORDS, timeout=30).status_code == 200
+    assert httpx.post(f"{address}{SEARCH}", json=QUERY, timeout=30).status_code == 200
     assert "Traceback" not in log.read_text()
 
 
-def drip(line: socket.socket, pause: float) -> bytes:
+def send_slowly(connection: socket.socket, pause: float) -> bytes:
     """Send a byte now and then until the other side closes; what it said before."""
-    line.settimeout(pause)
-    answer = b""
+    connection.settimeout(pause)
+    received = b""
     for _ in range(200):
         try:
-            piece = line.recv(4096)
+            chunk = connection.recv(4096)
         except TimeoutError:
             try:
-                line.sendall(b"a")
+                connection.sendall(b"a")
             except OSError:
-                return answer
+                return received
         except ConnectionResetError:
-            return answer
+            return received
         else:
-            if not piece:
-                return answer
-            answer += piece
+            if not chunk:
+                return received
+            received += chunk
     pytest.fail("the connection is still open")
 
 
-def test_a_request_has_to_arrive_in_time_however_slowly_it_comes(collection, monkeypatch):
-    monkeypatch.setattr("triptych.app.server.connections.GRACE", 0.1)
-    limits = Limits(head_seconds=0.5, arrival_seconds=0.5)
-    with listening(application(collection, limits)) as where, ExitStack() as stack:
-        assert b" 408 " in drip(connected(stack, where, HALF_HEAD), 0.05)
-        assert b" 408 " in drip(connected(stack, where, b""), 0.05)
+def test_slow_requests_time_out(collection, monkeypatch):
+    monkeypatch.setattr("triptych.app.server.connections.BODY_GRACE_SECONDS", 0.1)
+    limits = Limits(header_timeout=0.5, body_timeout=0.5)
+    with run_server(create_app(collection, limits)) as where, ExitStack() as stack:
+        assert b" 408 " in send_slowly(open_connection(stack, where, HALF_HEAD), 0.05)
+        assert b" 408 " in send_slowly(open_connection(stack, where, b""), 0.05)
         whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        answers = drip(connected(stack, where, whole + HALF_HEAD), 0.05)
+        answers = send_slowly(open_connection(stack, where, whole + HALF_HEAD), 0.05)
         assert b" 200 " in answers
         assert b" 408 " in answers
-        assert b" 408 " in drip(connected(stack, where, HALF_BODY), 0.05)
-        assert b" 200 " in drip(connected(stack, where, UNREAD_BODY), 0.05)  # answered, and closed all the same
+        assert b" 408 " in send_slowly(open_connection(stack, where, HALF_BODY), 0.05)
+        assert b" 200 " in send_slowly(
+            open_connection(stack, where, UNREAD_BODY), 0.05
+        )  # answered, and closed all the same
 
 
-class WaitingApp:
+class BlockingApp:
     """A small application that answers /wait only when it is told to, and /large at length."""
 
     def __init__(self, limits: Limits) -> None:
         self.state = SimpleNamespace(limits=limits)
-        self.go, self.waiting = threading.Event(), 0
+        self.release, self.num_waiting = threading.Event(), 0
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] != "http":
             return
         if scope["path"] == "/wait":
-            self.waiting += 1
-            while not self.go.is_set():
+            self.num_waiting += 1
+            while not self.release.is_set():
                 await asyncio.sleep(0.01)
         body = b"ok" if scope["path"] != "/large" else bytes(20_000_000)
         length = str(len(body)).encode()
@@ -134,47 +136,47 @@ class WaitingApp:
         await send({"type": "http.response.body", "body": b""})
 
 
-def test_connections_that_are_being_answered_stay_and_newcomers_are_told():
-    app = WaitingApp(Limits(connections=8, address_connections=4))
-    with listening(app) as where, ExitStack() as stack:
-        busy = [connected(stack, where, b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(4)]
-        while app.waiting < 4:
+def test_new_connections_get_503_while_all_are_busy():
+    app = BlockingApp(Limits(max_connections=8, max_connections_per_address=4))
+    with run_server(app) as where, ExitStack() as stack:
+        busy = [open_connection(stack, where, b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(4)]
+        while app.num_waiting < 4:
             time.sleep(0.01)
         full = httpx.get(f"{where}/other", timeout=30)
         assert (full.status_code, full.headers["Retry-After"]) == (503, "2")
         assert re.match(r"\d+ connections are open already", full.json()["error"]["message"])
         assert httpx.get(f"{where}/healthz", timeout=30).status_code == 200
-        app.go.set()
+        app.release.set()
         for line in busy:
             assert b" 200 " in line.recv(4096)
 
 
-def test_clients_that_do_not_read_their_answers_make_room(monkeypatch):
-    monkeypatch.setattr("triptych.app.server.connections.STALLED", 0.2)
-    with listening(WaitingApp(Limits(address_connections=4))) as where, ExitStack() as stack:
+def test_clients_that_stop_reading_are_evicted(monkeypatch):
+    monkeypatch.setattr("triptych.app.server.connections.STALLED_SECONDS", 0.2)
+    with run_server(BlockingApp(Limits(max_connections_per_address=4))) as where, ExitStack() as stack:
         for _ in range(4):
-            line = connected(stack, where, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            line = open_connection(stack, where, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b" 200 " in line.recv(100)
         time.sleep(0.5)
         for _ in range(3):
             assert httpx.get(f"{where}/other", timeout=30).text == "ok"
 
 
-def test_the_health_is_told_while_the_collection_does_not_answer(collection, monkeypatch):
-    monkeypatch.setattr("triptych.app.server.pages.HEALTH_SECONDS", 0.2)
-    held, app = threading.Event(), application(collection)
-    with listening(app) as where:
-        app.state.desk.reading.pool.submit(held.wait, 30)
+def test_health_reports_busy_collection(collection, monkeypatch):
+    monkeypatch.setattr("triptych.app.server.pages.HEALTH_TIMEOUT", 0.2)
+    release, app = threading.Event(), create_app(collection)
+    with run_server(app) as where:
+        app.state.desk.collection_executor.pool.submit(release.wait, 30)
         try:
             health = httpx.get(f"{where}/healthz", timeout=20).json()
             assert (health["status"], health["items"]) == ("busy", len(collection))
         finally:
-            held.set()
+            release.set()
         assert httpx.get(f"{where}/healthz", timeout=20).json()["status"] == "ok"
 
 
-def test_a_request_with_two_ways_to_tell_its_length_is_refused(address):
+def test_content_length_with_transfer_encoding_is_rejected(address):
     body = b'{"parts": [{"text": "a"}]}'
     head = f"POST {SEARCH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
     both = b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-    assert " 400 " in raw(address, head + both)[0]
+    assert " 400 " in send_raw(address, head + both)[0]

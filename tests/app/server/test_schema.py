@@ -15,9 +15,9 @@ MODES = {"sensible": GenerationMode.POSITIVE, "senseless": GenerationMode.NEGATI
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_made_up_request_breaks_the_server(address, mode):
+def test_generated_requests_conform_to_schema(address, mode):
     api = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    asked = set()
+    covered = set()
     for result in api.get_all_operations():
         assert isinstance(result, Ok), result
         operation = result.ok()
@@ -35,7 +35,7 @@ def test_no_made_up_request_breaks_the_server(address, mode):
         )
         def ask(case):
             case.validate_response(case.call(), checks=CHECKS)
-            asked.add(case.operation.label)
+            covered.add(case.operation.label)
 
         ask()
-    assert {"POST /v1/search", "POST /v1/explain", "POST /v1/embeddings", "GET /v1/items/{item}"} <= asked
+    assert {"POST /v1/search", "POST /v1/explain", "POST /v1/embeddings", "GET /v1/items/{item}"} <= covered

@@ -10,16 +10,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.app.server.asking import SEARCH, refused
-from tests.app.server.conftest import listening, serving
-from triptych.app.server import application, served_files
-from triptych.app.server.problems import Refusal
-from triptych.app.server.served_files import IndexedFiles, UnknownContentError, decodable, open_without_links
+from tests.app.server.conftest import run_server, run_server_process
+from tests.app.server.http_requests import SEARCH, check_error
+from triptych.app.server import create_app, served_files
+from triptych.app.server.errors import HTTPError
+from triptych.app.server.served_files import ContentNotHashedError, IndexedFiles, decodable_path, open_without_links
 from triptych.data import manifest
 from triptych.data.cache import Cache
 from triptych.errors import MediaError
 from triptych.search.collection import Collection
-from triptych.search.items import items_in, items_of
+from triptych.search.items import items_from_folder, items_from_rows
 
 pytestmark = pytest.mark.slow
 
@@ -28,23 +28,23 @@ TEXT = "a bell rings in the yard"
 
 
 @pytest.fixture(scope="module")
-def place(run, files, tmp_path_factory):
+def place(run_dir, files, tmp_path_factory):
     """A folder with a picture, a sound and a text, and a collection of them beside it; a secret lies outside."""
     folder = tmp_path_factory.mktemp("swapped")
     (folder / "media" / "inner").mkdir(parents=True)
-    for kind in ("images", "sounds"):
+    for kind in ("images", "audio"):
         for file in sorted((files / kind).iterdir())[:3]:
             (folder / "media" / "inner" / file.name).write_bytes(file.read_bytes())
     (folder / "media" / "inner" / "a.txt").write_text(TEXT)
     (folder / "secret.txt").write_bytes(SECRET)
-    made = Collection.create(folder / "collection", run)
-    made.index(items_in(folder / "media", made.space), folder / "media", show=False)
+    made = Collection.create(folder / "collection", run_dir)
+    made.index(items_from_folder(folder / "media", made.space), folder / "media", show_progress=False)
     return folder
 
 
 @pytest.fixture(scope="module")
 def server(place):
-    with serving(place / "collection", place / "log.txt") as address:
+    with run_server_process(place / "collection", place / "log.txt") as address:
         yield address
 
 
@@ -58,40 +58,42 @@ def visitor(server):
 def items(place):
     """A file of each modality: its id and its path."""
     found = {}
-    for entry in Collection.open(place / "collection").entries():
+    for entry in Collection.open(place / "collection").list_items():
         found.setdefault(entry.item.source.modality, (entry.id, entry.item.source.content))
     return found
 
 
-def put_link(path: Path, secret: Path) -> None:
+def replace_by_symlink(path: Path, secret: Path) -> None:
     path.symlink_to(secret)
 
 
-def put_hard_link(path: Path, secret: Path) -> None:
+def replace_by_hard_link(path: Path, secret: Path) -> None:
     os.link(secret, path)
 
 
-def put_fifo(path: Path, secret: Path) -> None:
+def replace_by_fifo(path: Path, secret: Path) -> None:
     os.mkfifo(path)
 
 
-def put_other_content(path: Path, secret: Path) -> None:
+def replace_content(path: Path, secret: Path) -> None:
     path.write_bytes(secret.read_bytes())
 
 
-def put_nothing(path: Path, secret: Path) -> None:
+def remove_file(path: Path, secret: Path) -> None:
     pass
 
 
-def put_device(path: Path, secret: Path) -> None:
+def replace_by_device(path: Path, secret: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
 @pytest.mark.parametrize("modality", ["text", "image", "audio"])
 @pytest.mark.parametrize(
-    "put", [put_link, put_hard_link, put_fifo, put_other_content, put_nothing, put_device], ids=lambda put: put.__name__
+    "put",
+    [replace_by_symlink, replace_by_hard_link, replace_by_fifo, replace_content, remove_file, replace_by_device],
+    ids=lambda put: put.__name__,
 )
-def test_what_took_the_place_of_a_file_is_never_read(visitor, items, place, tmp_path, modality, put):
+def test_replaced_file_is_never_served(visitor, items, place, tmp_path, modality, put):
     name, path = items[modality]
     status, kept, secret = path.stat(), path.with_name(".kept"), place / "secret.txt"
     path.rename(kept)
@@ -100,7 +102,7 @@ def test_what_took_the_place_of_a_file_is_never_read(visitor, items, place, tmp_
         put(path, secret)
         if path.is_file() and not path.is_symlink():
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        check_nothing_leaks(visitor, name, modality)
+        check_item_is_not_served(visitor, name, modality)
     finally:
         path.unlink(missing_ok=True)
         kept.rename(path)
@@ -108,7 +110,7 @@ def test_what_took_the_place_of_a_file_is_never_read(visitor, items, place, tmp_
 
 
 @pytest.mark.parametrize("modality", ["text", "image", "audio"])
-def test_a_folder_that_was_replaced_by_a_link_is_not_entered(visitor, items, tmp_path, modality):
+def test_folder_replaced_by_symlink_is_not_followed(visitor, items, tmp_path, modality):
     name, path = items[modality]
     status, folder = path.stat(), path.parent
     (tmp_path / path.name).write_bytes(SECRET)
@@ -117,30 +119,30 @@ def test_a_folder_that_was_replaced_by_a_link_is_not_entered(visitor, items, tmp
     folder.rename(kept)
     try:
         folder.symlink_to(tmp_path)
-        check_nothing_leaks(visitor, name, modality)
+        check_item_is_not_served(visitor, name, modality)
     finally:
         folder.unlink()
         kept.rename(folder)
     assert visitor.get(f"/v1/items/{name}/media").content == path.read_bytes()
 
 
-def check_nothing_leaks(visitor: httpx.Client, name: str, modality: str) -> None:
+def check_item_is_not_served(visitor: httpx.Client, name: str, modality: str) -> None:
     """Ask for everything there is of an item whose file has been swapped."""
     shown = visitor.get(f"/v1/items/{name}").json()
     hits = visitor.post(SEARCH, json={"parts": [{"text": "a bell"}], "k": 20}).json()["hits"]
     (hit,) = [hit for hit in hits if hit["id"] == name]
     assert shown["text"] == hit["text"] == (TEXT if modality == "text" else None)
-    assert "gone or changed" in refused(visitor.get(f"/v1/items/{name}/media"), 410)
-    refused(visitor.get(f"/v1/items/{name}/media", headers={"Range": "bytes=0-9"}), 410)
-    for view in {"image": ["thumbnail"], "audio": ["peaks", "spectrogram", "sound.wav"], "text": []}[modality]:
-        refused(visitor.get(f"/v1/items/{name}/{view}"), 410)
-    refused(visitor.post("/v1/explain", json={"parts": [{"text": "a bell"}], "item": name}), 410)
+    assert "gone or changed" in check_error(visitor.get(f"/v1/items/{name}/media"), 410)
+    check_error(visitor.get(f"/v1/items/{name}/media", headers={"Range": "bytes=0-9"}), 410)
+    for view in {"image": ["thumbnail"], "audio": ["peaks", "spectrogram", "audio.wav"], "text": []}[modality]:
+        check_error(visitor.get(f"/v1/items/{name}/{view}"), 410)
+    check_error(visitor.post("/v1/explain", json={"parts": [{"text": "a bell"}], "item": name}), 410)
     answers = [visitor.get("/v1/map"), visitor.get("/v1/collection"), visitor.get(f"/v1/items/{name}/similar")]
     assert all(answer.is_success and SECRET not in answer.content for answer in answers)
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_no_answer_leaks_while_a_file_is_swapped_all_the_time(server, items, place, tmp_path, what):
+def test_concurrent_file_swaps_never_leak(server, items, place, tmp_path, what):
     """The name leads now to the file that was indexed, now to a link to a secret; hundreds of requests meanwhile."""
     name, path = items["image"]
     right, stop = path.read_bytes(), threading.Event()
@@ -184,7 +186,7 @@ def test_no_answer_leaks_while_a_file_is_swapped_all_the_time(server, items, pla
     assert httpx.get(f"{server}/v1/items/{name}/media").content == right
 
 
-def test_a_file_that_was_touched_or_copied_back_is_still_given_out(visitor, items):
+def test_touched_or_restored_file_is_served(visitor, items):
     name, path = items["audio"]
     data = path.read_bytes()
     os.utime(path)
@@ -198,7 +200,7 @@ def test_a_file_that_was_touched_or_copied_back_is_still_given_out(visitor, item
 
 
 @pytest.fixture
-def linked(run, files, tmp_path):
+def linked(run_dir, files, tmp_path):
     """A collection of a manifest that lies behind a link and names a picture that is one."""
     (tmp_path / "disk").mkdir()
     pictures = sorted((files / "images").iterdir())
@@ -207,15 +209,15 @@ def linked(run, files, tmp_path):
     (tmp_path / "disk" / "linked.png").symlink_to("blob")
     (tmp_path / "disk" / "manifest.csv").write_text("image,text\nplain.png,a red bell\nlinked.png,a blue drum\n")
     (tmp_path / "way").symlink_to("disk")
-    made = Collection.create(tmp_path / "collection", run)
+    made = Collection.create(tmp_path / "collection", run_dir)
     rows = manifest.read(tmp_path / "way" / "manifest.csv").rows
-    made.index(items_of(rows, made.space), tmp_path / "way" / "manifest.csv", show=False)
+    made.index(items_from_rows(rows, made.space), tmp_path / "way" / "manifest.csv", show_progress=False)
     return made, tmp_path
 
 
-def test_what_was_indexed_through_a_link_is_given_out_while_the_link_leads_there(linked):
+def test_file_indexed_through_symlink_is_served_until_retargeted(linked):
     collection, folder = linked
-    known = {e.item.source.content.name: e for e in collection.entries() if e.item.source.modality == "image"}
+    known = {e.item.source.content.name: e for e in collection.list_items() if e.item.source.modality == "image"}
     opened = IndexedFiles(collection.cache)
     for name, entry in known.items():
         with opened.open(entry) as file:
@@ -224,58 +226,58 @@ def test_what_was_indexed_through_a_link_is_given_out_while_the_link_leads_there
     (folder / "other").write_bytes((folder / "disk" / "blob").read_bytes())
     (folder / "disk" / "linked.png").unlink()
     (folder / "disk" / "linked.png").symlink_to(folder / "other")
-    with pytest.raises(Refusal, match="gone or changed"):
+    with pytest.raises(HTTPError, match="gone or changed"):
         opened.open(known["linked.png"])
 
 
-def test_contents_are_compared_where_nothing_is_on_record(collection, tmp_path):
+def test_content_is_hashed_without_cache_record(collection, tmp_path):
     """As for a server that another user runs than the one who has indexed."""
-    entry = next(e for e in collection.entries() if e.item.source.modality == "image")
+    entry = next(e for e in collection.list_items() if e.item.source.modality == "image")
     opened = IndexedFiles(Cache(tmp_path / "no cache"))
-    with pytest.raises(UnknownContentError):
+    with pytest.raises(ContentNotHashedError):
         opened.open(entry)
-    opened.learn(entry)
+    opened.ensure_hashed(entry)
     with opened.open(entry) as file:
         assert file.read() == entry.item.source.content.read_bytes()
 
 
 @pytest.mark.parametrize("path", ["relative.png", "/tmp/../etc/passwd", "/dev/null", "/etc", "/nowhere/a.png"])
-def test_only_plain_paths_of_regular_files_are_opened(path):
+def test_open_without_links_rejects_other_paths(path):
     with pytest.raises(OSError, match=r"plain path|regular file|No such file"):
         open_without_links(Path(path))
 
 
-def test_systems_that_do_not_show_open_files_decode_a_private_copy(collection, monkeypatch, tmp_path):
-    monkeypatch.setattr(served_files, "PROC", tmp_path / "no proc")
-    entry = next(e for e in collection.entries() if e.item.source.modality == "audio")
+def test_decoder_gets_private_copy_without_proc(collection, monkeypatch, tmp_path):
+    monkeypatch.setattr(served_files, "PROC_FOLDER", tmp_path / "no proc")
+    entry = next(e for e in collection.list_items() if e.item.source.modality == "audio")
     data, path = entry.item.source.content.read_bytes(), entry.item.source.content
-    with open_without_links(path) as file, decodable(file, path) as copy:
+    with open_without_links(path) as file, decodable_path(file, path) as copy:
         assert not copy.is_symlink()
         assert (copy.read_bytes(), copy.suffix) == (data, path.suffix)
-    with listening(application(collection)) as where, httpx.Client(base_url=where, timeout=30) as client:
+    with run_server(create_app(collection)) as where, httpx.Client(base_url=where, timeout=30) as client:
         assert client.get(f"/v1/items/{entry.id}/media").content == data
         assert client.get(f"/v1/items/{entry.id}/media", headers={"Range": "bytes=5-9"}).content == data[5:10]
         assert client.get(f"/v1/items/{entry.id}/peaks").status_code == 200
     assert not copy.parent.exists()
 
 
-def test_errors_of_decoders_speak_of_the_file_by_its_own_name(tmp_path):
+def test_decoder_errors_name_the_original_file(tmp_path):
     path = tmp_path / "mine.png"
     path.write_bytes(b"data")
     with open_without_links(path) as file:  # noqa: SIM117 - the file outlives the error
-        with pytest.raises(MediaError, match=r"^mine\.png: broken$"), decodable(file, path) as place:
+        with pytest.raises(MediaError, match=r"^mine\.png: broken$"), decodable_path(file, path) as place:
             raise MediaError(f"{place}: broken")
 
 
-def test_the_review_shows_no_file_that_has_been_swapped(collection, review, tmp_path):
+def test_review_rejects_replaced_files(collection, review, tmp_path):
     shutil.copytree(review.parent, tmp_path / "audited")
     shown, secret = tmp_path / "audited" / "shown" / "a b.txt", tmp_path / "audited" / "secret.txt"
     with (
-        listening(application(collection, review=tmp_path / "audited" / "review")) as where,
+        run_server(create_app(collection, review=tmp_path / "audited" / "review")) as where,
         httpx.Client(base_url=where) as client,
     ):
         assert client.get(f"/review{shown}").text == "what is shown"
-        for put in (put_link, put_hard_link, put_fifo, put_other_content):
+        for put in (replace_by_symlink, replace_by_hard_link, replace_by_fifo, replace_content):
             shown.unlink()
             put(shown, secret)
-            assert "has changed since" in refused(client.get(f"/review{shown}"), 404)
+            assert "has changed since" in check_error(client.get(f"/review{shown}"), 404)

@@ -16,21 +16,21 @@ import pytest
 import soundfile
 from PIL import Image
 
-from tests.app.server.asking import SEARCH, WORDS, refused, upload
-from tests.app.server.conftest import listening
+from tests.app.server.conftest import run_server
+from tests.app.server.http_requests import QUERY, SEARCH, check_error, upload
 from tests.app.server.test_attack_files import png_header
-from tests.media import made
-from tests.media.test_sandbox import processes
-from triptych.app.server import application
-from triptych.app.server.batches import Batches
+from tests.media import media_files
+from tests.media.test_sandbox import worker_processes
+from triptych.app.server import create_app
+from triptych.app.server.errors import HTTPError
 from triptych.app.server.limits import Limits
 from triptych.app.server.metrics import Metrics
-from triptych.app.server.problems import Refusal
-from triptych.app.server.uploads import Load, Upload
-from triptych.contracts import Source
+from triptych.app.server.micro_batching import MicroBatcher
+from triptych.app.server.uploads import Upload, UploadBudget
+from triptych.interfaces import Source
 from triptych.media import modalities_of
-from triptych.media.contents import Contents
-from triptych.search.query import Part, Query
+from triptych.media.inspection import MediaInfo
+from triptych.search.query import Query, QueryPart
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
@@ -46,25 +46,25 @@ def uploaded_files(folder: Path) -> list[Path]:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     Image.fromarray(pixels).resize((800, 600)).save(folder / "photo.jpg")
     Image.fromarray(pixels).convert("RGBA").save(folder / "clear.png")
-    made.save_sound(folder / "sound.flac", made.noise(1.5, 44_100), 44_100)
-    made.save_sound(folder / "sound.m4a", made.noise(1.5, 48_000), 48_000)
+    media_files.save_audio(folder / "sound.flac", media_files.noise(1.5, 44_100), 44_100)
+    media_files.save_audio(folder / "sound.m4a", media_files.noise(1.5, 48_000), 48_000)
     (folder / "words.txt").write_text("two bells ring\n\nin the rain")
     return sorted(folder.iterdir())
 
 
-def test_an_upload_has_the_vector_of_the_file(collection, client, tmp_path):
+def test_upload_embeds_like_local_file(collection, client, tmp_path):
     for path in uploaded_files(tmp_path):
         (modality,) = modalities_of(path)
-        query = json.dumps({"parts": [{"file": "f"}], "want": ["image", "audio", "text"], "k": 20})
+        query = json.dumps({"parts": [{"file": "f"}], "modalities": ["image", "audio", "text"], "k": 20})
         answer = client.post(SEARCH, data={"query": query}, files={"f": (path.name, path.read_bytes())})
         hits = {hit["id"]: hit["parts"] for hit in answer.json()["hits"]}
-        asked = Query((Part(Source(modality, path)),))
+        asked = Query((QueryPart(Source(modality, path)),))
         direct = {hit.id: list(hit.parts) for hit in collection.search(asked, ["image", "audio", "text"], 20)}
         assert hits == direct, path
 
 
-def test_a_film_is_a_picture_and_a_sound(client, tmp_path):
-    film = made.save_film(tmp_path / "film.mp4", seconds=1.0)
+def test_video_is_image_and_audio(client, tmp_path):
+    film = media_files.save_video(tmp_path / "film.mp4", seconds=1.0)
     answer = upload(client, "film.mp4", film.read_bytes())
     assert answer.status_code == 200
     assert {len(hit["parts"]) for hit in answer.json()["hits"]} == {2}
@@ -74,7 +74,7 @@ def test_a_film_is_a_picture_and_a_sound(client, tmp_path):
 def impatient(collection):
     """A server that gives a decoder little time."""
     with (
-        listening(application(collection, Limits(decode_seconds=6.0))) as where,
+        run_server(create_app(collection, Limits(decode_timeout=6.0))) as where,
         httpx.Client(base_url=where, timeout=60) as client,
     ):
         yield client
@@ -82,61 +82,61 @@ def impatient(collection):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked up as on Linux")
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_decoder_without_end_keeps_nobody_waiting(impatient, files, is_killed):
-    picture, slow = next((files / "images").iterdir()).read_bytes(), made.slow_picture()
-    before = processes()
+def test_slow_decoder_does_not_block_others(impatient, files, is_killed):
+    picture, slow = next((files / "images").iterdir()).read_bytes(), media_files.make_slow_jpeg()
+    before = worker_processes()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(upload, impatient, "slow.jpg", slow)
-        while not processes() - before and not waiting.done():
+        while not worker_processes() - before and not waiting.done():
             time.sleep(0.01)
         for _ in range(3):
-            assert impatient.post(SEARCH, json=WORDS).status_code == 200
+            assert impatient.post(SEARCH, json=QUERY).status_code == 200
         assert impatient.get("/healthz").status_code == 200
         assert upload(impatient, "picture.png", picture).status_code == 200
         if is_killed:
-            for process in processes() - before:
+            for process in worker_processes() - before:
                 os.kill(process, signal.SIGSEGV)
-        message = refused(waiting.result(), 422)
+        message = check_error(waiting.result(), 422)
     assert message.startswith("slow.jpg: the decoder's process ended" if is_killed else "slow.jpg: not decoded within")
     assert upload(impatient, "picture.png", picture).status_code == 200
 
 
-def test_eight_narrow_pictures_are_no_way_to_fill_memory(client):
+def test_extremely_narrow_image_is_rejected(client):
     """1 × 39,000,000 pixels are 76 KB, and were 300 MB each."""
-    message = refused(upload(client, "strip.png", png_header(1, 39_000_000)), 413)
+    message = check_error(upload(client, "strip.png", png_header(1, 39_000_000)), 413)
     assert "strip.png: 1 × 39000000 pixels; the longer side may have 65,535 pixels" in message
 
 
-def test_pixels_and_seconds_of_a_request_count_together(client):
+def test_upload_limits_apply_per_request(client):
     query = json.dumps({"parts": [{"file": name} for name in "abc"]})
     picture = png((6000, 2500), "1")
     answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.png", picture) for n in "abc"})
-    message = refused(answer, 413)
+    message = check_error(answer, 413)
     assert message == (
         "c.png: 6000 × 2500 pixels; at most 40 million pixels here with the files before it: scale it down"
     )
     data = io.BytesIO()
     soundfile.write(data, np.zeros(250 * 8000, np.int16), 8000, format="FLAC")
     answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.flac", data.getvalue()) for n in "abc"})
-    assert "c.flac: 250 s long; at most 600 s here with the files before it: cut it" in refused(answer, 413)
+    assert "c.flac: 250 s long; at most 600 s here with the files before it: cut it" in check_error(answer, 413)
 
 
-def test_pixels_and_seconds_of_all_requests_count_together():
-    load, file = Load(Limits()), Upload("a.png", Path("a.png"))
-    with load.request() as one, load.request() as other:
-        one.add(file, Contents(("image",), 8000, 5000))
-        other.add(file, Contents(("image", "audio"), 8000, 4000, 600.0))
-        with load.request() as third:
+def test_upload_limits_apply_across_requests():
+    load, file = UploadBudget(Limits()), Upload("a.png", Path("a.png"))
+    with load.open_request() as one, load.open_request() as other:
+        one.reserve(file, MediaInfo(("image",), 8000, 5000))
+        other.reserve(file, MediaInfo(("image", "audio"), 8000, 4000, 600.0))
+        with load.open_request() as third:
             with pytest.raises(
-                Refusal, match=r"a.png: too many other files are being read; try again in 2 s"
+                HTTPError, match=r"a.png: too many other files are being read; try again in 2 s"
             ) as caught:
-                third.add(file, Contents(("image",), 4000, 4000))
+                third.reserve(file, MediaInfo(("image",), 4000, 4000))
             assert caught.value.status == 503
-            third.add(file, Contents(("audio",), seconds=600.0))
+            third.reserve(file, MediaInfo(("audio",), duration=600.0))
     assert (load.pixels, load.seconds) == (0, 0.0)
 
 
-def test_texts_full_of_marks_are_answered(client):
+def test_texts_with_many_combining_marks(client):
     """Normalising one of these took seconds, and 32 of them held everybody up."""
     marks = "a" + "\u0301\u0323" * 4999
     answer = client.post("/v1/embeddings", json={"input": [marks] * 32, "model": "triptych"})
@@ -153,17 +153,17 @@ def test_texts_full_of_marks_are_answered(client):
         ("unknown.bin", bytes(range(1, 200)) * 9, "is none of the files that can be read"),
     ],
 )
-def test_a_file_of_no_kind_we_read_is_not_called_a_sound(client, name, data, told):
-    message = refused(upload(client, name, data), 422)
+def test_unsupported_file_is_named_correctly(client, name, data, told):
+    message = check_error(upload(client, name, data), 422)
     assert message.startswith(f"{name}: {told}; give a picture (png, jpg …), a sound")
 
 
-def test_a_long_text_is_too_long_as_a_file_too(client):
-    message = refused(upload(client, "long.txt", b"word " * 4000), 413)
+def test_long_text_file_is_rejected(client):
+    message = check_error(upload(client, "long.txt", b"word " * 4000), 413)
     assert message == "long.txt: 19,999 characters; at most 10,000 here: cut it"
 
 
-def test_texts_are_prepared_away_from_the_event_loop(collection, monkeypatch):
+def test_texts_are_prepared_off_the_event_loop(collection, monkeypatch):
     encoder, threads = collection.space.encoder("text"), []
 
     def prepare(source):
@@ -171,7 +171,7 @@ def test_texts_are_prepared_away_from_the_event_loop(collection, monkeypatch):
         return type(encoder).prepare(encoder, source)
 
     monkeypatch.setattr(encoder, "prepare", prepare)
-    batches = Batches(collection.space, Limits(), Metrics())
+    batches = MicroBatcher(collection.space, Limits(), Metrics())
     try:
         asyncio.run(batches.embed([Source("text", "a bell")] * 3))
     finally:

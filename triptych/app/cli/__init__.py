@@ -13,7 +13,6 @@ from rich.console import Console
 from triptych.app.cli import (
     audit,
     cache,
-    check,
     classify,
     compare,
     data,
@@ -29,16 +28,17 @@ from triptych.app.cli import (
     search,
     serve,
     study,
+    synthetic,
     train,
-    world,
+    validate,
 )
 from triptych.errors import TriptychError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": demo.demo,
-    "world": world.world,
+    "world": synthetic.synthetic,
     "data": data.data,
-    "check": check.check,
+    "validate": validate.validate,
     "recipes": recipes.recipes,
     "encoders": encoders.encoders,
     "cache": cache.cache,
@@ -69,8 +69,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for name, command in COMMANDS.items():
-    bare = name in {"cache", "data", "demo", "encoders", "recipes", "runs", "serve", "study"}
-    app.command(name, no_args_is_help=not bare)(command)
+    can_run_bare = name in {"cache", "data", "demo", "encoders", "recipes", "runs", "serve", "study"}
+    app.command(name, no_args_is_help=not can_run_bare)(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -103,8 +103,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror or error}")
+        location = f"{error.filename}: " if error.filename else ""
+        _fail(f"{location}{error.strerror or error}")
 
 
 def _fail(message: str) -> None:

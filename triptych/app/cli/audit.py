@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from triptych.audit.audit import Audit
+    from triptych.audit.audit import AuditResult
     from triptych.audit.decisions import Action
 
 
 def audit(
     manifest: Annotated[Path, typer.Argument(help="The manifest to audit.")],
-    into: Annotated[
-        Path | None, typer.Option("--into", "-o", help="Folder of the audit; with --apply, the new manifest.")
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder of the audit; with --apply, the new manifest.")
     ] = None,
     space: Annotated[str | None, typer.Option(help="A run of other data that judges; else spaces are trained.")] = None,
     folds: Annotated[int, typer.Option(help="How many spaces, each judging rows it has not seen.")] = 4,
     recipe: Annotated[str, typer.Option(help="How they are trained.")] = "audit",
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed parts the rows otherwise.")] = 0,
     apply: Annotated[Path | None, typer.Option(help="Decisions saved from the review page, to be carried out.")] = None,
     undecided: Annotated[
@@ -39,45 +39,55 @@ def audit(
       triptych audit pairs.csv -o audits/pairs --set training.epochs=20
       triptych audit pairs.csv --apply decisions.json -o reviewed.csv
     """
-    from triptych.audit.audit import audit as look
+    from triptych.audit.audit import audit as run_audit
 
     if apply:
-        _apply(manifest, apply, into, undecided, allow_outside)
+        _apply_decisions(manifest, apply, output, undecided, allow_outside)
         return
-    folder = into or Path("audits") / manifest.stem
-    _report(look(manifest, folder, space, folds, recipe, change or [], seed, restart, allow_outside))
+    folder = output or Path("audits") / manifest.stem
+    _print_audit(run_audit(manifest, folder, space, folds, recipe, overrides or [], seed, restart, allow_outside))
 
 
-def _apply(source: Path, path: Path, into: Path | None, undecided: Action, allow_outside: bool) -> None:
-    from triptych.app.cli.data import report
-    from triptych.audit.audit import identity
-    from triptych.audit.decisions import read_decisions, write_decided
+def _apply_decisions(
+    manifest_path: Path, decisions_path: Path, output: Path | None, undecided: Action, allow_outside: bool
+) -> None:
+    from triptych.app.cli.data import print_written
+    from triptych.audit.audit import hash_manifest
+    from triptych.audit.decisions import read_decisions, write_reviewed_manifest
     from triptych.data import manifest
     from triptych.errors import UsageError
 
-    if into is None:
+    if output is None:
         raise UsageError("say where the new manifest goes: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
-    table = manifest.read(source, allow_outside)
-    made, draft = write_decided(table, read_decisions(path, identity(table.path), undecided), into, "audit")
-    report(made, draft)
-
-
-def _report(found: Audit) -> None:
-    """What was found, where it lies and what to do next."""
-    from triptych.app.show import failed, from_here, notes, out
-    from triptych.audit.audit import CLEAN, PAGE, SUSPECTS
-
-    failed(found.unreadable)
-    for (a, b), judged in found.judged.items():
-        out.print(f"{a}–{b}: of {judged.share.pairs} pairs about {judged.share} are wrong")
-        if judged.caption_share:
-            out.print(f"  of the captions in the other rows about {judged.caption_share}")
-    wrong = [one for one in found.suspects if one.verdict == "wrong"]
-    single = sum(one.caption is not None for one in wrong)
-    out.print(
-        f"suspected: {len(wrong) - single} rows, {single} single captions; "
-        f"nearly the same as another row: {len(found.suspects) - len(wrong)}"
+    table = manifest.read(manifest_path, allow_outside)
+    written, draft = write_reviewed_manifest(
+        table, read_decisions(decisions_path, hash_manifest(table.path), undecided), output, "audit"
     )
-    for name, what in ((SUSPECTS, "every suspect"), (CLEAN, "the manifest without them"), (PAGE, "to review them")):
-        out.print(f"  {from_here(found.folder / name)}: {what}")
-    notes.print(f"next: open {from_here(found.folder / PAGE)} in a browser; k keeps, r rejects, s swaps, u undoes")
+    print_written(written, draft)
+
+
+def _print_audit(result: AuditResult) -> None:
+    """What was found, where it lies and what to do next."""
+    from triptych.app.terminal import print_failures, relative_path, stderr, stdout
+    from triptych.audit.audit import CLEAN_FILE, REVIEW_FILE, SUSPECTS_FILE
+
+    print_failures(result.unreadable)
+    for (a, b), pair_result in result.pair_scores.items():
+        stdout.print(f"{a}–{b}: of {pair_result.noise_rate.num_pairs} pairs about {pair_result.noise_rate} are wrong")
+        if pair_result.caption_noise_rate:
+            stdout.print(f"  of the captions in the other rows about {pair_result.caption_noise_rate}")
+    wrong = [suspect for suspect in result.suspects if suspect.verdict == "wrong"]
+    num_captions = sum(suspect.caption is not None for suspect in wrong)
+    stdout.print(
+        f"suspected: {len(wrong) - num_captions} rows, {num_captions} single captions; "
+        f"nearly the same as another row: {len(result.suspects) - len(wrong)}"
+    )
+    for name, description in (
+        (SUSPECTS_FILE, "every suspect"),
+        (CLEAN_FILE, "the manifest without them"),
+        (REVIEW_FILE, "to review them"),
+    ):
+        stdout.print(f"  {relative_path(result.folder / name)}: {description}")
+    stderr.print(
+        f"next: open {relative_path(result.folder / REVIEW_FILE)} in a browser; k keeps, r rejects, s swaps, u undoes"
+    )

@@ -21,17 +21,19 @@ def cache(
       triptych cache
       triptych cache --clear
     """
-    from triptych.app import show
+    from triptych.app import terminal
     from triptych.data.cache import Cache
 
-    kept = Cache.default()
+    feature_cache = Cache.default()
     if clear:
-        kept.clear()
-    sizes = kept.sizes()
+        feature_cache.clear()
+    sizes = feature_cache.list_stores()
     if as_json:
-        shelves = [{"encoder": about, "items": items, "bytes": size} for about, items, size in sizes]
-        typer.echo(json.dumps({"folder": str(kept.folder), "shelves": shelves}, indent=2))
+        stores = [{"encoder": encoder, "items": items, "bytes": size} for encoder, items, size in sizes]
+        typer.echo(json.dumps({"folder": str(feature_cache.folder), "stores": stores}, indent=2))
         return
-    show.out.print(f"{kept.folder}: {sum(size for *_, size in sizes) / 1e6:,.0f} MB", highlight=False, soft_wrap=True)
+    terminal.stdout.print(
+        f"{feature_cache.folder}: {sum(size for *_, size in sizes) / 1e6:,.0f} MB", highlight=False, soft_wrap=True
+    )
     for about, items, size in sizes:
-        show.out.print(f"{items:>9,} items {size / 1e6:>9,.1f} MB  {about}", highlight=False, soft_wrap=True)
+        terminal.stdout.print(f"{items:>9,} items {size / 1e6:>9,.1f} MB  {about}", highlight=False, soft_wrap=True)

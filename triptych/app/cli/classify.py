@@ -15,16 +15,16 @@ def classify(
     prompt: Annotated[
         list[str] | None, typer.Option(help="A text with {} for the class; several make an ensemble.")
     ] = None,
-    by: Annotated[
+    method: Annotated[
         Literal["prompts", "embeddings", "features"],
         typer.Option(help="By prompts, or by a linear probe on embeddings or on frozen encoders' features."),
     ] = "prompts",
-    learn: Annotated[str, typer.Option(help="The split a probe learns from.")] = "train",
-    of: Annotated[Literal["sounds", "pictures", "both"], typer.Option(help="What to classify.")] = "both",
-    among: Annotated[
+    train_split: Annotated[str, typer.Option(help="The split a probe learns from.")] = "train",
+    modality: Annotated[Literal["audio", "image", "both"], typer.Option(help="What to classify.")] = "both",
+    classes: Annotated[
         Literal["split", "all"], typer.Option(help="Prompts of the classes of the split, or of the whole manifest.")
     ] = "split",
-    each: Annotated[bool, typer.Option(help="Show every class, not the worst ones only.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every class, not the worst ones only.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
@@ -34,35 +34,39 @@ def classify(
     Examples:
       triptych classify runs/mine --data esc50.csv
       triptych classify runs/mine --data esc50.csv --prompt "this is a sound of {}" --prompt "one can hear {}"
-      triptych classify runs/mine --data esc50.csv --by features
-      triptych classify runs/mine --data pairs.csv --split all --of pictures --each --json
+      triptych classify runs/mine --data esc50.csv --method features
+      triptych classify runs/mine --data pairs.csv --split all --modality image --all --json
     """
     from triptych.errors import UsageError
 
-    if by != "prompts" and prompt:
-        raise UsageError(f"--prompt goes with --by prompts; a probe by {by} reads no prompts")
-    if by != "prompts" and split in {learn, "all"}:
-        raise UsageError(f"the probe would learn from rows it is measured on: --split {split}, --learn {learn}")
+    if method != "prompts" and prompt:
+        raise UsageError(f"--prompt goes with --method prompts; a probe by {method} reads no prompts")
+    if method != "prompts" and split in {train_split, "all"}:
+        raise UsageError(
+            f"the probe would learn from rows it is measured on: --split {split}, --train-split {train_split}"
+        )
 
-    from triptych.app import show
+    from triptych.app import terminal
     from triptych.checkpoint import load
-    from triptych.contracts import Modality
     from triptych.data import manifest
     from triptych.evaluation.probe import probe_space
-    from triptych.evaluation.zero_shot import classify as name_all
+    from triptych.evaluation.zero_shot import classify as classify_zero_shot
+    from triptych.interfaces import Modality
 
     table = manifest.read(data, allow_outside)
-    show.left_out(table)
+    terminal.print_unusable_rows(table)
     rows = table.rows if split == "all" else table.split(split).rows
-    wanted: dict[str, list[Modality] | None] = {"sounds": ["audio"], "pictures": ["image"], "both": None}
+    modalities: dict[str, list[Modality] | None] = {"audio": ["audio"], "image": ["image"], "both": None}
     space = load(run)
-    if by == "prompts":
-        classes = list(table.counts.labels) if among == "all" else None
-        result = name_all(space, rows, prompt, classes, wanted[of])
+    if method == "prompts":
+        class_names = list(table.counts.labels) if classes == "all" else None
+        result = classify_zero_shot(space, rows, prompt, class_names, modalities[modality])
     else:
-        result = probe_space(space, table.split(learn).rows, rows, by, wanted[of])
-    show.failed(result.failures.values())
+        result = probe_space(space, table.split(train_split).rows, rows, method, modalities[modality])
+    terminal.print_failures(result.failures.values())
     if as_json:
-        typer.echo(json.dumps([asdict(found) for found in result.found], indent=2, ensure_ascii=False))
+        typer.echo(
+            json.dumps([asdict(classification) for classification in result.results], indent=2, ensure_ascii=False)
+        )
     else:
-        show.classified(result.found, each)
+        terminal.print_classifications(result.results, show_all)

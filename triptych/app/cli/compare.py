@@ -14,7 +14,7 @@ def compare(
     split: Annotated[str, typer.Option(help="Which rows; 'all' for all of them.")] = "test",
     more_a: Annotated[list[Path] | None, typer.Option(help="One more seed of A; may be given again.")] = None,
     more_b: Annotated[list[Path] | None, typer.Option(help="One more seed of B; may be given again.")] = None,
-    each: Annotated[bool, typer.Option("--each", help="Show every query that flipped and every label.")] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show every query that flipped and every label.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything, instead of tables.")] = False,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
@@ -29,23 +29,24 @@ def compare(
       triptych compare runs/a0 runs/b0 --more-a runs/a1 --more-b runs/b1 --data pairs.csv
       triptych compare runs/first runs/second --data pairs.csv --json > difference.json
     """
-    from triptych.app import comparisons, show
+    from triptych.app import comparisons, terminal
     from triptych.checkpoint import load
     from triptych.data import manifest
-    from triptych.evaluation.comparison import compare_evaluations, plain
+    from triptych.evaluation.comparison import compare_evaluations, comparison_to_dict
     from triptych.evaluation.evaluate import evaluate
 
     table = manifest.read(data, allow_outside)
-    show.left_out(table)
+    terminal.print_unusable_rows(table)
     rows = table.rows if split == "all" else table.split(split).rows
-    first, second = (
-        [evaluate(load(run), rows, draws=0) for run in runs] for runs in ([a, *(more_a or [])], [b, *(more_b or [])])
+    evaluations_a, evaluations_b = (
+        [evaluate(load(run), rows, num_resamples=0) for run in runs]
+        for runs in ([a, *(more_a or [])], [b, *(more_b or [])])
     )
-    show.failed(first[0].failures.values())
-    found = compare_evaluations(first, second)
+    terminal.print_failures(evaluations_a[0].failures.values())
+    results = compare_evaluations(evaluations_a, evaluations_b)
     if as_json:
-        typer.echo(json.dumps([plain(comparison) for comparison in found], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps([comparison_to_dict(comparison) for comparison in results], indent=2, ensure_ascii=False))
         return
-    show.out.print(comparisons.differences(found))
-    for comparison in found:
-        comparisons.details(comparison, each)
+    terminal.stdout.print(comparisons.make_comparison_table(results))
+    for comparison in results:
+        comparisons.print_comparison(comparison, show_all)

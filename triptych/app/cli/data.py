@@ -9,192 +9,213 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from triptych.data.sources.draft import Draft
-    from triptych.data.sources.output import Made
+    from triptych.data.sources.draft import ManifestDraft
+    from triptych.data.sources.manifest_writer import WrittenManifest
 
-SHOWN = 16  # digits of a hash
-
-
-def _option(help: str, of: str = "single sources", *names: str) -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(*names, help=help, rich_help_panel=f"Options of {of}")
+HASH_DIGITS = 16  # digits of a hash
 
 
-Source = Annotated[str | None, typer.Argument(help="A source (none: list them), or speak, or damage.")]
-Copy = Annotated[
-    Path | None, typer.Argument(metavar="FOLDER", help="Your copy of the data; for speak and damage, a manifest.")
+def _option(help: str, command: str = "single sources", *names: str) -> Any:  # noqa: A002 - typer's own word
+    return typer.Option(*names, help=help, rich_help_panel=f"Options of {command}")
+
+
+SourceArgument = Annotated[
+    str | None, typer.Argument(help="A source (none: list them), or add-speech, or inject-noise.")
 ]
-Into = Annotated[Path | None, typer.Option("--into", "-o", help="The manifest to write: .csv, .jsonl or .parquet.")]
-List = Annotated[bool, typer.Option("--list", help="List the sources and what each expects.")]
+FolderArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="FOLDER", help="Your copy of the data; for add-speech and inject-noise, a manifest."),
+]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The manifest to write: .csv, .jsonl or .parquet.")
+]
+ListOption = Annotated[bool, typer.Option("--list", help="List the sources and what each expects.")]
 Fold = Annotated[int | None, _option("esc50: this official fold is the test split.")]
 Classes = Annotated[int | None, _option("esc50: this fold of ten classes is the test split; classes never overlap.")]
 Captions = Annotated[str | None, _option("esc50: titles, classes or both; places_audio: none or asr.")]
 Language = Annotated[str | None, _option("gcompris: en, fr or both; tuxpaint: en or fr,es or all.")]
-Sounds = Annotated[str | None, _option("tuxpaint: effects, speech or both.")]
+Audio = Annotated[str | None, _option("tuxpaint: effects, speech or both.")]
 Splits = Annotated[str | None, _option("coco: official or karpathy; esc50: three, or two (no valid).")]
 Text = Annotated[str | None, _option("hf: the columns with captions, with commas.")]
-Program = Annotated[str | None, _option("espeak-ng or flite.", "speak")]
-Voices = Annotated[str | None, _option("The program's voices, with commas.", "speak")]
-Workers = Annotated[int | None, _option("Programs at once; 2 unless given.", "speak")]
-Each = Annotated[int | None, _option("Only so many captions of each row; all unless given.", "speak")]
-Share = Annotated[float | None, _option("Share of the rows that get something of another row.", "damage")]
-Kind = Annotated[str | None, _option("Whose: random; category (same label); similar (close captions).", "damage")]
-What = Annotated[str | None, _option("What: text (unless given), image or audio.", "damage")]
-Split = Annotated[str | None, _option("Only the rows of this split; all unless given.", "damage")]
-Size = Annotated[
-    int | None, _option("With similar: rows to a cluster, about; 50 unless given, more are easier.", "damage")
+Program = Annotated[str | None, _option("espeak-ng or flite.", "add-speech")]
+Voices = Annotated[str | None, _option("The program's voices, with commas.", "add-speech")]
+Workers = Annotated[int | None, _option("Programs at once; 2 unless given.", "add-speech")]
+CaptionsPerRow = Annotated[int | None, _option("Only so many captions of each row; all unless given.", "add-speech")]
+NoiseRate = Annotated[float | None, _option("Share of the rows that get something of another row.", "inject-noise")]
+NoiseKind = Annotated[
+    str | None, _option("Whose: random; category (same label); similar (close captions).", "inject-noise")
 ]
-Seed = Annotated[int | None, _option("Another seed damages other rows.", "damage")]
+NoiseModality = Annotated[str | None, _option("What: text (unless given), image or audio.", "inject-noise")]
+Split = Annotated[str | None, _option("Only the rows of this split; all unless given.", "inject-noise")]
+ClusterSize = Annotated[
+    int | None, _option("With similar: rows to a cluster, about; 50 unless given, more are easier.", "inject-noise")
+]
+Seed = Annotated[int | None, _option("Another seed damages other rows.", "inject-noise")]
 Drop = Annotated[
-    bool, _option("Leave those rows out in place of damaging them: what is left for one who knew.", "damage", "--drop")
+    bool,
+    _option("Leave those rows out in place of damaging them: what is left for one who knew.", "inject-noise", "--drop"),
 ]
 Outside = Annotated[
-    bool, typer.Option("--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of speak and damage")
+    bool,
+    typer.Option(
+        "--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of add-speech and inject-noise"
+    ),
 ]
 
 
 def data(
-    source: Source = None,
-    copy: Copy = None,
-    into: Into = None,
-    every: List = False,
+    source: SourceArgument = None,
+    folder: FolderArgument = None,
+    output: OutputOption = None,
+    list_sources: ListOption = False,
     fold: Fold = None,
     classes: Classes = None,
     captions: Captions = None,
     language: Language = None,
-    sounds: Sounds = None,
+    audio: Audio = None,
     splits: Splits = None,
     text: Text = None,
     program: Program = None,
     voices: Voices = None,
     workers: Workers = None,
-    each: Each = None,
-    share: Share = None,
-    kind: Kind = None,
-    modality: What = None,
+    captions_per_row: CaptionsPerRow = None,
+    noise_rate: NoiseRate = None,
+    noise_kind: NoiseKind = None,
+    modality: NoiseModality = None,
     split: Split = None,
-    size: Size = None,
+    cluster_size: ClusterSize = None,
     seed: Seed = None,
     drop: Drop = False,
     allow_outside: Outside = False,
 ) -> None:
     """Turn a copy of a data set into a manifest, with official splits and a hash of the exact test set.
 
-    `speak` makes a manifest whose captions are read aloud; `damage` one with wrong pairs, and the key to them.
+    `add-speech` makes a manifest whose captions are read aloud; `inject-noise` one with wrong pairs, and the key to them.
 
     \b
     Examples:
       triptych data esc50 ~/ESC-50 --fold 1
       triptych data gcompris ~/gcompris -o gcompris.jsonl --language both
       triptych data folder ~/sounds
-      triptych data speak flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
-      triptych data damage pairs.csv -o wrong.csv --share 0.2 --kind similar
+      triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
+      triptych data inject-noise pairs.csv -o wrong.csv --noise-rate 0.2 --noise-kind similar
     """
     from triptych.data.sources import SOURCES
     from triptych.data.sources.convert import convert
-    from triptych.errors import UsageError, unknown
+    from triptych.errors import UsageError, describe_unknown
 
-    of_sources = _given(
-        fold=fold, classes=classes, captions=captions, language=language, sounds=sounds, splits=splits, text=text
+    source_options = _drop_unset(
+        fold=fold, classes=classes, captions=captions, language=language, audio=audio, splits=splits, text=text
     )
-    of_speak = _given(program=program, voices=voices, workers=workers, each=each)
-    of_damage = _given(share=share, kind=kind, modality=modality, split=split, size=size, seed=seed, drop=drop or None)
-    outside = _given(allow_outside=allow_outside or None)
-    if source is None or every:
-        _list()
-    elif source == "speak":
-        _refuse(source, of_sources | of_damage)
-        _speak(copy, into, of_speak | outside)
-    elif source == "damage":
-        _refuse(source, of_sources | of_speak)
-        _damage(copy, into, of_damage | outside)
+    speech_options = _drop_unset(program=program, voices=voices, workers=workers, captions_per_row=captions_per_row)
+    noise_options = _drop_unset(
+        noise_rate=noise_rate,
+        noise_kind=noise_kind,
+        modality=modality,
+        split=split,
+        cluster_size=cluster_size,
+        seed=seed,
+        drop=drop or None,
+    )
+    path_options = _drop_unset(allow_outside=allow_outside or None)
+    if source is None or list_sources:
+        _print_sources()
+    elif source == "add-speech":
+        _check_no_options(source, source_options | noise_options)
+        _add_speech(folder, output, speech_options | path_options)
+    elif source == "inject-noise":
+        _check_no_options(source, source_options | speech_options)
+        _inject_noise(folder, output, noise_options | path_options)
     elif source not in SOURCES:
-        raise UsageError(unknown("source", source, [*SOURCES, "speak", "damage"]))
+        raise UsageError(describe_unknown("source", source, [*SOURCES, "add-speech", "inject-noise"]))
     else:
-        _refuse(f"source {source!r}", of_speak | of_damage | outside)
-        report(*convert(source, SOURCES[source], copy, into, of_sources))
+        _check_no_options(f"source {source!r}", speech_options | noise_options | path_options)
+        print_written(*convert(source, SOURCES[source], folder, output, source_options))
 
 
-def _refuse(name: str, strange: dict[str, Any]) -> None:
+def _check_no_options(name: str, options: dict[str, Any]) -> None:
     from triptych.errors import UsageError
 
-    if strange:
-        option = next(iter(strange)).replace("_", "-")
+    if options:
+        option = next(iter(options)).replace("_", "-")
         raise UsageError(f"{name} has no option --{option}; see `triptych data --help`")
 
 
-def _damage(manifest: Path | None, into: Path | None, options: dict[str, Any]) -> None:
-    from triptych.app.show import from_here, out
-    from triptych.data.damage import damage, swaps_of
+def _inject_noise(manifest: Path | None, output: Path | None, options: dict[str, Any]) -> None:
+    from triptych.app.terminal import relative_path, stdout
+    from triptych.data.noise_injection import inject_noise, swaps_path
     from triptych.encoders.minilm import MiniLM
     from triptych.errors import UsageError
 
-    if manifest is None or into is None or "share" not in options:
-        raise UsageError("damage reads a manifest and writes another: triptych data damage MANIFEST -o NEW --share 0.2")
-    if options.get("kind") == "similar":
+    if manifest is None or output is None or "noise_rate" not in options:
+        raise UsageError(
+            "inject-noise reads a manifest and writes another: triptych data inject-noise MANIFEST -o NEW --noise-rate 0.2"
+        )
+    if options.get("noise_kind") == "similar":
         options["encoder"] = MiniLM()
-    made, draft = damage(manifest, into, **options)
-    report(made, draft)
-    what = "left out" if options.get("drop") else "wrong"
-    out.print(f"  which rows are {what}: {from_here(swaps_of(made.path))}")
+    written, draft = inject_noise(manifest, output, **options)
+    print_written(written, draft)
+    effect = "left out" if options.get("drop") else "wrong"
+    stdout.print(f"  which rows are {effect}: {relative_path(swaps_path(written.path))}")
 
 
-def _speak(manifest: Path | None, into: Path | None, options: dict[str, Any]) -> None:
-    from triptych.data.speech import speak
+def _add_speech(manifest: Path | None, output: Path | None, options: dict[str, Any]) -> None:
+    from triptych.data.speech_synthesis import synthesise_speech
     from triptych.errors import UsageError
 
-    if manifest is None or into is None:
-        raise UsageError("speak reads a manifest and writes another: triptych data speak MANIFEST -o NEW")
+    if manifest is None or output is None:
+        raise UsageError("add-speech reads a manifest and writes another: triptych data add-speech MANIFEST -o NEW")
     if "voices" in options:
         options["voices"] = [voice.strip() for voice in options["voices"].split(",")]
-    report(*speak(manifest, into, **options))
+    print_written(*synthesise_speech(manifest, output, **options))
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _drop_unset(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _list() -> None:
-    from triptych.app.show import out
+def _print_sources() -> None:
+    from triptych.app.terminal import stdout
     from triptych.data.sources import SOURCES
 
     for name, dataset in SOURCES.items():
-        out.print(f"{name:<14}{dataset.title} ({dataset.pairs})", style="bold")
-        for line in dataset.expects:
-            out.print(f"{'':<14}{line}")
-        if dataset.options:
-            out.print(f"{'':<14}options: {', '.join(f'--{option}' for option in dataset.options)}")
-        out.print(f"{'':<14}licence: {dataset.licence}", style="dim")
-    out.print("\ntriptych data SOURCE FOLDER turns your copy into a manifest; nothing is fetched from anywhere")
+        stdout.print(f"{name:<14}{dataset.title} ({dataset.modalities})", style="bold")
+        for line in dataset.expected_files:
+            stdout.print(f"{'':<14}{line}")
+        if dataset.option_names:
+            stdout.print(f"{'':<14}options: {', '.join(f'--{option}' for option in dataset.option_names)}")
+        stdout.print(f"{'':<14}licence: {dataset.licence}", style="dim")
+    stdout.print("\ntriptych data SOURCE FOLDER turns your copy into a manifest; nothing is fetched from anywhere")
 
 
-def report(made: Made, draft: Draft) -> None:
+def print_written(written: WrittenManifest, draft: ManifestDraft) -> None:
     """What was written, what was not, and what to do next."""
-    from triptych.app.show import from_here, notes, out
-    from triptych.progress import tell
+    from triptych.app.terminal import relative_path, stderr, stdout
+    from triptych.progress import notify
 
-    found = made.summary
-    out.print(f"made: {from_here(made.path)}")
-    out.print(
-        f"  {found['rows']} rows, {found['captions']} captions, {found['groups']} groups, {found['labels']} labels"
+    summary = written.summary
+    stdout.print(f"made: {relative_path(written.path)}")
+    stdout.print(
+        f"  {summary['rows']} rows, {summary['captions']} captions, {summary['groups']} groups, {summary['labels']} labels"
     )
     for title in ("splits", "pairs"):
-        out.print(
-            f"  {title:<8}{', '.join(f'{name} {count}' for name, count in found[title].items() if count) or 'none'}"
+        stdout.print(
+            f"  {title:<8}{', '.join(f'{name} {count}' for name, count in summary[title].items() if count) or 'none'}"
         )
-    for name, test in found["test"].items():
-        out.print(
-            f"  {name}: {test['rows']} rows, {test['captions']} captions, hash {test['rows_hash'][:SHOWN]}, "
-            f"with the bytes of its files {test['files_hash'][:SHOWN]}"
+    for name, test_set in summary["test"].items():
+        stdout.print(
+            f"  {name}: {test_set['rows']} rows, {test_set['captions']} captions, hash {test_set['rows_hash'][:HASH_DIGITS]}, "
+            f"with the bytes of its files {test_set['files_hash'][:HASH_DIGITS]}"
         )
-    out.print(f"  licence: {found['licence']}")
-    out.print(f"  all of this: {from_here(made.sidecar)}")
-    for kind, count in found["left_out"].items():
-        tell(f"left out: {kind}: {count}")
+    stdout.print(f"  licence: {summary['licence']}")
+    stdout.print(f"  all of this: {relative_path(written.sidecar)}")
+    for reason, count in summary["skipped"].items():
+        notify(f"left out: {reason}: {count}")
     for note in draft.notes:
-        notes.print(f"note: {note}")
-    if made.errors or made.warnings:
-        tell(f"{made.errors} errors and {made.warnings} warnings; `triptych check` lists them")
-    flag = " --allow-outside" if made.outside else ""
-    if made.outside:
-        tell("the files lie outside the manifest's folder: every command that reads it needs --allow-outside")
-    notes.print(f"next: triptych check {shlex.quote(from_here(made.path))}{flag}")
+        stderr.print(f"note: {note}")
+    if written.num_errors or written.num_warnings:
+        notify(f"{written.num_errors} errors and {written.num_warnings} warnings; `triptych validate` lists them")
+    flag = " --allow-outside" if written.needs_allow_outside else ""
+    if written.needs_allow_outside:
+        notify("the files lie outside the manifest's folder: every command that reads it needs --allow-outside")
+    stderr.print(f"next: triptych validate {shlex.quote(relative_path(written.path))}{flag}")

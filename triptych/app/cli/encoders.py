@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from triptych.contracts import Encoder
+    from triptych.interfaces import Encoder
 
 
 def encoders(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -19,40 +19,40 @@ def encoders(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")
       triptych encoders
       triptych encoders --json
     """
-    from triptych.contracts import MODALITIES
     from triptych.encoders import ENCODERS
+    from triptych.interfaces import MODALITIES
 
-    found = [_facts(name, cls) for name, cls in ENCODERS.items()]
-    found.sort(key=lambda facts: (MODALITIES.index(facts["modality"]), facts["frozen"]))
+    rows = [_describe_encoder(name, cls) for name, cls in ENCODERS.items()]
+    rows.sort(key=lambda facts: (MODALITIES.index(facts["modality"]), facts["frozen"]))
     if as_json:
-        typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        _print(found)
+        _print_table(rows)
 
 
-def _facts(name: str, cls: type[Encoder]) -> dict[str, Any]:
+def _describe_encoder(name: str, cls: type[Encoder]) -> dict[str, Any]:
     """What there is to know of one encoder with its default settings."""
-    made = _made(cls)
+    encoder = _build_encoder(cls)
     return {
         "name": name,
         "modality": cls.modality,
-        "width": getattr(made or cls, "width", None),
-        "part": cls.kind,
-        "parameters": sum(p.numel() for p in made.parameters()) if made else None,
+        "feature_dim": getattr(encoder or cls, "feature_dim", None),
+        "part_name": cls.part_name,
+        "parameters": sum(p.numel() for p in encoder.parameters()) if encoder else None,
         "frozen": cls.frozen,
         "licence": cls.licence,
         "origin": cls.origin,
-        "missing": cls.missing(),
+        "unavailable_reason": cls.unavailable_reason(),
     }
 
 
-def _made(cls: type[Encoder]) -> Encoder | None:
+def _build_encoder(cls: type[Encoder]) -> Encoder | None:
     """One to count the parameters of; None where its shape depends on what is not at hand."""
     import torch
 
     from triptych.errors import TriptychError
 
-    if cls.missing() and not hasattr(cls, "width"):
+    if cls.unavailable_reason() and not hasattr(cls, "feature_dim"):
         return None  # it takes its shape from what is missing; trying would load that library for nothing
     try:
         # Given weights are large, so theirs are counted where nothing is stored; small ones are made at once, as
@@ -63,24 +63,24 @@ def _made(cls: type[Encoder]) -> Encoder | None:
         return None
 
 
-def _print(found: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
 
-    from triptych.app.show import out
+    from triptych.app.terminal import stdout
 
     table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("encoder", "takes", "part", "width", "parameters", "licence", "at hand"):
-        table.add_column(heading, justify="right" if heading in {"width", "parameters"} else "left", no_wrap=True)
-    for facts in found:
+    for heading in ("encoder", "takes", "part", "feature_dim", "parameters", "licence", "at hand"):
+        table.add_column(heading, justify="right" if heading in {"feature_dim", "parameters"} else "left", no_wrap=True)
+    for facts in rows:
         weights = "–" if facts["parameters"] is None else f"{facts['parameters'] / 1e6:.1f} M"
-        numbers = ("–" if facts["width"] is None else str(facts["width"]), weights)
-        at_hand = "no" if facts["missing"] else "yes"
-        table.add_row(facts["name"], facts["modality"], facts["part"], *numbers, facts["licence"], at_hand)
-    out.print(table)
-    for title, key in (("where it comes from", "origin"), ("not at hand", "missing")):
+        numbers = ("–" if facts["feature_dim"] is None else str(facts["feature_dim"]), weights)
+        is_available = "no" if facts["unavailable_reason"] else "yes"
+        table.add_row(facts["name"], facts["modality"], facts["part_name"], *numbers, facts["licence"], is_available)
+    stdout.print(table)
+    for title, key in (("where it comes from", "origin"), ("not at hand", "unavailable_reason")):
         names: dict[str, list[str]] = {}  # several encoders often have one and the same line
-        for facts in found:
+        for facts in rows:
             names.setdefault(facts[key] or "", []).append(facts["name"])
-        lines = [f"  {', '.join(same)}: {line}" for line, same in names.items() if line]
-        out.print("\n".join([f"{title}:", *lines]) if lines else "everything is at hand")
+        lines = [f"  {', '.join(encoder_names)}: {line}" for line, encoder_names in names.items() if line]
+        stdout.print("\n".join([f"{title}:", *lines]) if lines else "everything is at hand")

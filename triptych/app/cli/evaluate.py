@@ -17,8 +17,8 @@ def evaluate(
     epsilon: Annotated[
         float | None, typer.Option(help="Of that plan; 0.03 of the span of the scores unless given.")
     ] = None,
-    into: Annotated[
-        Path | None, typer.Option("--out", help="Write JSON, CSV and every query (Parquet) into this folder.")
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write JSON, CSV and every query (Parquet) into this folder.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
@@ -29,27 +29,27 @@ def evaluate(
 
     \b
     Examples:
-      triptych evaluate runs/trimodal --data demo/world/manifest.csv
-      triptych evaluate runs/trimodal --data demo/world/manifest.csv --split novel --json
-      triptych evaluate runs/trimodal --data demo/world/manifest.csv --out results
-      triptych evaluate runs/trimodal --data demo/world/manifest.csv --transductive
+      triptych evaluate runs/trimodal --data demo/data/manifest.csv
+      triptych evaluate runs/trimodal --data demo/data/manifest.csv --split novel --json
+      triptych evaluate runs/trimodal --data demo/data/manifest.csv --output results
+      triptych evaluate runs/trimodal --data demo/data/manifest.csv --transductive
     """
-    from triptych.app import show
+    from triptych.app import terminal
     from triptych.checkpoint import load
     from triptych.data import manifest
-    from triptych.evaluation import records
+    from triptych.evaluation import result_files
     from triptych.evaluation.evaluate import evaluate as measure
 
     table = manifest.read(data, allow_outside)
-    show.left_out(table)
+    terminal.print_unusable_rows(table)
     rows = table.rows if split == "all" else table.split(split).rows
     result = measure(load(run), rows, transductive=transductive, epsilon=epsilon)
-    show.failed(result.failures.values())
-    if into:
-        records.write(result, into, {"run": str(run), "data": str(data), "split": split})
-        show.notes.print(f"written: {into}")
+    terminal.print_failures(result.failures.values())
+    if output:
+        result_files.write_results(result, output, {"run": str(run), "data": str(data), "split": split})
+        terminal.stderr.print(f"written: {output}")
     if as_json:
-        every = [*result.directions, *result.transductive]
-        typer.echo(json.dumps([records.plain(direction) for direction in every], indent=2))
+        directions = [*result.directions, *result.transductive]
+        typer.echo(json.dumps([result_files.retrieval_to_dict(direction) for direction in directions], indent=2))
     else:
-        show.out.print(show.recalls(result.directions, result.transductive))
+        terminal.stdout.print(terminal.make_recall_table(result.directions, result.transductive))

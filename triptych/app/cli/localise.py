@@ -10,7 +10,7 @@ import typer
 
 def localise(
     run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
-    world: Annotated[Path, typer.Option(help="The folder of a made world.")],
+    data: Annotated[Path, typer.Option(help="The folder of a made world.")],
     split: Annotated[str, typer.Option(help="Which of its scenes.")] = "test",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
@@ -18,15 +18,15 @@ def localise(
 
     \b
     Examples:
-      triptych localise runs/trimodal --world demo/world
-      triptych localise runs/trimodal --world demo/world --split novel --json
+      triptych localise runs/trimodal --data demo/data
+      triptych localise runs/trimodal --data demo/data --split novel --json
     """
-    from triptych.app import show
+    from triptych.app import terminal
     from triptych.checkpoint import load
     from triptych.evaluation.localisation import localise as measure
 
-    found = measure(load(run), world, split)
+    results = measure(load(run), data, split)
     if as_json:
-        typer.echo(json.dumps([asdict(each) for each in found], indent=2))
+        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
     else:
-        show.out.print(show.localisations(found))
+        terminal.stdout.print(terminal.make_localisation_table(results))

@@ -7,7 +7,7 @@ import typer
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this one whole, every default written out.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
 ) -> None:
     """List the recipes that come with triptych, or show one.
 
@@ -16,11 +16,11 @@ def recipes(
       triptych recipes
       triptych recipes trimodal --set training.epochs=5
     """
-    from triptych.app.show import out
-    from triptych.recipe import Recipe, shipped
+    from triptych.app.terminal import stdout
+    from triptych.recipe import Recipe, list_bundled_recipes
 
     if name:
-        out.print(Recipe.load(name, change or []).text(), end="")
+        stdout.print(Recipe.load(name, overrides or []).to_toml(), end="")
         return
-    for known in shipped():
-        out.print(f"{known:<12} {Recipe.load(known).about}")
+    for recipe_name in list_bundled_recipes():
+        stdout.print(f"{recipe_name:<12} {Recipe.load(recipe_name).description}")

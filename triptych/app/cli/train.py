@@ -12,8 +12,8 @@ def train(
     data: Annotated[
         list[Path] | None, typer.Option(help="The manifest to learn from; repeated, all of them are learned from.")
     ] = None,
-    into: Annotated[Path | None, typer.Option("--into", "-o", help="Run folder; runs/NAME unless given.")] = None,
-    change: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder; runs/NAME unless given.")] = None,
+    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
     restart: Annotated[bool, typer.Option(help="Replace a run that is in the folder.")] = False,
     allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
 ) -> None:
@@ -23,27 +23,31 @@ def train(
 
     \b
     Examples:
-      triptych train trimodal --data demo/world/manifest.csv
-      triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.width=256
+      triptych train trimodal --data demo/data/manifest.csv
+      triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.embed_dim=256
       triptych train mixed --data sounds.csv --data pictures.csv
       torchrun --nproc-per-node 2 -m triptych train clap --data pairs.csv
     """
-    from triptych.app import show
+    from triptych.app import terminal
     from triptych.recipe import Recipe
-    from triptych.training.distributed import leads
+    from triptych.training.distributed import is_main_process
     from triptych.training.loop import train as train_space
-    from triptych.training.run import left_out
+    from triptych.training.run_directory import read_skipped
 
-    effective = Recipe.load(recipe, change or [])
-    rows = replace(effective.data, allow_outside=allow_outside or effective.data.allow_outside)
+    effective = Recipe.load(recipe, overrides or [])
+    data_config = replace(effective.data, allow_outside=allow_outside or effective.data.allow_outside)
     if data:
         first, *others = map(str, data)
-        rows = replace(rows, manifest=first, also=(*others, *(path for path in rows.also if path not in others)))
-    effective = replace(effective, data=rows)
-    folder = into or Path("runs") / effective.name
+        data_config = replace(
+            data_config,
+            manifest=first,
+            extra_manifests=(*others, *(path for path in data_config.extra_manifests if path not in others)),
+        )
+    effective = replace(effective, data=data_config)
+    folder = output or Path("runs") / effective.name
     train_space(effective, folder, restart=restart)
-    if not leads():
+    if not is_main_process():
         return
-    show.failed(left_out(folder))
-    show.out.print(f"trained: {folder}")
-    show.trained(folder, effective)
+    terminal.print_failures(read_skipped(folder))
+    terminal.stdout.print(f"trained: {folder}")
+    terminal.print_training_advice(folder, effective)

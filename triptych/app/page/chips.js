@@ -53,24 +53,24 @@ export const remember = (found) => labels.set(found.id, { label: found.modality 
 export function kindChips(overview, changed) {
   refill(byId("kinds"), Object.entries(overview.modalities).map(([kind, count]) => make(
     "button", {
-      type: "button", class: `kind of-${kind}`, "aria-pressed": String(state.want.includes(kind)),
+      type: "button", class: `kind of-${kind}`, "aria-pressed": String(state.modalities.includes(kind)),
       onclick: () => {
-        state.want = state.want.includes(kind) ? state.want.filter((other) => other !== kind) : [...state.want, kind];
+        state.modalities = state.modalities.includes(kind) ? state.modalities.filter((other) => other !== kind) : [...state.modalities, kind];
         changed();
       },
     }, icon(kind, 16), NAMES[kind], make("span", { class: "count" }, count.toLocaleString("en")),
   )));
 }
 
-const SAID = { folder: "in", longer: "at least (s)", shorter: "at most (s)", since: "since", until: "until" };
+const SAID = { folder: "in", min_duration: "at least (s)", max_duration: "at most (s)", since: "since", until: "until" };
 
 export function filterChips(changed) {
-  refill(byId("filters"), state.where.map((filter) => make(
+  refill(byId("filters"), state.filters.map((filter) => make(
     "li", { class: "chip" },
     make("span", { class: "label" }, `${SAID[filter.name] ?? filter.name.slice(COLUMN.length)}: ${filter.value}`),
     make("button", {
       type: "button", "aria-label": `Remove the filter ${filter.name} ${filter.value}`,
-      onclick: () => { state.where = state.where.filter((other) => other !== filter); changed(); },
+      onclick: () => { state.filters = state.filters.filter((other) => other !== filter); changed(); },
     }, "×"),
   )), summary());
 }
@@ -90,7 +90,7 @@ export function closeMenu() {
 export function filterMenu(overview, changed) {
   const set = (name, value) => {
     if (!value) return;
-    state.where = [...state.where.filter((filter) => filter.name !== name), { name, value: String(value) }];
+    state.filters = [...state.filters.filter((filter) => filter.name !== name), { name, value: String(value) }];
     closeMenu();
     changed();
   };
@@ -109,7 +109,7 @@ export function filterMenu(overview, changed) {
     controls.push(field(column, choice(COLUMN + column, values)));
   }
   if (overview.modalities.audio) {
-    controls.push(make("div", { class: "two" }, field("at least, seconds", input("longer", "number")), field("at most, seconds", input("shorter", "number"))));
+    controls.push(make("div", { class: "two" }, field("at least, seconds", input("min_duration", "number")), field("at most, seconds", input("max_duration", "number"))));
   }
   controls.push(make("div", { class: "two" }, field("changed since", input("since", "date")), field("changed until", input("until", "date"))));
   byId("menu").replaceChildren(...controls);

@@ -23,7 +23,7 @@ const actions = {
   },
   why: (id) => { state.why = id; changed(); },
   ask: (words) => { byId("text").value = words; box.boxed(words); changed(); },
-  unfilter: () => { state.where = []; state.want = []; changed(); },
+  unfilter: () => { state.filters = []; state.modalities = []; changed(); },
   again: () => { shown = ""; render(); },
   layout: () => { state.view = state.view === "grid" ? "list" : "grid"; changed(); },
   theme: () => paint(document.documentElement.dataset.theme === "dark" ? "light" : "dark", true),
@@ -77,11 +77,11 @@ async function find() {
   byId("results").classList.add("waiting");
   byId("status").textContent = "searching …";
   try {
-    const answer = await search({ want: state.want, k: state.k, where: conditions(state.where) }, parts, signal);
+    const answer = await search({ modalities: state.modalities, k: state.k, filter: conditions(state.filters) }, parts, signal);
     if (signal.aborted) return;
     shown = wanted;
     showHits(answer);
-    const good = answer.hits.filter((hit) => hit.relevance >= answer.line).length;
+    const good = answer.hits.filter((hit) => hit.relevance >= answer.relevance_threshold).length;
     byId("status").textContent = `${answer.hits.length} hits, ${good} probably relevant · ${Math.round(1000 * answer.seconds)} ms${answer.notes.map((note) => ` · ${note}`).join("")}`;
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -96,7 +96,7 @@ function showHits(answer) {
   keepFocus(byId("search"), () => {
     results.show(answer, actions);
     byId("state").replaceChildren(...(answer.hits.length ? [] : [results.nothing(actions)]));
-    byId("further").hidden = answer.hits.length < state.k || state.k >= overview.limits.hits;
+    byId("further").hidden = answer.hits.length < state.k || state.k >= overview.limits.max_hits;
   }, (places) => places.find((place) => before && place.dataset.id === before) ?? places.find((place) => place.matches(".hit, #state button")));
 }
 
@@ -130,7 +130,7 @@ async function start() {
   byId("grid").append(icon("grid"));
   byId("list").append(icon("list"));
   for (const name of ["grid", "list"]) byId(name).addEventListener("click", () => { state.view = name; changed(); });
-  byId("further").addEventListener("click", () => { state.k = Math.min(overview.limits.hits, 2 * state.k); changed(); });
+  byId("further").addEventListener("click", () => { state.k = Math.min(overview.limits.max_hits, 2 * state.k); changed(); });
   for (const name of ["search", "map"]) {
     byId(`tab-${name}`).addEventListener("click", (event) => { event.preventDefault(); state.tab = name; changed(); });
   }

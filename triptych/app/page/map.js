@@ -55,7 +55,7 @@ function build(overview) {
 const toScreen = (x, y) => [((x - view.x) * view.zoom + 0.5) * canvas.clientWidth, ((y - view.y) * view.zoom + 0.5) * canvas.clientHeight];
 const toMap = (x, y) => [(x / canvas.clientWidth - 0.5) / view.zoom + view.x, (y / canvas.clientHeight - 0.5) / view.zoom + view.y];
 
-const isShown = (place) => !state.want.length || state.want.includes(points.modalities[place]);
+const isShown = (place) => !state.modalities.length || state.modalities.includes(points.modalities[place]);
 
 function hue(place) {
   if (!points.values) return colour(points.modalities[place]);

@@ -1,17 +1,17 @@
 // The query, whole, in the address: parts in order (text, item, file), each with its weight after it; kinds; filters.
-export const state = { parts: [], want: [], where: [], view: "grid", tab: "search", why: null, k: 24, colour: "" };
+export const state = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", why: null, k: 24, colour: "" };
 
 const PARTS = new Set(["text", "item", "file"]);
-const FILTERS = new Set(["folder", "longer", "shorter", "since", "until"]);
+const FILTERS = new Set(["folder", "min_duration", "max_duration", "since", "until"]);
 export const COLUMN = "column.";
 
 export function read(address) {
-  const fresh = { parts: [], want: [], where: [], view: "grid", tab: "search", why: null, k: 24, colour: "" };
+  const fresh = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", why: null, k: 24, colour: "" };
   for (const [name, value] of new URLSearchParams(address)) {
     if (PARTS.has(name) && value) fresh.parts.push({ kind: name, weight: 1, ...named(name, value) });
     else if (name === "weight" && fresh.parts.length && Number.isFinite(Number(value))) fresh.parts.at(-1).weight = clamp(Number(value));
-    else if (name === "want") fresh.want.push(value);
-    else if ((FILTERS.has(name) || name.startsWith(COLUMN)) && value) fresh.where.push({ name, value });
+    else if (name === "modality") fresh.modalities.push(value);
+    else if ((FILTERS.has(name) || name.startsWith(COLUMN)) && value) fresh.filters.push({ name, value });
     else if (name === "view" && value === "list") fresh.view = "list";
     else if (name === "tab" && value === "map") fresh.tab = "map";
     else if (name === "why" && value) fresh.why = value;
@@ -30,12 +30,12 @@ function named(kind, value) {
   return kind === "item" ? { id: value } : { name: value };
 }
 
-// As the server takes them: folder, longer, shorter, since, until, and columns by name.
+// As the server takes them: folder, min_duration, max_duration, since, until, and columns by name.
 export function conditions(filters) {
   const found = { columns: {} };
   for (const { name, value } of filters) {
     if (name.startsWith(COLUMN)) found.columns[name.slice(COLUMN.length)] = value;
-    else found[name] = name === "longer" || name === "shorter" ? Number(value) : value;
+    else found[name] = name === "min_duration" || name === "max_duration" ? Number(value) : value;
   }
   return found;
 }
@@ -50,8 +50,8 @@ export function write(query) {
     found.append(part.kind, part.text ?? part.id ?? part.name);
     if (part.weight !== 1) found.append("weight", part.weight);
   }
-  for (const kind of query.want) found.append("want", kind);
-  for (const { name, value } of query.where) found.append(name, value);
+  for (const kind of query.modalities) found.append("modality", kind);
+  for (const { name, value } of query.filters) found.append(name, value);
   if (query.view !== "grid") found.set("view", query.view);
   if (query.tab !== "search") found.set("tab", query.tab);
   if (query.colour) found.set("colour", query.colour);

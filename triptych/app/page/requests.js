@@ -78,7 +78,7 @@ export async function map(column, signal) {
 
 export const address = {
   media: (id) => `v1/items/${id}/media`,
-  sound: (id) => `v1/items/${id}/sound.wav`,
+  sound: (id) => `v1/items/${id}/audio.wav`,
   thumbnail: (id, size = 512) => `v1/items/${id}/thumbnail?size=${size}`,
   spectrogram: (id, width = 512) => `v1/items/${id}/spectrogram?width=${width}`,
 };

@@ -10,7 +10,7 @@ export function show(answer, actions) {
   const cards = [];
   let drawn = false;
   for (const hit of answer.hits) {
-    const beneath = hit.relevance < answer.line;
+    const beneath = hit.relevance < answer.relevance_threshold;
     if (beneath && !drawn) {
       drawn = true;
       cards.push(make("p", { class: "below", role: "separator" }, cards.length ? "below this, probably not relevant" : "nothing here stands out; these are the nearest, probably not relevant"));
@@ -66,7 +66,7 @@ function shown(hit) {
   if (hit.modality === "text") return make("div", { class: "shown words", tabindex: "-1" }, make("p", {}, hit.text));
   if (hit.modality === "audio") return make("div", { class: "shown" }, strip(hit, { tabindex: -1 }));
   const picture = make("img", { src: address.thumbnail(hit.id), alt: hit.captions[0] ?? hit.name, loading: "lazy", onerror: (event) => event.target.replaceWith(gone(hit)) });
-  if (hit.kind !== "film") return make("div", { class: "shown" }, picture);
+  if (hit.media_kind !== "video") return make("div", { class: "shown" }, picture);
   const box = make("div", { class: "shown" }, picture);
   const play = make("button", { type: "button", class: "film", tabindex: "-1", "aria-label": `Play ${hit.name}`, onclick: () => box.toggle() }, icon("play"));
   box.append(play);

@@ -49,8 +49,8 @@ export function strip(hit, settings = {}) {
       return box.complain(error.message);
     }
     draw(canvas, outline.peaks);
-    time.textContent = clock(outline.seconds);
-    const [start, end] = [hit.start ?? 0, hit.end ?? outline.seconds];
+    time.textContent = clock(outline.duration);
+    const [start, end] = [hit.start ?? 0, hit.end ?? outline.duration];
     if (start > outline.start + 0.05 || end < outline.end - 0.05) {
       moment.hidden = false;
       moment.style.left = `${100 * Math.max(0, share(start))}%`;

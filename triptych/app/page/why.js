@@ -37,14 +37,14 @@ function frame(title, ...content) {
 function show(found, parts) {
   const [first] = found;
   const label = first.item.modality === "text" ? "this text" : first.item.name;
-  const blocks = first.parts.map((told, number) => block(found, number, parts[told.part])); // a film is two of them
+  const blocks = first.parts.map((told, number) => block(found, number, parts[told.part_index])); // a film is two of them
   const several = first.parts.length > 1
     ? make("p", { class: "note" }, "Each part of the query has its own score and its own sum; the hit's place is decided by all of them together, by their weights.")
     : null;
   frame(
     `Why ${label}?`, ...blocks.map((one) => one.element), several,
     make("div", { class: "legend" }, "speaks against", make("span", { class: "ramp" }), "speaks for it", make("span", {}, "· point at a word, a region or a moment to see what it goes with")),
-    make("p", { class: "note" }, first.how), ...wholeNotes(found),
+    make("p", { class: "note" }, first.method), ...wholeNotes(found),
   );
   blocks.forEach((one) => one.start());
 }
@@ -53,12 +53,12 @@ function show(found, parts) {
 function block(found, number, asked) {
   const [first] = found;
   const told = first.parts[number];
-  const rest = Math.abs(told.rest) >= 0.0005;
+  const rest = Math.abs(told.residual) >= 0.0005;
   const sum = make(
     "p", { class: "sum" },
     make("span", {}, "score ", make("b", { class: "score" }, told.score.toFixed(3))),
     make("span", {}, "= the parts' ", make("b", { class: "total" }, told.total.toFixed(3))),
-    rest && make("span", { title: "what no single part accounts for: constants of the network and of the similarity" }, "+ the rest ", make("b", {}, told.rest.toFixed(3))),
+    rest && make("span", { title: "what no single part accounts for: constants of the network and of the similarity" }, "+ the rest ", make("b", {}, told.residual.toFixed(3))),
     told.weight !== 1 && make("span", {}, "× weight ", make("b", {}, told.weight.toFixed(1))),
   );
   const strips = [];
@@ -76,7 +76,7 @@ function block(found, number, asked) {
     const part = one.parts[number];
     const title = `${one === first ? "the hit" : "belongs to it"}: ${ONE[one.item.modality]}${one === first ? "" : ` · score ${part.score.toFixed(3)}`}`;
     const hit = side(part.hit, one.item, (place) => link(hit, place), title);
-    hit.heat = part.heat;
+    hit.heat = part.attribution;
     strips.push(hit);
   }
   return { element: make("div", {}, sum, query.element, make("div", { class: "strips" }, ...strips.slice(1).map((strip) => strip.element))), start: () => strips.forEach((strip) => strip.paint(null)) };
@@ -120,12 +120,12 @@ const WHOLE = {
 
 function wholeNotes(found) {
   const sides = found.flatMap((one) => one.parts.flatMap((told) => [told.query, told.hit]));
-  const kinds = new Set(sides.filter((one) => one.places.some((place) => !place.length)).map((one) => one.modality));
+  const kinds = new Set(sides.filter((one) => one.locations.some((place) => !place.length)).map((one) => one.modality));
   return [...kinds].map((kind) => make("p", { class: "note" }, WHOLE[kind]));
 }
 
 function whole(told, point) {
-  const number = told.places.findIndex((place) => !place.length);
+  const number = told.locations.findIndex((place) => !place.length);
   if (number < 0) return null;
   return { number, ...chip(told, number, `the whole ${ONE[told.modality]}`, point, { class: "word whole", title: WHOLE[told.modality] }) };
 }
@@ -141,10 +141,10 @@ function withWhole(strip, told, point) {
   };
 }
 
-const placed = (told, values) => values.filter((_, number) => told.places[number].length);
+const placed = (told, values) => values.filter((_, number) => told.locations[number].length);
 
 function words(told, _, point) {
-  const chips = told.places.flatMap((place, number) => (place.length ? [chip(told, number, told.text.slice(place[0], place[1]), point)] : []));
+  const chips = told.locations.flatMap((place, number) => (place.length ? [chip(told, number, told.text.slice(place[0], place[1]), point)] : []));
   const rest = whole(told, point);
   if (rest) chips.push(rest);
   return {
@@ -182,7 +182,7 @@ function picture(told, what, point) {
     canvas.height = height;
     const pen = canvas.getContext("2d");
     const most = largest(placed(told, shown));
-    const boxes = told.places.map((place, number) => [place, number]).filter(([place]) => place.length === 4);
+    const boxes = told.locations.map((place, number) => [place, number]).filter(([place]) => place.length === 4);
     const wide = boxes.length ? (boxes[0][0][2] - boxes[0][0][0]) * width : 0;
     pen.filter = `blur(${Math.min(14, wide / 3)}px)`;
     for (const [[x0, y0, x1, y1], number] of boxes) {
@@ -190,8 +190,8 @@ function picture(told, what, point) {
       pen.fillRect(x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height);
     }
     pen.filter = "none";
-    if (marked !== null && told.places[marked].length === 4) {
-      const [x0, y0, x1, y1] = told.places[marked];
+    if (marked !== null && told.locations[marked].length === 4) {
+      const [x0, y0, x1, y1] = told.locations[marked];
       pen.strokeStyle = "#fff";
       pen.lineWidth = 2;
       pen.strokeRect(x0 * width, y0 * height, (x1 - x0) * width, (y1 - y0) * height);
@@ -201,7 +201,7 @@ function picture(told, what, point) {
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     const [x, y] = [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
-    const found = told.places.findIndex(([x0, y0, x1, y1]) => x >= x0 && x < x1 && y >= y0 && y < y1);
+    const found = told.locations.findIndex(([x0, y0, x1, y1]) => x >= x0 && x < x1 && y >= y0 && y < y1);
     point(found < 0 ? null : found);
   };
   canvas.addEventListener("pointermove", at);
@@ -227,7 +227,7 @@ function sound(told, what, point) {
     const pen = canvas.getContext("2d");
     const most = largest(placed(told, shown));
     const lane = 44;
-    told.places.forEach((place, number) => {
+    told.locations.forEach((place, number) => {
       if (place.length !== 2) return;
       const [left, right] = [x(place[0]), Math.min(canvas.width, x(place[1]))];
       const share = Math.max(0, shown[number]) / most;
@@ -245,7 +245,7 @@ function sound(told, what, point) {
   };
   canvas.addEventListener("pointermove", (event) => {
     const seconds = start + ((event.clientX - canvas.getBoundingClientRect().left) / canvas.clientWidth) * (end - start);
-    const found = told.places.findIndex((place) => place.length === 2 && seconds >= place[0] && seconds < place[1]);
+    const found = told.locations.findIndex((place) => place.length === 2 && seconds >= place[0] && seconds < place[1]);
     point(found < 0 ? null : found);
   });
   canvas.addEventListener("pointerleave", () => point(null));

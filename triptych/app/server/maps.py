@@ -11,86 +11,88 @@ import numpy as np
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from triptych.app.server.described import item_answer
-from triptych.app.server.desk import At, Desk
-from triptych.app.server.problems import Refusal, answers
-from triptych.app.server.searches import body
-from triptych.app.server.shapes import Asking, Drawing, ItemAnswer, Landing, MapAnswer
-from triptych.app.server.uploads import received
-from triptych.search import query as asking
+from triptych.app.server.errors import HTTPError, error_responses
+from triptych.app.server.schemas import ItemResponse, MapPending, MapPosition, MapResponse, QueryRequest
+from triptych.app.server.search import make_request_body
+from triptych.app.server.serializers import make_item_response
+from triptych.app.server.state import AppState, StateDep
+from triptych.app.server.uploads import receive_request
+from triptych.search import query as search_queries
 from triptych.search.collection import Collection
-from triptych.search.map import project
+from triptych.search.projection import project_2d
 from triptych.search.store import Version
 
 router = APIRouter(prefix="/v1", tags=["map"])
-POINTS = 4000  # of each modality that are drawn
-NAME = 80  # characters of a point's name
-NEAR = 5  # hits among which a query is put
-PATIENCE = 0.3  # seconds to wait before saying that the map is being drawn
+MAX_POINTS = 4000  # of each modality that are drawn
+MAX_NAME_CHARACTERS = 80  # characters of a point's name
+NUM_NEIGHBOURS = 5  # hits among which a query is put
+WAIT_SECONDS = 0.3  # seconds to wait before saying that the map is being drawn
 
 
 @dataclass(frozen=True)
-class Drawn:
+class CollectionMap:
     """A map of one version of the collection."""
 
     version: Version | None
-    items: list[ItemAnswer]
-    places: np.ndarray  # (N, 2)
+    items: list[ItemResponse]
+    positions: np.ndarray  # (N, 2)
     index: dict[str, int]
 
 
-class Maps:
+class MapCache:
     """The newest map, drawn at the first question and when the collection has changed."""
 
     def __init__(self) -> None:
-        self.drawn: Drawn | None = None
+        self.current: CollectionMap | None = None
         self.task: asyncio.Task[None] | None = None
 
-    async def newest(self, desk: Desk) -> Drawn | None:
+    async def load_latest(self, state: AppState) -> CollectionMap | None:
         """The map, if it is ready soon."""
-        version = await desk.read(lambda c: c.store.refresh() if c.store else None)
-        if self.drawn is not None and self.drawn.version == version:
-            return self.drawn
+        version = await state.read_collection(lambda c: c.store.refresh() if c.store else None)
+        if self.current is not None and self.current.version == version:
+            return self.current
         if self.task is None or self.task.done():
-            self.task = asyncio.create_task(self._draw(desk, version))
-        await asyncio.wait([self.task], timeout=PATIENCE)
+            self.task = asyncio.create_task(self._compute(state, version))
+        await asyncio.wait([self.task], timeout=WAIT_SECONDS)
         if self.task.done():
             self.task.result()
-            return self.drawn
+            return self.current
         return None
 
-    async def _draw(self, desk: Desk, version: Version | None) -> None:
-        items, keys = await desk.read(_sampled)
+    async def _compute(self, state: AppState, version: Version | None) -> None:
+        items, keys = await state.read_collection(_sample_items)
         # No time limit: this is nobody's request, and is done once.
-        work = asyncio.get_running_loop().run_in_executor(desk.thinking.pool, project, keys)
-        places = np.concatenate([*await work, np.empty((0, 2))])
-        self.drawn = Drawn(version, items, places, {item.id: place for place, item in enumerate(items)})
+        work = asyncio.get_running_loop().run_in_executor(state.explain_executor.pool, project_2d, keys)
+        positions = np.concatenate([*await work, np.empty((0, 2))])
+        self.current = CollectionMap(version, items, positions, {item.id: index for index, item in enumerate(items)})
 
 
-def _sampled(collection: Collection) -> tuple[list[ItemAnswer], list[np.ndarray]]:
-    items, keys = list[ItemAnswer](), list[np.ndarray]()
+def _sample_items(collection: Collection) -> tuple[list[ItemResponse], list[np.ndarray]]:
+    items, vectors = list[ItemResponse](), list[np.ndarray]()
     for modality in collection.space.modalities:
-        entries, some = collection.sample(modality, POINTS)
+        entries, sampled_vectors = collection.sample(modality, MAX_POINTS)
         if entries:
-            items += map(item_answer, entries)
-            keys.append(some)
-    return items, keys
+            items += map(make_item_response, entries)
+            vectors.append(sampled_vectors)
+    return items, vectors
 
 
-@router.get("/map", responses={**answers(), 202: {"model": Drawing}}, response_model=MapAnswer)
-async def show(desk: At, request: Request, column: Annotated[str, Query(max_length=200)] = "") -> MapAnswer | Response:
+@router.get("/map", responses={**error_responses(), 202: {"model": MapPending}}, response_model=MapResponse)
+async def read_map(
+    state: StateDep, request: Request, column: Annotated[str, Query(max_length=200)] = ""
+) -> MapResponse | Response:
     """Items on a plane, what is alike together; 202 while it is being drawn: ask again."""
-    drawn = await _maps(request).newest(desk)
-    if drawn is None:
-        return _later()
-    values = [", ".join(item.columns.get(column, [])) for item in drawn.items] if column else None
-    return MapAnswer(
-        total=await desk.read(len),
-        ids=[item.id for item in drawn.items],
-        names=[(item.text or item.name)[:NAME] for item in drawn.items],
-        modalities=[item.modality for item in drawn.items],
-        x=drawn.places[:, 0].round(4).tolist(),
-        y=drawn.places[:, 1].round(4).tolist(),
+    collection_map = await _map_cache(request).load_latest(state)
+    if collection_map is None:
+        return _pending_response()
+    values = [", ".join(item.columns.get(column, [])) for item in collection_map.items] if column else None
+    return MapResponse(
+        total=await state.read_collection(len),
+        ids=[item.id for item in collection_map.items],
+        names=[(item.text or item.name)[:MAX_NAME_CHARACTERS] for item in collection_map.items],
+        modalities=[item.modality for item in collection_map.items],
+        x=collection_map.positions[:, 0].round(4).tolist(),
+        y=collection_map.positions[:, 1].round(4).tolist(),
         values=values,
         legend=[value for value, _ in Counter(values or []).most_common(50) if value],
     )
@@ -98,35 +100,40 @@ async def show(desk: At, request: Request, column: Annotated[str, Query(max_leng
 
 @router.post(
     "/map",
-    openapi_extra=body(Asking),
-    responses={**answers(404, 415), 202: {"model": Drawing}},
-    response_model=Landing,
+    openapi_extra=make_request_body(QueryRequest),
+    responses={**error_responses(404, 415), 202: {"model": MapPending}},
+    response_model=MapPosition,
 )
-async def land(desk: At, request: Request) -> Landing | Response:
+async def locate_query(state: StateDep, request: Request) -> MapPosition | Response:
     """Where a query lies on the map: on the one of its best hits that the others lie nearest to; 202: ask again."""
-    async with received(request, Asking, desk.limits) as (query, files):
-        pieces = await desk.pieces(query.parts, files)
-        whole = asking.Query(tuple(piece.part for piece in pieces))
-        hits = await desk.read(lambda collection: collection.search(whole, k=50, include_query=True))
-    drawn = await _maps(request).newest(desk)
-    if drawn is None:
-        return _later()
-    near = [(drawn.index[hit.id], hit) for hit in hits if hit.id in drawn.index][:NEAR]
-    if not near:
-        raise Refusal(422, "nothing on the map is like this query")
-    x, y = _middle(drawn.places[[place for place, _ in near]], np.array([hit.relevance + 1e-6 for _, hit in near]))
-    return Landing(x=float(x), y=float(y), near=[hit.id for _, hit in near])
+    async with receive_request(request, QueryRequest, state.limits) as (query, files):
+        resolved_parts = await state.resolve_parts(query.parts, files)
+        search_query = search_queries.Query(tuple(resolved.part for resolved in resolved_parts))
+        hits = await state.read_collection(lambda collection: collection.search(search_query, k=50, include_query=True))
+    collection_map = await _map_cache(request).load_latest(state)
+    if collection_map is None:
+        return _pending_response()
+    neighbours = [(collection_map.index[hit.id], hit) for hit in hits if hit.id in collection_map.index][
+        :NUM_NEIGHBOURS
+    ]
+    if not neighbours:
+        raise HTTPError(422, "nothing on the map is like this query")
+    x, y = _weighted_medoid(
+        collection_map.positions[[index for index, _ in neighbours]],
+        np.array([hit.relevance + 1e-6 for _, hit in neighbours]),
+    )
+    return MapPosition(x=float(x), y=float(y), neighbours=[hit.id for _, hit in neighbours])
 
 
-def _middle(places: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _weighted_medoid(positions: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """The place with the least weighted distance to the others: a mean may lie between two clusters, in neither."""
-    apart = np.linalg.norm(places[:, None] - places, axis=2)  # (N, N)
-    return places[np.argmin(apart @ weights)]
+    distances = np.linalg.norm(positions[:, None] - positions, axis=2)  # (N, N)
+    return positions[np.argmin(distances @ weights)]
 
 
-def _later() -> Response:
-    return JSONResponse(Drawing().model_dump(), 202, {"Retry-After": "1"})
+def _pending_response() -> Response:
+    return JSONResponse(MapPending().model_dump(), 202, {"Retry-After": "1"})
 
 
-def _maps(request: Request) -> Maps:
+def _map_cache(request: Request) -> MapCache:
     return request.app.state.maps

@@ -15,18 +15,18 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 
+from triptych.app.server.errors import HTTPError, format_validation_errors
 from triptych.app.server.limits import Limits
-from triptych.app.server.problems import Refusal, sentence
-from triptych.contracts import Modality, Source
 from triptych.errors import MediaError, TriptychError
+from triptych.interfaces import Modality, Source
 from triptych.media import modalities_of
-from triptych.media.contents import Contents, inspect
+from triptych.media.inspection import MediaInfo, inspect_file
 from triptych.media.limits import check_pixels
 
-Asked = TypeVar("Asked", bound=BaseModel)
-ENDING = re.compile(r"\.[A-Za-z0-9]{1,5}$")
-BLOCK = 1 << 20
-QUERY = "query"  # the form's field that holds the request itself, as JSON
+RequestModel = TypeVar("RequestModel", bound=BaseModel)
+SUFFIX_PATTERN = re.compile(r"\.[A-Za-z0-9]{1,5}$")
+BLOCK_BYTES = 1 << 20
+QUERY_FIELD = "query"  # the form's field that holds the request itself, as JSON
 
 
 @dataclass(frozen=True)
@@ -38,67 +38,69 @@ class Upload:
 
 
 @asynccontextmanager
-async def received(
-    request: Request, model: type[Asked], limits: Limits
-) -> AsyncIterator[tuple[Asked, dict[str, Upload]]]:
+async def receive_request(
+    request: Request, model: type[RequestModel], limits: Limits
+) -> AsyncIterator[tuple[RequestModel, dict[str, Upload]]]:
     """The request as the model, and its files by their names in the form; the files are gone when the block ends."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "multipart/form-data":
         with tempfile.TemporaryDirectory(prefix="triptych-upload-") as folder:
             async with request.form(
-                max_files=limits.parts, max_fields=limits.parts, max_part_size=limits.json_bytes
+                max_files=limits.max_parts, max_fields=limits.max_parts, max_part_size=limits.max_json_bytes
             ) as form:
-                written = form.get(QUERY)
-                if not isinstance(written, str):
-                    raise Refusal(400, f"the form has no field {QUERY!r} with the request as JSON")
+                payload = form.get(QUERY_FIELD)
+                if not isinstance(payload, str):
+                    raise HTTPError(400, f"the form has no field {QUERY_FIELD!r} with the request as JSON")
                 files = {n: f for n, f in form.multi_items() if isinstance(f, UploadFile)}
-                uploads = {n: await _kept(f, Path(folder), i) for i, (n, f) in enumerate(files.items())}
-            yield _parsed(written, model), uploads
-    elif kind in {"application/json", ""}:
-        yield _parsed(await request.body(), model), {}
+                uploads = {n: await _save_upload(f, Path(folder), i) for i, (n, f) in enumerate(files.items())}
+            yield _parse_request(payload, model), uploads
+    elif content_type in {"application/json", ""}:
+        yield _parse_request(await request.body(), model), {}
     else:
-        raise Refusal(415, f"Content-Type {kind[:60]!r}; send application/json, or multipart/form-data with files")
+        raise HTTPError(
+            415, f"Content-Type {content_type[:60]!r}; send application/json, or multipart/form-data with files"
+        )
 
 
-def _parsed(written: str | bytes, model: type[Asked]) -> Asked:
+def _parse_request(payload: str | bytes, model: type[RequestModel]) -> RequestModel:
     try:
-        return model.model_validate_json(written)
+        return model.model_validate_json(payload)
     except ValidationError as error:
-        raise Refusal(422, sentence(error.errors(include_url=False, include_context=False))) from None
+        raise HTTPError(422, format_validation_errors(error.errors(include_url=False, include_context=False))) from None
     except (ValueError, RecursionError) as error:
-        raise Refusal(400, f"the request is no JSON ({error})") from None
+        raise HTTPError(400, f"the request is no JSON ({error})") from None
 
 
-async def _kept(file: UploadFile, folder: Path, number: int) -> Upload:
+async def _save_upload(file: UploadFile, folder: Path, index: int) -> Upload:
     """A file on the disk under a name of ours: the visitor's is only for messages, but for its ending."""
     name = Path((file.filename or "file").replace("\\", "/")).name[:80] or "file"
-    ending = ENDING.search(name)
-    path = folder / f"{number}{ending.group().lower() if ending else ''}"
-    with path.open("xb") as kept:
-        while block := await file.read(BLOCK):
-            kept.write(block)
+    suffix = SUFFIX_PATTERN.search(name)
+    path = folder / f"{index}{suffix.group().lower() if suffix else ''}"
+    with path.open("xb") as target:
+        while block := await file.read(BLOCK_BYTES):
+            target.write(block)
     return Upload(name, path)
 
 
-def contents_of(upload: Upload) -> Contents:
+def inspect_upload(upload: Upload) -> MediaInfo:
     """What an uploaded file holds, by its content; called away from the event loop, within `Workers.sandbox`."""
     try:
-        return inspect(upload.path, modalities_of(upload.path))
+        return inspect_file(upload.path, modalities_of(upload.path))
     except TriptychError as error:
-        raise renamed(error, [upload]) from error
+        raise use_client_names(error, [upload]) from error
 
 
-def sources(upload: Upload, contents: Contents, modalities: Sequence[Modality]) -> list[Source]:
+def make_sources(upload: Upload, contents: MediaInfo, modalities: Sequence[Modality]) -> list[Source]:
     """An uploaded file as what it is of what the space knows: a film is a picture and a sound."""
-    known: list[Modality] = [modality for modality in contents.modalities if modality in modalities]
-    if not known:
-        kinds = " and ".join(contents.modalities)
-        raise Refusal(415, f"{upload.name}: is {kinds}; this space knows {', '.join(modalities)}")
-    return [Source(modality, contents.words if modality == "text" else upload.path) for modality in known]
+    supported: list[Modality] = [modality for modality in contents.modalities if modality in modalities]
+    if not supported:
+        found_modalities = " and ".join(contents.modalities)
+        raise HTTPError(415, f"{upload.name}: is {found_modalities}; this space knows {', '.join(modalities)}")
+    return [Source(modality, contents.text if modality == "text" else upload.path) for modality in supported]
 
 
 @dataclass
-class Load:
+class UploadBudget:
     """How many pixels and seconds of uploads are being worked on; counted on the event loop alone."""
 
     limits: Limits
@@ -106,65 +108,70 @@ class Load:
     seconds: float = 0.0
 
     @contextmanager
-    def request(self) -> Iterator[RequestLoad]:
+    def open_request(self) -> Iterator[RequestBudget]:
         """What one request adds to it while it lasts."""
-        share = RequestLoad(self)
+        request_budget = RequestBudget(self)
         try:
-            yield share
+            yield request_budget
         finally:
-            self.pixels -= share.pixels
-            self.seconds -= share.seconds
+            self.pixels -= request_budget.pixels
+            self.seconds -= request_budget.seconds
 
 
 @dataclass
-class RequestLoad:
+class RequestBudget:
     """The pixels and seconds of the files of one request."""
 
-    load: Load
+    shared: UploadBudget
     pixels: int = 0
     seconds: float = 0.0
 
-    def add(self, upload: Upload, contents: Contents) -> None:
+    def reserve(self, upload: Upload, contents: MediaInfo) -> None:
         """Count a file before it is decoded; a Refusal where that is too much for the request, or for all of them."""
-        limits, pixels = self.load.limits, contents.width * contents.height
+        limits, pixels = self.shared.limits, contents.width * contents.height
         self._check_request(upload, contents)
-        if self.load.pixels + pixels > limits.all_pixels or self.load.seconds + contents.seconds > limits.all_seconds:
-            retry = limits.retry_seconds
-            raise Refusal(503, f"{upload.name}: too many other files are being read; try again in {retry} s", retry)
-        for total in (self, self.load):
-            total.pixels += pixels
-            total.seconds += contents.seconds
+        if (
+            self.shared.pixels + pixels > limits.max_concurrent_pixels
+            or self.shared.seconds + contents.duration > limits.max_concurrent_seconds
+        ):
+            retry_after = limits.retry_after
+            raise HTTPError(
+                503, f"{upload.name}: too many other files are being read; try again in {retry_after} s", retry_after
+            )
+        for budget in (self, self.shared):
+            budget.pixels += pixels
+            budget.seconds += contents.duration
 
-    def _check_request(self, upload: Upload, contents: Contents) -> None:
-        limits, name = self.load.limits, upload.name
-        width, height, seconds = contents.width, contents.height, contents.seconds
+    def _check_request(self, upload: Upload, contents: MediaInfo) -> None:
+        limits, name = self.shared.limits, upload.name
+        width, height, seconds = contents.width, contents.height, contents.duration
         before = " with the files before it" if self.pixels or self.seconds else ""
-        if self.pixels + width * height > limits.upload_pixels:
-            most = f"at most {limits.upload_pixels / 1e6:g} million pixels here{before}"
-            raise Refusal(413, f"{name}: {width} × {height} pixels; {most}: scale it down")
-        if self.seconds + seconds > limits.upload_seconds:
-            most = f"at most {limits.upload_seconds:g} s here{before}"
-            raise Refusal(413, f"{name}: {seconds:,.0f} s long; {most}: cut it")
-        if len(contents.words) > limits.characters:
-            most = f"at most {limits.characters:,} here"
-            raise Refusal(413, f"{name}: {len(contents.words):,} characters; {most}: cut it")
+        if self.pixels + width * height > limits.max_upload_pixels:
+            limit = f"at most {limits.max_upload_pixels / 1e6:g} million pixels here{before}"
+            raise HTTPError(413, f"{name}: {width} × {height} pixels; {limit}: scale it down")
+        if self.seconds + seconds > limits.max_upload_seconds:
+            limit = f"at most {limits.max_upload_seconds:g} s here{before}"
+            raise HTTPError(413, f"{name}: {seconds:,.0f} s long; {limit}: cut it")
+        if len(contents.text) > limits.max_characters:
+            limit = f"at most {limits.max_characters:,} here"
+            raise HTTPError(413, f"{name}: {len(contents.text):,} characters; {limit}: cut it")
         if width and height:
             try:
                 check_pixels(upload.path, width, height)
             except MediaError as error:
-                raise Refusal(413, str(renamed(error, [upload]))) from None
+                raise HTTPError(413, str(use_client_names(error, [upload]))) from None
 
 
-def renamed(error: TriptychError | Refusal, uploads: Sequence[Upload]) -> Exception:
+def use_client_names(error: TriptychError | HTTPError, uploads: Sequence[Upload]) -> Exception:
     """An error that speaks of files by the visitor's names for them, not by ours."""
     message = str(error)
     for upload in uploads:
         message = message.replace(str(upload.path), upload.name)
-    return Refusal(error.status, message) if isinstance(error, Refusal) else type(error)(message)
+    return HTTPError(error.status, message) if isinstance(error, HTTPError) else type(error)(message)
 
 
-def named(files: Mapping[str, Upload], name: str) -> Upload:
+def find_upload(files: Mapping[str, Upload], name: str) -> Upload:
     """The file under a name in the form."""
     if name not in files:
-        raise Refusal(400, f"no file {name!r} in the form; it has {json.dumps(sorted(files))}")
+        raise HTTPError(400, f"no file {name!r} in the form; it has {json.dumps(sorted(files))}")
     return files[name]

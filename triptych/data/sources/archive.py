@@ -13,36 +13,36 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from triptych.data.problems import shown
+from triptych.data.manifest_problems import to_printable
 from triptych.errors import ManifestError
-from triptych.files import replacing
+from triptych.files import atomic_write
 
-MOST_MEMBERS = 2_000_000  # of one archive
-MOST_BYTES = 2_000_000_000  # of one member
-MOST_IN_ALL = 500_000_000_000  # of one archive
+MAX_MEMBERS = 2_000_000  # of one archive
+MAX_MEMBER_BYTES = 2_000_000_000  # of one member
+MAX_TOTAL_BYTES = 500_000_000_000  # of one archive
 # Sounds and pictures are compressed already and shrink little; captions and silence shrink to a few percent.
-MOST_EXPANSION = 100  # times the size of the archive that its content may have, and …
-FREE_BYTES = 10_000_000  # … so many bytes on top of that, for small archives
-LONGEST_HEADER = 256 * 1024  # bytes of all headers before one member: long names, pax records, sparse maps
+MAX_EXPANSION_RATIO = 100  # times the size of the archive that its content may have, and …
+EXPANSION_ALLOWANCE = 10_000_000  # … so many bytes on top of that, for small archives
+MAX_HEADER_BYTES = 256 * 1024  # bytes of all headers before one member: long names, pax records, sparse maps
 CHUNK = 1 << 16
-AR = b"!<arch>\n"
-DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, RecursionError)
+AR_MAGIC = b"!<arch>\n"
+ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, RecursionError)
 
 
-def most_content(archive: Path) -> int:
+def max_unpacked_bytes(archive: Path) -> int:
     """How many bytes may be unpacked from an archive, by its own size."""
-    return MOST_EXPANSION * archive.stat().st_size + FREE_BYTES
+    return MAX_EXPANSION_RATIO * archive.stat().st_size + EXPANSION_ALLOWANCE
 
 
-def too_much_content(archive: Path) -> ManifestError:
+def expansion_error(archive: Path) -> ManifestError:
     """The error for an archive with more content than that."""
     return ManifestError(
-        f"{archive}: unpacks to more than {most_content(archive):,} bytes, {MOST_EXPANSION} times its size; "
+        f"{archive}: unpacks to more than {max_unpacked_bytes(archive):,} bytes, {MAX_EXPANSION_RATIO} times its size; "
         "nothing more is unpacked. If you trust it, unpack it yourself and give the folder"
     )
 
 
-def unpack(archive: Path, into: Path, wanted: Callable[[PurePosixPath], bool]) -> list[Path]:
+def unpack(archive: Path, folder: Path, should_unpack: Callable[[PurePosixPath], bool]) -> list[Path]:
     """Write the wanted files of a tar archive (or of a .deb package) below a folder, in the archive's order.
 
     A wanted member that climbs out, is a link, a device or sparse, comes twice or is too large stops everything: an
@@ -51,20 +51,20 @@ def unpack(archive: Path, into: Path, wanted: Callable[[PurePosixPath], bool]) -
     """
     try:
         with archive.open("rb") as file:
-            packed = _package_content(archive, file) if archive.suffix == ".deb" else file
-            stream = _BoundedStream(archive, _decompress(packed), most_content(archive))
+            payload = _seek_deb_payload(archive, file) if archive.suffix == ".deb" else file
+            stream = _BoundedStream(archive, _decompress(payload), max_unpacked_bytes(archive))
             with tarfile.open(fileobj=stream, mode="r:") as members:
-                return _unpack(archive, members, stream, into.resolve(), wanted)
-    except DAMAGED as error:
-        raise _unreadable(archive, error) from error
+                return _unpack_members(archive, members, stream, folder.resolve(), should_unpack)
+    except ARCHIVE_ERRORS as error:
+        raise _unreadable_error(archive, error) from error
     except OSError as error:
         if error.errno is not None:  # of the disk; those of the gzip and bz2 decoders have no number
             raise
-        raise _unreadable(archive, error) from error
+        raise _unreadable_error(archive, error) from error
 
 
-def _unreadable(archive: Path, error: Exception) -> ManifestError:
-    return ManifestError(f"{archive}: cannot be read as a tar archive: {shown(error)}; is it whole?")
+def _unreadable_error(archive: Path, error: Exception) -> ManifestError:
+    return ManifestError(f"{archive}: cannot be read as a tar archive: {to_printable(error)}; is it whole?")
 
 
 def _decompress(file: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
@@ -87,110 +87,110 @@ class _BoundedStream(io.BufferedIOBase):
     tarfile reads headers into memory whole, whatever size they claim: `allow` before each member bounds that.
     """
 
-    def __init__(self, archive: Path, content: IO[bytes] | gzip.GzipFile, most: int) -> None:
-        self.archive, self._content, self._most = archive, content, most
-        self._place, self._allowed = 0, LONGEST_HEADER
+    def __init__(self, archive: Path, content: IO[bytes] | gzip.GzipFile, limit: int) -> None:
+        self.archive, self._content, self._limit = archive, content, limit
+        self._position, self._read_allowance = 0, MAX_HEADER_BYTES
 
     def allow(self, size: int) -> None:
         """Set how many bytes may be read until the next call; skipped bytes do not count."""
-        self._allowed = size
+        self._read_allowance = size
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Read exactly so many bytes, fewer only at the end."""
-        if size is None or size < 0 or size > self._allowed:
+        if size is None or size < 0 or size > self._read_allowance:
             raise ManifestError(
-                f"{self.archive}: a header of more than {LONGEST_HEADER:,} bytes; nothing more is unpacked"
+                f"{self.archive}: a header of more than {MAX_HEADER_BYTES:,} bytes; nothing more is unpacked"
             )
-        self._allowed -= size
+        self._read_allowance -= size
         return self._advance(size)
 
-    def seek(self, place: int, whence: int = io.SEEK_SET, /) -> int:
+    def seek(self, position: int, whence: int = io.SEEK_SET, /) -> int:
         """Skip to a later place, or to the end if that comes first."""
-        if whence != io.SEEK_SET or place < self._place:
+        if whence != io.SEEK_SET or position < self._position:
             raise tarfile.ReadError("members overlap")
-        while self._place < place and self._advance(min(CHUNK, place - self._place)):
+        while self._position < position and self._advance(min(CHUNK, position - self._position)):
             pass
-        return self._place
+        return self._position
 
     def tell(self) -> int:
         """The place in the unpacked content."""
-        return self._place
+        return self._position
 
     def _advance(self, size: int) -> bytes:
         content = self._content.read(size)
-        self._place += len(content)
-        if self._place > self._most:
-            raise too_much_content(self.archive)
+        self._position += len(content)
+        if self._position > self._limit:
+            raise expansion_error(self.archive)
         return content
 
 
-def _unpack(
+def _unpack_members(
     archive: Path,
     members: tarfile.TarFile,
     stream: _BoundedStream,
-    into: Path,
-    wanted: Callable[[PurePosixPath], bool],
+    folder: Path,
+    should_unpack: Callable[[PurePosixPath], bool],
 ) -> list[Path]:
-    written: dict[Path, None] = {}
+    written_paths: dict[Path, None] = {}
     total = count = 0
-    while (member := _next(members, stream)) is not None:
+    while (member := _next_member(members, stream)) is not None:
         count += 1
-        if count > MOST_MEMBERS:
-            raise ManifestError(f"{archive}: has more than {MOST_MEMBERS:,} members; split it")
+        if count > MAX_MEMBERS:
+            raise ManifestError(f"{archive}: has more than {MAX_MEMBERS:,} members; split it")
         name = PurePosixPath(member.name)
-        if member.isdir() or not wanted(name):
+        if member.isdir() or not should_unpack(name):
             continue
-        target = _place(archive, member, name, into)
+        target = _target_path(archive, member, name, folder)
         total += member.size
-        if member.size > MOST_BYTES or total > MOST_IN_ALL:
+        if member.size > MAX_MEMBER_BYTES or total > MAX_TOTAL_BYTES:
             raise ManifestError(
-                f"{archive}: {shown(member.name)} is too large ({member.size:,} bytes, {total:,} in all)"
+                f"{archive}: {to_printable(member.name)} is too large ({member.size:,} bytes, {total:,} in all)"
             )
-        if target in written:
-            raise ManifestError(f"{archive}: holds {shown(member.name)} twice")
-        written[target] = None
+        if target in written_paths:
+            raise ManifestError(f"{archive}: holds {to_printable(member.name)} twice")
+        written_paths[target] = None
         if not (target.is_file() and target.stat().st_size == member.size):
             stream.allow(member.size)
             source = members.extractfile(member)
-            with replacing(target, durable=False) as temporary, temporary.open("wb") as file:
+            with atomic_write(target, durable=False) as temporary, temporary.open("wb") as file:
                 shutil.copyfileobj(source or io.BytesIO(), file, CHUNK)
-    return list(written)
+    return list(written_paths)
 
 
-def _next(members: tarfile.TarFile, stream: _BoundedStream) -> tarfile.TarInfo | None:
+def _next_member(members: tarfile.TarFile, stream: _BoundedStream) -> tarfile.TarInfo | None:
     """The next member, without keeping those before it, and with bounded headers."""
-    stream.allow(LONGEST_HEADER)
+    stream.allow(MAX_HEADER_BYTES)
     member = members.next()
     # tarfile would keep all of them, with their headers.
     members.members.clear()  # pyright: ignore[reportAttributeAccessIssue]
-    if sum(len(key) + len(value) for key, value in members.pax_headers.items()) > LONGEST_HEADER:
-        raise ManifestError(f"{stream.archive}: global headers of more than {LONGEST_HEADER:,} bytes")
+    if sum(len(key) + len(value) for key, value in members.pax_headers.items()) > MAX_HEADER_BYTES:
+        raise ManifestError(f"{stream.archive}: global headers of more than {MAX_HEADER_BYTES:,} bytes")
     return member
 
 
-def _place(archive: Path, member: tarfile.TarInfo, name: PurePosixPath, into: Path) -> Path:
+def _target_path(archive: Path, member: tarfile.TarInfo, name: PurePosixPath, folder: Path) -> Path:
     """Where a member goes, if it may go anywhere."""
     if not member.isreg():
         raise ManifestError(
-            f"{archive}: {shown(member.name)} is a link or a device, not a file; nothing more is unpacked"
+            f"{archive}: {to_printable(member.name)} is a link or a device, not a file; nothing more is unpacked"
         )
     if member.issparse():  # a few bytes of it claim gigabytes of zeros
         raise ManifestError(
-            f"{archive}: {shown(member.name)} is a sparse file; nothing more is unpacked. Pack it without --sparse"
+            f"{archive}: {to_printable(member.name)} is a sparse file; nothing more is unpacked. Pack it without --sparse"
         )
-    target = into / name
-    climbs = name.is_absolute() or ".." in name.parts or "\\" in member.name or "\0" in member.name
+    target = folder / name
+    escapes_folder = name.is_absolute() or ".." in name.parts or "\\" in member.name or "\0" in member.name
     # A link that lies in the folder already would lead out as well.
-    if climbs or not name.name or not target.parent.resolve().is_relative_to(into) or target.is_symlink():
+    if escapes_folder or not name.name or not target.parent.resolve().is_relative_to(folder) or target.is_symlink():
         raise ManifestError(
-            f"{archive}: {shown(member.name)} would be written outside {into}; nothing more is unpacked"
+            f"{archive}: {to_printable(member.name)} would be written outside {folder}; nothing more is unpacked"
         )
     return target
 
 
-def _package_content(archive: Path, file: IO[bytes]) -> IO[bytes]:
+def _seek_deb_payload(archive: Path, file: IO[bytes]) -> IO[bytes]:
     """The part of a Debian package that holds its files; leaves the file at its beginning."""
-    if file.read(len(AR)) != AR:
+    if file.read(len(AR_MAGIC)) != AR_MAGIC:
         raise ManifestError(f"{archive}: is not a Debian package")
     while header := file.read(60):
         name, size = header[:16].decode("ascii", "replace").strip().rstrip("/"), header[48:58].strip()

@@ -5,63 +5,76 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of
-from triptych.data.sources.local import Copy, read_csv
+from triptych.data.sources.draft import (
+    SPLIT_ALIASES,
+    Dataset,
+    DraftItem,
+    ManifestDraft,
+    clean_captions,
+    file_kind_from_suffix,
+)
+from triptych.data.sources.local_copy import LocalCopy, read_csv
 
 COLUMNS = ("youtube_id", "start_time", "caption")
 
 
-def read(copy: Copy) -> Draft:
+def read(copy: LocalCopy) -> ManifestDraft:
     """Captions of one clip become one row; clips nobody has any more are left out and counted."""
-    tables = {part: found for part in ("train", "val", "test") if (found := copy.seek(f"{part}.csv"))}
+    tables = {part: table_path for part in ("train", "val", "test") if (table_path := copy.find_file(f"{part}.csv"))}
     if not tables:
-        raise copy.missing("train.csv, val.csv or test.csv")
-    places = _places(copy)
-    if not places:
-        raise copy.missing("sound files named after youtube_id, such as audio/Y---1_cCGK4M.wav,")
-    items: list[Item] = []
-    left_out: Counter[str] = Counter()
+        raise copy.missing_error("train.csv, val.csv or test.csv")
+    clip_files = _index_clips(copy)
+    if not clip_files:
+        raise copy.missing_error("sound files named after youtube_id, such as audio/Y---1_cCGK4M.wav,")
+    items: list[DraftItem] = []
+    skip_counts: Counter[str] = Counter()
     for part, table in tables.items():
         clips: dict[tuple[str, str], list[dict[str, str]]] = {}
         for row in read_csv(table, COLUMNS):
             clips.setdefault((row["youtube_id"], row["start_time"]), []).append(row)
         for (video, start), rows in clips.items():
-            path = _find(places, part, video, start, rows)
-            kind = kind_of(path) if path else None
-            if path is None or kind is None or kind == "image":
-                left_out["clips without a sound file"] += 1
+            path = _find_clip(clip_files, part, video, start, rows)
+            file_kind = file_kind_from_suffix(path) if path else None
+            if path is None or file_kind is None or file_kind == "image":
+                skip_counts["clips without a sound file"] += 1
                 continue
-            texts = captions(*(row["caption"] for row in rows))
-            items.append(Item(f"{part}/{video}_{start}", texts=texts, split=SPLITS[part], files={kind: path}))
-    return Draft(items, left_out)
+            texts = clean_captions(*(row["caption"] for row in rows))
+            items.append(
+                DraftItem(f"{part}/{video}_{start}", texts=texts, split=SPLIT_ALIASES[part], files={file_kind: path})
+            )
+    return ManifestDraft(items, skip_counts)
 
 
-def _places(copy: Copy) -> dict[str, list[Path]]:
+def _index_clips(copy: LocalCopy) -> dict[str, list[Path]]:
     """Name without ending -> the files that have it; the same clip may lie in several splits' folders."""
-    places: dict[str, list[Path]] = {}
-    for path in copy.all("*"):
-        if kind_of(path) in {"audio", "video"}:
-            places.setdefault(path.stem, []).append(path)
-    return places
+    clip_files: dict[str, list[Path]] = {}
+    for path in copy.find_files("*"):
+        if file_kind_from_suffix(path) in {"audio", "video"}:
+            clip_files.setdefault(path.stem, []).append(path)
+    return clip_files
 
 
-def _find(places: dict[str, list[Path]], part: str, video: str, start: str, rows: list[dict[str, str]]) -> Path | None:
+def _find_clip(
+    clip_files: dict[str, list[Path]], part: str, video: str, start: str, rows: list[dict[str, str]]
+) -> Path | None:
     """The file of a clip under any of the names that downloaders give it; one in the split's own folder first."""
-    whole = start.removesuffix(".0")
-    end = f"{int(whole) + 10}" if whole.isdigit() else ""
-    names = [f"{video}_{whole}_{end}", f"{video}_{whole}", f"{video}_{start}", video, f"Y{video}"]
-    names += [f"{video}_{int(whole) * 1000}_{int(whole) * 1000 + 10000}"] if whole.isdigit() else []
+    whole_seconds = start.removesuffix(".0")
+    end = f"{int(whole_seconds) + 10}" if whole_seconds.isdigit() else ""
+    names = [f"{video}_{whole_seconds}_{end}", f"{video}_{whole_seconds}", f"{video}_{start}", video, f"Y{video}"]
+    names += (
+        [f"{video}_{int(whole_seconds) * 1000}_{int(whole_seconds) * 1000 + 10000}"] if whole_seconds.isdigit() else []
+    )
     names += [row["audiocap_id"] for row in rows if row.get("audiocap_id")]
     for name in names:
-        if name in places:
-            return min(places[name], key=lambda path: (part not in path.parts, path))
+        if name in clip_files:
+            return min(clip_files[name], key=lambda path: (part not in path.parts, path))
     return None
 
 
 SOURCE = Dataset(
     title="AudioCaps, clips of AudioSet with captions",
-    pairs="audio–text",
-    expects=(
+    modalities="audio–text",
+    expected_files=(
         "train.csv, val.csv, test.csv: audiocap_id, youtube_id, start_time, caption",
         "the clips at any depth, named YOUTUBE_ID, YYOUTUBE_ID, YOUTUBE_ID_START or AUDIOCAP_ID",
     ),

@@ -7,76 +7,78 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from triptych.data.sources.draft import Dataset, Draft, Item, captions, choose
-from triptych.data.sources.local import Copy, pick, read_json
+from triptych.data.sources.draft import Dataset, DraftItem, ManifestDraft, check_choice, clean_captions
+from triptych.data.sources.local_copy import LocalCopy, read_fields, read_json
 from triptych.errors import ManifestError
 
-TABLE = re.compile(r"captions_(train|val)(\d{4})")
-PARTS = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
+TABLE_NAME = re.compile(r"captions_(train|val)(\d{4})")
+SPLIT_NAMES = {"train": "train", "restval": "train", "val": "valid", "test": "test"}
 
 
-def read(copy: Copy, *, splits: str = "auto") -> Draft:
+def read(copy: LocalCopy, *, splits: str = "auto") -> ManifestDraft:
     """Official tables: val is the test split, as COCO never published captions of its test pictures.
 
     splits: `karpathy` takes dataset_coco.json and its 5,000 test pictures, `official` captions_*.json; `auto` the first
     of them that is there.
     """
-    choose("splits", splits, ("auto", "official", "karpathy"))
-    table = copy.seek("dataset_coco.json")
+    check_choice("splits", splits, ("auto", "official", "karpathy"))
+    table = copy.find_file("dataset_coco.json")
     if splits == "karpathy" or (splits == "auto" and table):
-        return _karpathy(copy, table or copy.file("dataset_coco.json"))
-    tables = {path: match for path in copy.all("captions_*.json") if (match := TABLE.fullmatch(path.stem))}
+        return _read_karpathy(copy, table or copy.require_file("dataset_coco.json"))
+    tables = {path: match for path in copy.find_files("captions_*.json") if (match := TABLE_NAME.fullmatch(path.stem))}
     if not tables:
-        raise copy.missing("annotations/captions_train2017.json, …_val2017.json or dataset_coco.json")
+        raise copy.missing_error("annotations/captions_train2017.json, …_val2017.json or dataset_coco.json")
     years = sorted({match[2] for match in tables.values()})
-    items: list[Item] = []
+    items: list[DraftItem] = []
     for path, match in tables.items():
         if match[2] == years[-1]:
-            items += _official(copy, path, match[1] + match[2], "train" if match[1] == "train" else "test")
+            items += _read_official(copy, path, match[1] + match[2], "train" if match[1] == "train" else "test")
     notes = [f"tables of several years are here; only {years[-1]} is used"] if len(years) > 1 else []
-    return Draft(items, Counter(), notes)
+    return ManifestDraft(items, Counter(), notes)
 
 
-def _official(copy: Copy, table: Path, part: str, split: str) -> list[Item]:
+def _read_official(copy: LocalCopy, table: Path, part: str, split: str) -> list[DraftItem]:
     content = read_json(table, "images", "annotations")
     names: dict[str, str] = {}
     for entry in content["images"]:
-        number, name = pick(entry, table, "id", "file_name")
+        number, name = read_fields(entry, table, "id", "file_name")
         names[number] = name
     texts: dict[str, list[str]] = {}
     for entry in content["annotations"]:
-        picture, text = pick(entry, table, "image_id", "caption")
-        texts.setdefault(picture, []).append(text)
-    base = copy.base(names.values(), f"the pictures of {part}", prefer=part)
+        image_id, text = read_fields(entry, table, "image_id", "caption")
+        texts.setdefault(image_id, []).append(text)
+    base = copy.find_base_folder(names.values(), f"the pictures of {part}", prefer=part)
     return [
-        Item(f"{number}", files={"image": base / name}, texts=captions(*texts.get(number, ())), split=split)
+        DraftItem(f"{number}", files={"image": base / name}, texts=clean_captions(*texts.get(number, ())), split=split)
         for number, name in names.items()
     ]
 
 
-def _karpathy(copy: Copy, table: Path) -> Draft:
+def _read_karpathy(copy: LocalCopy, table: Path) -> ManifestDraft:
     images = read_json(table, "images")["images"]
-    places = [_place(entry, table) for entry in images]
-    base = copy.base((str(place) for place in places), "pictures")
+    image_paths = [_image_path(entry, table) for entry in images]
+    base = copy.find_base_folder((str(image_path) for image_path in image_paths), "pictures")
     items = []
-    for entry, place in zip(images, places, strict=True):
-        number, split = pick(entry, table, "cocoid", "split")
-        if split not in PARTS:
-            raise ManifestError(f"{table}: split {split!r} is none of {', '.join(PARTS)}")
-        texts = [pick(sentence, table, "raw")[0] for sentence in entry.get("sentences", ())]
-        items.append(Item(number, files={"image": base / place}, texts=captions(*texts), split=PARTS[split]))
-    return Draft(items)
+    for entry, place in zip(images, image_paths, strict=True):
+        number, split = read_fields(entry, table, "cocoid", "split")
+        if split not in SPLIT_NAMES:
+            raise ManifestError(f"{table}: split {split!r} is none of {', '.join(SPLIT_NAMES)}")
+        texts = [read_fields(sentence, table, "raw")[0] for sentence in entry.get("sentences", ())]
+        items.append(
+            DraftItem(number, files={"image": base / place}, texts=clean_captions(*texts), split=SPLIT_NAMES[split])
+        )
+    return ManifestDraft(items)
 
 
-def _place(entry: Any, table: Path) -> Path:
-    folder, name = pick(entry, table, "filepath", "filename")
+def _image_path(entry: Any, table: Path) -> Path:
+    folder, name = read_fields(entry, table, "filepath", "filename")
     return Path(folder) / name
 
 
 SOURCE = Dataset(
     title="COCO Captions, photographs with five captions",
-    pairs="image–text",
-    expects=(
+    modalities="image–text",
+    expected_files=(
         "annotations/captions_train2017.json and captions_val2017.json (or 2014)",
         "or dataset_coco.json, with Karpathy's splits",
         "the pictures in train2017/, val2017/ (or 2014), here or in images/",

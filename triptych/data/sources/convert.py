@@ -9,22 +9,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from triptych.data.sources.draft import Dataset, Draft, divide
-from triptych.data.sources.local import Copy
-from triptych.data.sources.output import Made, Origin, check_output, room_of, usable, write
+from triptych.data.sources.draft import Dataset, ManifestDraft, assign_hash_splits
+from triptych.data.sources.local_copy import LocalCopy
+from triptych.data.sources.manifest_writer import (
+    Origin,
+    WrittenManifest,
+    drop_unusable,
+    resolve_output_path,
+    unpack_folder_for,
+    write_manifest,
+)
 from triptych.errors import UsageError
-from triptych.progress import progress
+from triptych.progress import track_progress
 
 
-def default_output(source: str, dataset: Dataset, place: Path) -> Path:
+def default_output_path(source_name: str, dataset: Dataset, folder: Path) -> Path:
     """Where a manifest goes without -o: manifest.csv in the folder of a data set, NAME-manifest.csv beside one's own.
 
     Where that cannot be written it goes to the current folder.
     """
-    if not dataset.is_personal:
-        return place / "manifest.csv" if _is_writable(place) else Path(source) / "manifest.csv"
-    root, here = place.resolve(), Path.cwd().resolve()
-    name = f"{root.name or source}-manifest.csv"
+    if not dataset.is_user_folder:
+        return folder / "manifest.csv" if _is_writable(folder) else Path(source_name) / "manifest.csv"
+    root, here = folder.resolve(), Path.cwd().resolve()
+    name = f"{root.name or source_name}-manifest.csv"
     if here in root.parents:
         return Path(name)
     # Beside the files and not here: a manifest finds its files only in its own folder and below.
@@ -32,7 +39,7 @@ def default_output(source: str, dataset: Dataset, place: Path) -> Path:
         return root.parent / name
     if here == root or root in here.parents:
         raise UsageError(
-            f"nothing is written among your files in {place}, nor can it be beside them; say where with -o"
+            f"nothing is written among your files in {folder}, nor can it be beside them; say where with -o"
         )
     return Path(name)
 
@@ -43,55 +50,57 @@ def _is_writable(folder: Path) -> bool:
 
 
 def convert(
-    source: str,
+    source_name: str,
     dataset: Dataset,
     folder: Path | None,
     output: Path | None = None,
     options: Mapping[str, Any] | None = None,
-    show: bool = True,
-) -> tuple[Made, Draft]:
+    show_progress: bool = True,
+) -> tuple[WrittenManifest, ManifestDraft]:
     """Turn a copy into a manifest and its sidecar; gives what was written and what the source had to say."""
-    place = folder or dataset.home
-    if place is None:
+    copy_path = folder or dataset.installed_path
+    if copy_path is None:
         raise UsageError(
-            f"give the folder of your copy: triptych data {source} FOLDER; it expects {dataset.expects[0]}"
+            f"give the folder of your copy: triptych data {source_name} FOLDER; it expects {dataset.expected_files[0]}"
         )
-    path = check_output(output or default_output(source, dataset, place))
-    copy = Copy(source, place, room_of(path))
-    draft = _divide(usable(_keep_inside(dataset.draft(copy, options or {}), copy)), source)
+    path = resolve_output_path(output or default_output_path(source_name, dataset, copy_path))
+    copy = LocalCopy(source_name, copy_path, unpack_folder_for(path))
+    draft = _assign_missing_splits(
+        drop_unusable(_drop_outside_files(dataset.build_draft(copy, options or {}), copy)), source_name
+    )
     total = sum(len(item.files) for item in draft.items if (item.split or "").startswith("test"))
-    with progress("hashing the test set", total, show and total > 0) as bar:
-        made = write(draft, path, Origin(source, options or {}, dataset.licence), bar.advance)
-    return made, draft
+    with track_progress("hashing the test set", total, show_progress and total > 0) as bar:
+        written = write_manifest(draft, path, Origin(source_name, options or {}, dataset.licence), bar.advance)
+    return written, draft
 
 
-def _divide(draft: Draft, source: str) -> Draft:
+def _assign_missing_splits(draft: ManifestDraft, source_name: str) -> ManifestDraft:
     """Divide the rows into splits, where the data set has none of its own."""
-    if draft.units is None or not draft.items:
+    if draft.split_units is None or not draft.items:
         return draft
-    without = sum(item.split is None for item in draft.items)
-    if without < len(draft.items):
-        note = [f"{without} rows lie in no folder of a split and have none"] if without else []
+    num_without_split = sum(item.split is None for item in draft.items)
+    if num_without_split < len(draft.items):
+        note = [f"{num_without_split} rows lie in no folder of a split and have none"] if num_without_split else []
         return replace(draft, notes=[*draft.notes, *note])
-    items = divide(draft.items, source, draft.units)
+    items = assign_hash_splits(draft.items, source_name, draft.split_units)
     counts = Counter(item.split for item in items)
-    parts = [f"{name} {counts[name]} ({counts[name] / len(items):.0%})" for name in ("train", "valid", "test")]
-    note = f"no split is named, so the rows were divided at random, the same at every run: {', '.join(parts)}"
+    fractions = [f"{name} {counts[name]} ({counts[name] / len(items):.0%})" for name in ("train", "valid", "test")]
+    note = f"no split is named, so the rows were divided at random, the same at every run: {', '.join(fractions)}"
     return replace(draft, items=items, notes=[*draft.notes, note])
 
 
-def _keep_inside(draft: Draft, copy: Copy) -> Draft:
+def _drop_outside_files(draft: ManifestDraft, copy: LocalCopy) -> ManifestDraft:
     """Without files that a copy's tables name outside the copy: a table from somebody else must not lead elsewhere."""
-    roots = tuple(os.path.abspath(root) for root in (copy.path, copy.room))  # noqa: PTH100 - links of the user may stay
-    left_out = Counter(draft.left_out)
+    roots = tuple(os.path.abspath(root) for root in (copy.path, copy.unpack_folder))  # noqa: PTH100 - links of the user may stay
+    skip_counts = Counter(draft.skip_counts)
     items = []
     for item in draft.items:
-        inside = {column: path for column, path in item.files.items() if _is_below(path, roots)}
-        left_out.update(f"{column} files that lie outside the copy" for column in item.files.keys() - inside.keys())
-        items.append(replace(item, files=inside))
-    return replace(draft, items=items, left_out=left_out)
+        files = {column: path for column, path in item.files.items() if _is_below(path, roots)}
+        skip_counts.update(f"{column} files that lie outside the copy" for column in item.files.keys() - files.keys())
+        items.append(replace(item, files=files))
+    return replace(draft, items=items, skip_counts=skip_counts)
 
 
 def _is_below(path: Path, roots: tuple[str, ...]) -> bool:
-    plain = Path(os.path.abspath(path))  # noqa: PTH100
-    return any(plain.is_relative_to(root) for root in roots)
+    absolute = Path(os.path.abspath(path))  # noqa: PTH100
+    return any(absolute.is_relative_to(root) for root in roots)

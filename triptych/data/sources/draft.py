@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from triptych.data.columns import ENDINGS, FileKind
-from triptych.data.sources.local import Copy
-from triptych.errors import UsageError, unknown
+from triptych.data.row_parser import MEDIA_EXTENSIONS, MediaType
+from triptych.data.sources.local_copy import LocalCopy
+from triptych.errors import UsageError, describe_unknown
 from triptych.media.text import normalise
 
 # What data sets call their splits, and what we call them.
-SPLITS = {
+SPLIT_ALIASES = {
     "train": "train",
     "training": "train",
     "valid": "valid",
@@ -28,15 +28,15 @@ SPLITS = {
 }
 
 
-HELD_OUT = 0.1  # share of the rows in valid, and in test, where the data set names no splits
+HELD_OUT_FRACTION = 0.1  # share of the rows in valid, and in test, where the data set names no splits
 
 
 @dataclass(frozen=True)
-class Item:
+class DraftItem:
     """One row of the manifest to be."""
 
     id: str
-    files: Mapping[FileKind, Path] = field(default_factory=dict)
+    files: Mapping[MediaType, Path] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
     group: str | None = None
     split: str | None = None
@@ -45,23 +45,23 @@ class Item:
     end: float | None = None
 
     @property
-    def pairs(self) -> bool:
+    def has_pair(self) -> bool:
         """Whether anything in it belongs with anything else; a film is sound and pictures at once."""
         return len(self.files) + bool(self.texts) + ("video" in self.files) > 1
 
 
 @dataclass(frozen=True)
-class Draft:
+class ManifestDraft:
     """Everything a source found. `left_out` says of what kind how many were not taken; `notes` are for the user.
 
     Where `units` is given and no item names a split, the rows are divided into splits once it is clear which of them
     can be used: rows of one unit (id -> unit; its group unless given, else the row itself) stay in one split.
     """
 
-    items: list[Item]
-    left_out: Counter[str] = field(default_factory=Counter)
+    items: list[DraftItem]
+    skip_counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
-    units: Mapping[str, str] | None = None
+    split_units: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,105 +69,111 @@ class Dataset:
     """A kind of local copy we can read: an entry of SOURCES."""
 
     title: str  # what it is, in a few words
-    pairs: str  # what belongs together in it
-    expects: tuple[str, ...]  # what its local copy holds, a line each
+    modalities: str  # what belongs together in it
+    expected_files: tuple[str, ...]  # what its local copy holds, a line each
     licence: str
-    read: Callable[..., Draft]  # (copy, *, options …)
-    home: Path | None = None  # where it lies when it is installed as a package
-    is_personal: bool = False  # a user's own files: nothing is written among them unless asked
+    read: Callable[..., ManifestDraft]  # (copy, *, options …)
+    installed_path: Path | None = None  # where it lies when it is installed as a package
+    is_user_folder: bool = False  # a user's own files: nothing is written among them unless asked
 
     @property
-    def options(self) -> tuple[str, ...]:
+    def option_names(self) -> tuple[str, ...]:
         """The options its reading knows."""
         parameters = inspect.signature(self.read).parameters.values()
         return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
 
-    def draft(self, copy: Copy, options: Mapping[str, Any]) -> Draft:
+    def build_draft(self, copy: LocalCopy, options: Mapping[str, Any]) -> ManifestDraft:
         """Read a copy; an option that means nothing here is an error, not ignored."""
         for name in options:
-            if name not in self.options:
-                own = ", ".join(f"--{known}" for known in self.options) or "none"
-                raise UsageError(f"source {copy.source!r} has no option --{name}; its options: {own}")
+            if name not in self.option_names:
+                available = ", ".join(f"--{option}" for option in self.option_names) or "none"
+                raise UsageError(f"source {copy.source_name!r} has no option --{name}; its options: {available}")
         return self.read(copy, **options)
 
 
-def captions(*texts: str | None) -> tuple[str, ...]:
+def clean_captions(*texts: str | None) -> tuple[str, ...]:
     """The texts that say something, each once, in one clean form."""
     return tuple(dict.fromkeys(filter(None, (normalise(text) for text in texts if text))))
 
 
-def choose(option: str, value: Any, allowed: Iterable[Any]) -> None:
+def check_choice(option: str, value: Any, allowed: Iterable[Any]) -> None:
     """The one check for options that are one of a few."""
     if value not in allowed:
-        raise UsageError(unknown(f"--{option}", str(value), map(str, allowed)))
+        raise UsageError(describe_unknown(f"--{option}", str(value), map(str, allowed)))
 
 
-def kind_of(path: Path) -> FileKind | None:
+def file_kind_from_suffix(path: Path) -> MediaType | None:
     """The manifest's column for a file, by its ending."""
-    ending = path.suffix.lower()
-    return next((kind for kind, endings in ENDINGS.items() if ending in endings), None)
+    suffix = path.suffix.lower()
+    return next((kind for kind, endings in MEDIA_EXTENSIONS.items() if suffix in endings), None)
 
 
-def share(*names: str) -> float:
+def hash_to_fraction(*names: str) -> float:
     """A number in [0, 1) that only the names decide, evenly spread: how data without official splits is split."""
     return int.from_bytes(hashlib.sha256("\0".join(names).encode("utf-8", "replace")).digest()[:8]) / 2**64
 
 
-def split_of(source: str, key: str, valid: float = 0.1, test: float = 0.2) -> str:
+def split_by_hash(source: str, key: str, valid_fraction: float = 0.1, test_fraction: float = 0.2) -> str:
     """The split of a key that the data set itself gives none."""
-    place = share(source, key)
-    return "test" if place < test else "valid" if place < test + valid else "train"
+    fraction = hash_to_fraction(source, key)
+    return "test" if fraction < test_fraction else "valid" if fraction < test_fraction + valid_fraction else "train"
 
 
-def divide(items: list[Item], source: str, units: Mapping[str, str]) -> list[Item]:
+def assign_hash_splits(items: list[DraftItem], source: str, split_units: Mapping[str, str]) -> list[DraftItem]:
     """Give every row a split: 80 % train, 10 % valid and 10 % test of the rows, as near as whole units allow.
 
     A hash of the units decides their order. Test is filled from its beginning and valid from its end, with what fits: a
     few more rows change little. Where only larger units are left, the smallest is taken if that comes nearer, or if the
     split would be empty.
     """
-    unit_of = {item.id: units.get(item.id) or item.group or item.id for item in items}
+    unit_of = {item.id: split_units.get(item.id) or item.group or item.id for item in items}
     sizes = Counter(unit_of.values())
-    order = sorted(sizes, key=lambda unit: share(source, unit))
-    wanted = {split: max(1, round(HELD_OUT * len(items))) for split in ("valid", "test")} if len(sizes) > 2 else {}
-    room, chosen = dict(wanted), dict[str, str]()
-    waiting = deque(order)
-    while waiting and any(room.values()):
-        split = max(room, key=lambda name: room[name])
-        unit = waiting.popleft() if split == "test" else waiting.pop()
-        if sizes[unit] <= room[split]:
-            chosen[unit] = split
-            room[split] -= sizes[unit]
-    for split, left in room.items():
-        rest = [unit for unit in order if unit not in chosen]
-        smallest = min(rest, key=lambda unit: sizes[unit])
-        if len(rest) > 1 and left and (sizes[smallest] < 2 * left or left == wanted[split]):
-            chosen[smallest] = split
-    return [replace(item, split=chosen.get(unit_of[item.id], "train")) for item in items]
+    order = sorted(sizes, key=lambda unit: hash_to_fraction(source, unit))
+    target_sizes = (
+        {split: max(1, round(HELD_OUT_FRACTION * len(items))) for split in ("valid", "test")} if len(sizes) > 2 else {}
+    )
+    remaining, unit_splits = dict(target_sizes), dict[str, str]()
+    queue = deque(order)
+    while queue and any(remaining.values()):
+        split = max(remaining, key=lambda name: remaining[name])
+        unit = queue.popleft() if split == "test" else queue.pop()
+        if sizes[unit] <= remaining[split]:
+            unit_splits[unit] = split
+            remaining[split] -= sizes[unit]
+    for split, missing_rows in remaining.items():
+        unassigned = [unit for unit in order if unit not in unit_splits]
+        smallest = min(unassigned, key=lambda unit: sizes[unit])
+        if (
+            len(unassigned) > 1
+            and missing_rows
+            and (sizes[smallest] < 2 * missing_rows or missing_rows == target_sizes[split])
+        ):
+            unit_splits[smallest] = split
+    return [replace(item, split=unit_splits.get(unit_of[item.id], "train")) for item in items]
 
 
-def link(links: Mapping[str, Iterable[object]]) -> dict[str, str]:
+def find_connected_groups(links: Mapping[str, Iterable[object]]) -> dict[str, str]:
     """Names that share a link, directly or through others, share a group: each name -> the first name of its group.
 
     Two rows with the same caption are right answers to each other, and so are two rows with the same file.
     """
-    leader = {name: name for name in links}
+    parent = {name: name for name in links}
 
-    def first(name: str) -> str:
-        while leader[name] != name:
-            leader[name] = leader[leader[name]]
-            name = leader[name]
+    def find_root(name: str) -> str:
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
         return name
 
-    owner: dict[object, str] = {}
+    first_name_by_link: dict[object, str] = {}
     for name, values in links.items():
         for value in values:
-            one, other = sorted((first(name), first(owner.setdefault(value, name))))
-            leader[other] = one
-    return {name: first(name) for name in links}
+            root, other_root = sorted((find_root(name), find_root(first_name_by_link.setdefault(value, name))))
+            parent[other_root] = root
+    return {name: find_root(name) for name in links}
 
 
-def part_groups(items: Iterable[Item]) -> list[Item]:
+def separate_groups_by_split(items: Iterable[DraftItem]) -> list[DraftItem]:
     """Name a group that reaches over several splits once for each: answers are sought within one split."""
     items = list(items)
     splits: dict[str, set[str | None]] = {}

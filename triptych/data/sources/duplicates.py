@@ -7,39 +7,39 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 
-BEGINNING = 1 << 16  # bytes that are compared before whole files are
+PREFIX_BYTES = 1 << 16  # bytes that are compared before whole files are
 
 
-def identical_files(paths: Iterable[Path]) -> dict[Path, str]:
+def hash_identical_files(paths: Iterable[Path]) -> dict[Path, str]:
     """Path -> a name of its content, for the files whose content occurs more than once; the others are left out."""
-    alike = [list(paths)]
-    for key in (_size, _beginning):
-        alike = [part for group in alike for part in _parts(group, key)]
-    digests = {path: _digest(path) for group in alike for path in group}
-    times = Counter(digests.values())
-    return {path: digest for path, digest in digests.items() if times[digest] > 1}
+    candidates = [list(paths)]
+    for key in (_file_size, _hash_prefix):
+        candidates = [part for group in candidates for part in _group_by_key(group, key)]
+    digests = {path: _hash_file(path) for group in candidates for path in group}
+    counts = Counter(digests.values())
+    return {path: digest for path, digest in digests.items() if counts[digest] > 1}
 
 
-def _parts(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> list[list[Path]]:
+def _group_by_key(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> list[list[Path]]:
     """The paths by a key, where at least two share it; files that cannot be read share nothing."""
-    found: dict[Hashable, list[Path]] = {}
+    groups: dict[Hashable, list[Path]] = {}
     for path in paths:
         try:
-            found.setdefault(key(path), []).append(path)
+            groups.setdefault(key(path), []).append(path)
         except OSError:
             continue
-    return [part for part in found.values() if len(part) > 1]
+    return [part for part in groups.values() if len(part) > 1]
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     return path.stat().st_size
 
 
-def _beginning(path: Path) -> bytes:
+def _hash_prefix(path: Path) -> bytes:
     with path.open("rb") as file:
-        return hashlib.sha256(file.read(BEGINNING)).digest()
+        return hashlib.sha256(file.read(PREFIX_BYTES)).digest()
 
 
-def _digest(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -7,31 +7,43 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from triptych.data.sources.draft import Dataset, Draft, Item, captions, choose, share
-from triptych.data.sources.local import Copy, read_csv, read_lines
+from triptych.data.sources.draft import (
+    Dataset,
+    DraftItem,
+    ManifestDraft,
+    check_choice,
+    clean_captions,
+    hash_to_fraction,
+)
+from triptych.data.sources.local_copy import LocalCopy, read_csv, read_lines
 from triptych.errors import ManifestError, UsageError
 
 FOLDS = (1, 2, 3, 4, 5)
-CAPTIONS = ("both", "classes", "titles")
-SPLITS = ("three", "two")
+CAPTION_CHOICES = ("both", "classes", "titles")
+SPLIT_CHOICES = ("three", "two")
 # The first number that leaves the pairs of classes which share recordings (hen and rooster, clock tick and clock
 # alarm) in one class fold each: nothing that is heard in training is heard again in the test.
 CLASS_SEED = 0
 ATTRIBUTION = re.compile(r"- \[(\d+-\d+)-\w+\.ogg\]:\s+clip derived from (.*?)\s*\(https?://\S+\) by ")
-ENDING = re.compile(r"\.(wav|mp3|aiff?|flac|ogg|m4a)$", re.IGNORECASE)
-ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
+AUDIO_SUFFIX = re.compile(r"\.(wav|mp3|aiff?|flac|ogg|m4a)$", re.IGNORECASE)
+ESCAPED_CHARACTER = re.compile(r"\\u([0-9a-f]{4})")
 
 
-def class_folds(classes: list[str]) -> dict[str, int]:
+def assign_class_folds(classes: list[str]) -> dict[str, int]:
     """Every class -> its fold of 1 to 5 for class-disjoint splits: ten classes each, in an order a hash decides."""
-    order = sorted(classes, key=lambda name: share("esc50 classes", str(CLASS_SEED), name))
+    order = sorted(classes, key=lambda name: hash_to_fraction("esc50 classes", str(CLASS_SEED), name))
     size = -(-len(order) // len(FOLDS))
-    return {name: 1 + place // size for place, name in enumerate(order)}
+    return {name: 1 + position // size for position, name in enumerate(order)}
 
 
 def read(
-    copy: Copy, *, fold: int | None = None, classes: int | None = None, captions: str = "both", splits: str = "three"
-) -> Draft:
+    copy: LocalCopy,
+    *,
+    fold: int | None = None,
+    classes: int | None = None,
+    captions: str = "both",
+    splits: str = "three",
+) -> ManifestDraft:
     """One fold is the test split and the next one valid: a fold of clips, or with `classes` a fold of classes.
 
     splits: three, or two, where the fold that would be valid is learned from as well.
@@ -39,66 +51,82 @@ def read(
     captions: the class in words, the title the clip had on Freesound, or both. A class fits every clip of it, so the
     group is the class; titles alone tell clips apart, so the group is the title.
     """
-    choose("captions", captions, CAPTIONS)
-    choose("splits", splits, SPLITS)
+    check_choice("captions", captions, CAPTION_CHOICES)
+    check_choice("splits", splits, SPLIT_CHOICES)
     if fold is not None and classes is not None:
         raise UsageError("--fold and --classes cannot go together: the test split is a fold of clips or of classes")
-    test = classes or fold or 1
-    choose("fold" if classes is None else "classes", test, FOLDS)
-    table = copy.file("meta/esc50.csv", "meta.csv", "esc50.csv")
+    test_fold = classes or fold or 1
+    check_choice("fold" if classes is None else "classes", test_fold, FOLDS)
+    table = copy.require_file("meta/esc50.csv", "meta.csv", "esc50.csv")
     rows = read_csv(table, ("filename", "fold", "category"))
-    titles = _titles(copy, rows)
+    titles = _read_titles(copy, rows)
     notes = []
     if captions != "classes" and not titles:
         if captions == "titles":
             raise ManifestError(f"{table}: has no titles, and LICENSE beside it names none; use --captions classes")
         notes.append("no titles here (neither a title column nor the LICENSE file): the captions are the classes alone")
         captions = "classes"
-    sounds = copy.base((row["filename"] for row in rows), "sound files")
-    of_class = class_folds(sorted({row["category"] for row in rows}))
+    audio_folder = copy.find_base_folder((row["filename"] for row in rows), "sound files")
+    class_fold_by_name = assign_class_folds(sorted({row["category"] for row in rows}))
     items = []
     for row in rows:
-        item = _item(row, sounds, titles, captions)
-        own = of_class[row["category"]] if classes is not None else int(row["fold"])
-        items.append(replace(item, split=_split(own, test, valid=splits == "three")))
-    return Draft(items, Counter(), notes)
+        item = _build_item(row, audio_folder, titles, captions)
+        fold_number = class_fold_by_name[row["category"]] if classes is not None else int(row["fold"])
+        items.append(replace(item, split=_split_from_fold(fold_number, test_fold, has_valid=splits == "three")))
+    return ManifestDraft(items, Counter(), notes)
 
 
-def _item(row: dict[str, str], sounds: Path, titles: dict[str, str], kind: str) -> Item:
+def _build_item(row: dict[str, str], audio_folder: Path, titles: dict[str, str], caption_choice: str) -> DraftItem:
     name = Path(row["filename"]).stem
     label = row["category"].replace("_", " ")
-    told = {"classes": f"this is a sound of {label}", "titles": titles.get(name)}
-    texts = captions(*(told[one] for one in (("classes", "titles") if kind == "both" else (kind,))))
-    group = texts[0].casefold() if kind == "titles" and texts else label
-    return Item(name, files={"audio": sounds / row["filename"]}, texts=texts, group=group, label=label)
+    caption_by_choice = {"classes": f"this is a sound of {label}", "titles": titles.get(name)}
+    texts = clean_captions(
+        *(caption_by_choice[one] for one in (("classes", "titles") if caption_choice == "both" else (caption_choice,)))
+    )
+    group = texts[0].casefold() if caption_choice == "titles" and texts else label
+    return DraftItem(name, files={"audio": audio_folder / row["filename"]}, texts=texts, group=group, label=label)
 
 
-def _split(own: int, test: int, valid: bool) -> str:
-    return "test" if own == test else "valid" if valid and own == test % len(FOLDS) + 1 else "train"
+def _split_from_fold(fold_number: int, test_fold: int, has_valid: bool) -> str:
+    return (
+        "test"
+        if fold_number == test_fold
+        else "valid"
+        if has_valid and fold_number == test_fold % len(FOLDS) + 1
+        else "train"
+    )
 
 
-def _titles(copy: Copy, rows: list[dict[str, str]]) -> dict[str, str]:
+def _read_titles(copy: LocalCopy, rows: list[dict[str, str]]) -> dict[str, str]:
     """Clip -> title: from a title column, else from the attributions in the data set's LICENSE file."""
     if "title" in rows[0]:
-        return {Path(row["filename"]).stem: _words(row["title"] or "") for row in rows}
-    licence = copy.seek("LICENSE")
-    found = map(ATTRIBUTION.match, read_lines(licence) if licence else ())
-    known = {match[1]: match[2] for match in found if match}
+        return {Path(row["filename"]).stem: _clean_title(row["title"] or "") for row in rows}
+    licence = copy.find_file("LICENSE")
+    matches = map(ATTRIBUTION.match, read_lines(licence) if licence else ())
+    title_by_recording = {match[1]: match[2] for match in matches if match}
     # By recording, 1-100032 of 1-100032-A-0: its clips share a title, and one clip is misspelt there.
     names = {Path(row["filename"]).stem for row in rows}
-    return {name: _words(known[own]) for name in names if (own := "-".join(name.split("-")[:2])) in known}
+    return {
+        name: _clean_title(title_by_recording[recording])
+        for name in names
+        if (recording := "-".join(name.split("-")[:2])) in title_by_recording
+    }
 
 
-def _words(title: str) -> str:
+def _clean_title(title: str) -> str:
     """A title as words: without the ending of a sound file, with spaces for underscores."""
-    plain = ESCAPED.sub(lambda match: chr(int(match[1], 16)), title).replace("\u200b", "")
-    return ENDING.sub("", plain.strip()).replace("_", " ")
+    unescaped = ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), title).replace("\u200b", "")
+    return AUDIO_SUFFIX.sub("", unescaped.strip()).replace("_", " ")
 
 
 SOURCE = Dataset(
     title="ESC-50, environmental sounds in 50 classes",
-    pairs="audio–text",
-    expects=("meta/esc50.csv or meta.csv", "audio/*.wav or *.ogg", "LICENSE, for the titles (where meta.csv has none)"),
+    modalities="audio–text",
+    expected_files=(
+        "meta/esc50.csv or meta.csv",
+        "audio/*.wav or *.ogg",
+        "LICENSE, for the titles (where meta.csv has none)",
+    ),
     licence="CC BY-NC 3.0 as a whole; each clip CC0, CC BY, CC BY-NC or Sampling+ (see its LICENSE)",
     read=read,
 )

@@ -6,26 +6,26 @@ import csv
 from collections import Counter
 from dataclasses import replace
 
-from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, choose
-from triptych.data.sources.draft import captions as clean
-from triptych.data.sources.local import Copy, read_lines
+from triptych.data.sources.draft import SPLIT_ALIASES, Dataset, DraftItem, ManifestDraft, check_choice
+from triptych.data.sources.draft import clean_captions as clean
+from triptych.data.sources.local_copy import LocalCopy, read_lines
 
-LISTS = ("train", "dev", "test")
-CAPTIONS = ("together", "single")
+SPLIT_LISTS = ("train", "dev", "test")
+CAPTION_CHOICES = ("together", "single")
 
 
-def read(copy: Copy, *, captions: str = "together") -> Draft:
+def read(copy: LocalCopy, *, captions: str = "together") -> ManifestDraft:
     """Rows are photographs, each a group of its own; those in no official list are left out.
 
     captions: all of a photograph in one row, or single: a row each, so that every caption is a pair of its own.
     """
-    choose("captions", captions, CAPTIONS)
+    check_choice("captions", captions, CAPTION_CHOICES)
     texts, splits = read_captions(copy), read_splits(copy)
-    pictures = copy.base(splits, "photographs")
+    image_folder = copy.find_base_folder(splits, "photographs")
     items = [
-        Item(
+        DraftItem(
             name.removesuffix(".jpg"),
-            files={"image": pictures / name},
+            files={"image": image_folder / name},
             texts=clean(*texts.get(name, {}).values()),
             split=split,
         )
@@ -37,36 +37,36 @@ def read(copy: Copy, *, captions: str = "together") -> Draft:
             for item in items
             for number, text in enumerate(item.texts)
         ]
-    return Draft(items, Counter({"photographs in no official list": len(texts.keys() - splits.keys())}))
+    return ManifestDraft(items, Counter({"photographs in no official list": len(texts.keys() - splits.keys())}))
 
 
-def read_captions(copy: Copy) -> dict[str, dict[int, str]]:
+def read_captions(copy: LocalCopy) -> dict[str, dict[int, str]]:
     """Photograph -> number of the caption -> caption."""
     texts: dict[str, dict[int, str]] = {}
-    tokens = copy.seek("Flickr8k.token.txt")
+    tokens = copy.find_file("Flickr8k.token.txt")
     if tokens:
         for line in read_lines(tokens):
             name, _, text = line.partition("\t")
-            picture, _, number = name.partition("#")
-            texts.setdefault(picture, {})[int(number) if number.isdigit() else len(texts[picture])] = text
+            image_name, _, number = name.partition("#")
+            texts.setdefault(image_name, {})[int(number) if number.isdigit() else len(texts[image_name])] = text
         return texts
-    with copy.file("Flickr8k.token.txt", "captions.txt").open(newline="", encoding="utf-8-sig") as file:
+    with copy.require_file("Flickr8k.token.txt", "captions.txt").open(newline="", encoding="utf-8-sig") as file:
         for row in csv.DictReader(file):
-            own = texts.setdefault(row.get("image") or "", {})
-            own[len(own)] = row.get("caption") or ""
+            image_captions = texts.setdefault(row.get("image") or "", {})
+            image_captions[len(image_captions)] = row.get("caption") or ""
     return texts
 
 
-def read_splits(copy: Copy) -> dict[str, str]:
+def read_splits(copy: LocalCopy) -> dict[str, str]:
     """Photograph -> split, by the official lists."""
-    lists = {part: copy.file(f"Flickr_8k.{part}Images.txt") for part in LISTS}
-    return {name: SPLITS[part] for part, path in lists.items() for name in read_lines(path)}
+    lists = {part: copy.require_file(f"Flickr_8k.{part}Images.txt") for part in SPLIT_LISTS}
+    return {name: SPLIT_ALIASES[part] for part, path in lists.items() for name in read_lines(path)}
 
 
 SOURCE = Dataset(
     title="Flickr8k, photographs with five captions",
-    pairs="image–text",
-    expects=(
+    modalities="image–text",
+    expected_files=(
         "Flickr8k.token.txt (or captions.txt: image, caption)",
         "Flickr_8k.trainImages.txt, …devImages.txt, …testImages.txt",
         "the photographs in images/, Flicker8k_Dataset/ or any folder",

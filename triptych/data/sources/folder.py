@@ -7,134 +7,154 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
-from triptych.data.columns import FileKind
-from triptych.data.sources.draft import SPLITS, Dataset, Draft, Item, captions, kind_of, link
-from triptych.data.sources.duplicates import identical_files
-from triptych.data.sources.local import Copy
-from triptych.data.sources.naming import caption_from_names, words_in_name
+from triptych.data.row_parser import MediaType
+from triptych.data.sources.draft import (
+    SPLIT_ALIASES,
+    Dataset,
+    DraftItem,
+    ManifestDraft,
+    clean_captions,
+    file_kind_from_suffix,
+    find_connected_groups,
+)
+from triptych.data.sources.duplicates import hash_identical_files
+from triptych.data.sources.filename_captions import build_caption, extract_words
+from triptych.data.sources.local_copy import LocalCopy
 from triptych.errors import MediaError
-from triptych.media import TEXT_ENDINGS
+from triptych.media import TEXT_EXTENSIONS
 from triptych.media import text as texts
 
 # Folders that say what kind of files they hold; they are no labels, and audio/dog.wav belongs to images/dog.jpg.
-KINDS = frozenset(
+MEDIA_FOLDER_NAMES = frozenset(
     f"{name}{many}"
     for name in ("audio", "sound", "wav", "image", "picture", "photo", "video", "film", "text", "caption")
     for many in ("", "s")
 )
-EXAMPLES = 5  # captions that the user is shown
-MOST_ENDINGS = 8  # that the user is shown of files that are not read
+MAX_EXAMPLES = 5  # captions that the user is shown
+MAX_SUFFIXES = 8  # that the user is shown of files that are not read
 
-Folders = tuple[str, ...]  # the names of the folders that a file lies in
+PathKey = tuple[str, ...]  # the names of the folders that a file lies in
 
 
 @dataclass(frozen=True)
-class Found:
+class FileGroup:
     """The files of one name."""
 
-    files: dict[FileKind, Path]
+    files: dict[MediaType, Path]
     texts: list[Path] = field(default_factory=list)
 
 
-def read(copy: Copy) -> Draft:
+def read(copy: LocalCopy) -> ManifestDraft:
     """dog.wav, dog.jpg and dog.txt are one row; folders named train, valid, test are splits.
 
     Each line of a text file is a caption. A row of one file without a text gets the words of its name and of the
     innermost folder that says something as its caption, and the caption as its group: the words fit every such file.
     """
-    left_out: Counter[str] = Counter()
+    skip_counts: Counter[str] = Counter()
     notes: list[str] = []
-    rows = _rows(copy, left_out, notes)
-    if not any(own.files for own in rows.values()):
-        raise copy.missing("sound, picture or film files")
-    split_folders = _split_folders(rows)
-    items: list[Item] = []
-    made: dict[str, str] = {}
-    for key, own in sorted(rows.items()):
-        item = _item(key, own, split_folders, left_out)
-        caption = "" if item.texts else _caption(item, key, split_folders)
+    file_groups = _group_files(copy, skip_counts, notes)
+    if not any(file_group.files for file_group in file_groups.values()):
+        raise copy.missing_error("sound, picture or film files")
+    split_folders = _find_split_folders(file_groups)
+    items: list[DraftItem] = []
+    name_captions: dict[str, str] = {}
+    for key, own in sorted(file_groups.items()):
+        item = _build_item(key, own, split_folders, skip_counts)
+        caption = "" if item.texts else _caption_from_key(item, key, split_folders)
         if caption:
-            made[item.id] = caption
-            item = replace(item, texts=captions(caption), group=caption)
+            name_captions[item.id] = caption
+            item = replace(item, texts=clean_captions(caption), group=caption)
         elif not item.files:
-            left_out["text files without a sound, picture or film of the same name"] += 1
+            skip_counts["text files without a sound, picture or film of the same name"] += 1
             continue
-        elif not item.pairs:
-            left_out["files without a caption: neither name nor folder says anything"] += 1
+        elif not item.has_pair:
+            skip_counts["files without a caption: neither name nor folder says anything"] += 1
             continue
         items.append(item)
-    contents = identical_files(path for item in items for path in item.files.values())
-    items = _merge_copies(items, made, contents, left_out)
-    notes += _about_captions(items, made, left_out)
-    notes += _about_leaks(items, contents)
-    units = link({item.id: [contents[path] for path in item.files.values() if path in contents] for item in items})
-    return Draft(items, left_out, notes, units)
+    contents = hash_identical_files(path for item in items for path in item.files.values())
+    items = _merge_duplicates(items, name_captions, contents, skip_counts)
+    notes += _caption_notes(items, name_captions, skip_counts)
+    notes += _leak_notes(items, contents)
+    units = find_connected_groups(
+        {item.id: [contents[path] for path in item.files.values() if path in contents] for item in items}
+    )
+    return ManifestDraft(items, skip_counts, notes, units)
 
 
-def _rows(copy: Copy, left_out: Counter[str], notes: list[str]) -> dict[Folders, Found]:
+def _group_files(copy: LocalCopy, skip_counts: Counter[str], notes: list[str]) -> dict[PathKey, FileGroup]:
     """The files by the folders they lie in, but for those that name a kind of file, and by their name."""
-    rows: dict[Folders, Found] = {}
-    endings: Counter[str] = Counter()
-    for path in copy.all("*"):
+    file_groups: dict[PathKey, FileGroup] = {}
+    suffix_counts: Counter[str] = Counter()
+    for path in copy.find_files("*"):
         parts = path.relative_to(copy.path).parts
         if any(part.startswith(".") for part in parts):
             continue
-        kind = kind_of(path)
-        if kind is None and path.suffix.lower() not in TEXT_ENDINGS:
-            endings[path.suffix.lower() or "no ending"] += 1
+        file_kind = file_kind_from_suffix(path)
+        if file_kind is None and path.suffix.lower() not in TEXT_EXTENSIONS:
+            suffix_counts[path.suffix.lower() or "no ending"] += 1
             continue
         if path.stat().st_size == 0:
-            left_out["empty files"] += 1
+            skip_counts["empty files"] += 1
             continue
-        own = rows.setdefault((*(part for part in parts[:-1] if part.lower() not in KINDS), path.stem), Found({}))
-        if kind in own.files and own.files[kind].parent != path.parent:
-            own = rows.setdefault((*parts[:-1], path.stem), Found({}))  # photos/1.jpg and pictures/1.jpg are two things
-        if kind is None:
-            own.texts.append(path)
-        elif kind in own.files:
-            left_out[f"second {kind} files of one name"] += 1
+        file_group = file_groups.setdefault(
+            (*(part for part in parts[:-1] if part.lower() not in MEDIA_FOLDER_NAMES), path.stem), FileGroup({})
+        )
+        if file_kind in file_group.files and file_group.files[file_kind].parent != path.parent:
+            file_group = file_groups.setdefault(
+                (*parts[:-1], path.stem), FileGroup({})
+            )  # photos/1.jpg and pictures/1.jpg are two things
+        if file_kind is None:
+            file_group.texts.append(path)
+        elif file_kind in file_group.files:
+            skip_counts[f"second {file_kind} files of one name"] += 1
         else:
-            own.files[kind] = path
-    if endings:
-        shown = ", ".join(f"{ending} {count}" for ending, count in endings.most_common(MOST_ENDINGS))
-        more = " …" if len(endings) > MOST_ENDINGS else ""
-        notes.append(f"files of other kinds were passed over: {shown}{more}")
-    return rows
+            file_group.files[file_kind] = path
+    if suffix_counts:
+        most_common = ", ".join(f"{ending} {count}" for ending, count in suffix_counts.most_common(MAX_SUFFIXES))
+        more = " …" if len(suffix_counts) > MAX_SUFFIXES else ""
+        notes.append(f"files of other kinds were passed over: {most_common}{more}")
+    return file_groups
 
 
-def _split_folders(rows: Iterable[Folders]) -> set[Folders]:
+def _find_split_folders(keys: Iterable[PathKey]) -> set[PathKey]:
     """The folders that are splits: called so, and either not the only split beside each other, or alone there.
 
     A folder "train" among "plane" and "ship" is full of trains.
     """
-    below: dict[Folders, set[str]] = {}
-    for key in rows:
+    children: dict[PathKey, set[str]] = {}
+    for key in keys:
         for depth in range(len(key) - 1):
-            below.setdefault(key[:depth], set()).add(key[depth])
-    found: set[Folders] = set()
-    for parent, names in below.items():
-        splits = {name: SPLITS[name.lower()] for name in names if name.lower() in SPLITS}
+            children.setdefault(key[:depth], set()).add(key[depth])
+    split_folders: set[PathKey] = set()
+    for parent, names in children.items():
+        splits = {name: SPLIT_ALIASES[name.lower()] for name in names if name.lower() in SPLIT_ALIASES}
         if len(set(splits.values())) > 1 or len(splits) == len(names):
-            found |= {(*parent, name) for name in splits}
-    return found
+            split_folders |= {(*parent, name) for name in splits}
+    return split_folders
 
 
-def _item(key: Folders, own: Found, split_folders: set[Folders], left_out: Counter[str]) -> Item:
-    within = [key[:depth] for depth in range(1, len(key))]
-    split = next((SPLITS[folder[-1].lower()] for folder in within if folder in split_folders), None)
-    label = _words_of_folder(key, split_folders) or None
-    told = captions(*(line for path in own.texts for line in _lines(path, left_out)))
-    return Item(str(PurePath(*key).as_posix()), texts=told, split=split, label=label, files=own.files)
+def _build_item(
+    key: PathKey, file_group: FileGroup, split_folders: set[PathKey], skip_counts: Counter[str]
+) -> DraftItem:
+    ancestors = [key[:depth] for depth in range(1, len(key))]
+    split = next((SPLIT_ALIASES[folder[-1].lower()] for folder in ancestors if folder in split_folders), None)
+    label = _extract_folder_words(key, split_folders) or None
+    caption_texts = clean_captions(
+        *(line for path in file_group.texts for line in _read_caption_lines(path, skip_counts))
+    )
+    return DraftItem(
+        str(PurePath(*key).as_posix()), texts=caption_texts, split=split, label=label, files=file_group.files
+    )
 
 
-def _words_of_folder(key: Folders, split_folders: set[Folders]) -> str:
+def _extract_folder_words(key: PathKey, split_folders: set[PathKey]) -> str:
     """What the innermost folder says that says anything."""
     folders = (key[:depth] for depth in range(len(key) - 1, 0, -1))
-    words = (words_in_name(folder[-1], is_folder=True) for folder in folders if folder not in split_folders)
+    words = (extract_words(folder[-1], is_folder=True) for folder in folders if folder not in split_folders)
     return next(filter(None, words), "")
 
 
-def _caption(item: Item, key: Folders, split_folders: set[Folders]) -> str:
+def _caption_from_key(item: DraftItem, key: PathKey, split_folders: set[PathKey]) -> str:
     """The caption of a row of one file, from names; "" where they say nothing.
 
     A film pairs with itself. A caption that it shares with all others of its folder would take that away, as rows with
@@ -142,74 +162,76 @@ def _caption(item: Item, key: Folders, split_folders: set[Folders]) -> str:
     """
     if len(item.files) != 1:
         return ""
-    name = words_in_name(key[-1])
-    return "" if "video" in item.files and not name else caption_from_names(name, _words_of_folder(key, split_folders))
+    name = extract_words(key[-1])
+    return "" if "video" in item.files and not name else build_caption(name, _extract_folder_words(key, split_folders))
 
 
-def _merge_copies(
-    items: list[Item], made: dict[str, str], contents: dict[Path, str], left_out: Counter[str]
-) -> list[Item]:
+def _merge_duplicates(
+    items: list[DraftItem], name_captions: dict[str, str], contents: dict[Path, str], skip_counts: Counter[str]
+) -> list[DraftItem]:
     """One row for all copies of a file, with the captions that their names gave; rows of several files stay.
 
     The copy in the fewest folders gives the row: others are rather in folders of backups.
     """
-    copies: dict[tuple[str, str | None], list[Item]] = {}
+    items_by_content: dict[tuple[str, str | None], list[DraftItem]] = {}
     for item in items:
-        content = contents.get(next(iter(item.files.values()))) if item.id in made else None
-        copies.setdefault((content or f"row {item.id}", item.split), []).append(item)
-    kept: dict[str, Item] = {}
-    for own in copies.values():
-        own.sort(key=lambda item: (item.id.count("/"), item.id))
-        kept[own[0].id] = replace(own[0], texts=captions(*(text for item in own for text in item.texts)))
-    if len(kept) < len(items):
-        left_out["copies of files, whose captions went to the row of the original"] += len(items) - len(kept)
-    return [kept[item.id] for item in items if item.id in kept]
+        content = contents.get(next(iter(item.files.values()))) if item.id in name_captions else None
+        items_by_content.setdefault((content or f"row {item.id}", item.split), []).append(item)
+    merged_items: dict[str, DraftItem] = {}
+    for duplicates in items_by_content.values():
+        duplicates.sort(key=lambda item: (item.id.count("/"), item.id))
+        merged_items[duplicates[0].id] = replace(
+            duplicates[0], texts=clean_captions(*(text for item in duplicates for text in item.texts))
+        )
+    if len(merged_items) < len(items):
+        skip_counts["copies of files, whose captions went to the row of the original"] += len(items) - len(merged_items)
+    return [merged_items[item.id] for item in items if item.id in merged_items]
 
 
-def _about_captions(items: list[Item], made: dict[str, str], left_out: Counter[str]) -> Iterator[str]:
+def _caption_notes(items: list[DraftItem], name_captions: dict[str, str], skip_counts: Counter[str]) -> Iterator[str]:
     """What to tell of the captions from names: how many, some of them, and what to do about the rest."""
-    rows = [item for item in items if item.id in made]
-    different = list({text: item for item in rows for text in item.texts}.items())
+    rows = [item for item in items if item.id in name_captions]
+    distinct_captions = list({text: item for item in rows for text in item.texts}.items())
     if rows:
-        step = max(1, len(different) // EXAMPLES)
-        examples = [f"\n    {item.id}: {text}" for text, item in different[::step][:EXAMPLES]]
+        step = max(1, len(distinct_captions) // MAX_EXAMPLES)
+        examples = [f"\n    {item.id}: {text}" for text, item in distinct_captions[::step][:MAX_EXAMPLES]]
         yield (
-            f"{len(rows)} rows have captions from names of files and folders, {len(different)} different ones, such as"
+            f"{len(rows)} rows have captions from names of files and folders, {len(distinct_captions)} different ones, such as"
             f"{''.join(examples)}"
         )
-    if any(kind.startswith("files without a caption") for kind in left_out):
+    if any(reason.startswith("files without a caption") for reason in skip_counts):
         yield "to use files without a caption, give them names that say what they hold, or put the words into NAME.txt"
 
 
-def _about_leaks(items: list[Item], contents: dict[Path, str]) -> Iterator[str]:
+def _leak_notes(items: list[DraftItem], contents: dict[Path, str]) -> Iterator[str]:
     splits: dict[str, set[str | None]] = {}
     for item in items:
         for path in item.files.values():
             if path in contents:
                 splits.setdefault(contents[path], set()).add(item.split)
-    leaks = sum(len(found) > 1 for found in splits.values())
+    leaks = sum(len(file_splits) > 1 for file_splits in splits.values())
     if leaks:
         yield f"{leaks} files have copies in another split: what is measured on them was seen in training"
 
 
-def _lines(path: Path, left_out: Counter[str]) -> Iterable[str]:
+def _read_caption_lines(path: Path, skip_counts: Counter[str]) -> Iterable[str]:
     try:
         texts.read(path)  # within its limits, and UTF-8
     except MediaError:
-        left_out["text files that cannot be read"] += 1
+        skip_counts["text files that cannot be read"] += 1
         return ()
     return path.read_text(encoding="utf-8-sig").split("\n")
 
 
 SOURCE = Dataset(
     title="any folder of sounds, pictures, films and text files",
-    pairs="whatever lies together",
-    expects=(
+    modalities="whatever lies together",
+    expected_files=(
         "files of one name belong together: dog.wav, dog.jpg, dog.txt (also in audio/, images/, captions/)",
         "a file that is alone gets the words of its name and folder as caption: rain/on a tin roof.wav",
         "folders train, valid, test beside each other are splits",
     ),
     licence="yours",
     read=read,
-    is_personal=True,
+    is_user_folder=True,
 )

@@ -7,119 +7,144 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from triptych.data.sources.archive import unpack
-from triptych.data.sources.draft import Dataset, Draft, Item, captions, choose, link, split_of
-from triptych.data.sources.local import Copy, read_lines
+from triptych.data.sources.draft import (
+    Dataset,
+    DraftItem,
+    ManifestDraft,
+    check_choice,
+    clean_captions,
+    find_connected_groups,
+    split_by_hash,
+)
+from triptych.data.sources.local_copy import LocalCopy, read_lines
 from triptych.errors import UsageError
 
-INSIDE = PurePosixPath("usr/share/tuxpaint/stamps")
-SOUNDS = (".ogg", ".wav")
-KINDS = ("both", "effects", "speech")
+STAMPS_PATH = PurePosixPath("usr/share/tuxpaint/stamps")
+AUDIO_SUFFIXES = (".ogg", ".wav")
+AUDIO_CHOICES = ("both", "effects", "speech")
 
 
-def read(copy: Copy, *, language: str = "en", sounds: str = "both") -> Draft:
+def read(copy: LocalCopy, *, language: str = "en", audio: str = "both") -> ManifestDraft:
     """A row for each sound of a stamp: its effect with the captions, and each voice with the caption it reads.
 
     A stamp without either is one row of picture and captions. Stamps with the same caption share a group; the split is
     a hash of the English caption. language: one, several with commas, or `all`. sounds: effects, speech or both.
     """
-    choose("sounds", sounds, KINDS)
-    root = _root(copy)
+    check_choice("audio", audio, AUDIO_CHOICES)
+    root = _find_root(copy)
     stamps = {str(path.relative_to(root).with_suffix("").as_posix()): path for path in sorted(root.rglob("*.txt"))}
     if not stamps:
-        raise copy.missing("stamps: pictures with a .txt of the same name")
-    told = {name: _captions(path) for name, path in stamps.items()}
-    languages = _languages(language, told)
-    groups = link(
-        {name: [(each, texts[each].casefold()) for each in languages if each in texts] for name, texts in told.items()}
+        raise copy.missing_error("stamps: pictures with a .txt of the same name")
+    captions_by_stamp = {name: _read_captions(path) for name, path in stamps.items()}
+    languages = _parse_languages(language, captions_by_stamp)
+    groups = find_connected_groups(
+        {
+            name: [(each, texts[each].casefold()) for each in languages if each in texts]
+            for name, texts in captions_by_stamp.items()
+        }
     )
-    in_english = link({name: [texts["en"].casefold()] if "en" in texts else [] for name, texts in told.items()})
-    items: list[Item] = []
-    left_out: Counter[str] = Counter()
+    english_groups = find_connected_groups(
+        {name: [texts["en"].casefold()] if "en" in texts else [] for name, texts in captions_by_stamp.items()}
+    )
+    items: list[DraftItem] = []
+    skip_counts: Counter[str] = Counter()
     for name, path in stamps.items():
-        picture = path.with_suffix(".png")
-        if not picture.exists():
-            left_out["pictures that are only SVG, which we cannot decode"] += path.with_suffix(".svg").exists()
-        stamp = Item(
+        image_path = path.with_suffix(".png")
+        if not image_path.exists():
+            skip_counts["pictures that are only SVG, which we cannot decode"] += path.with_suffix(".svg").exists()
+        stamp = DraftItem(
             name,
-            files={"image": picture} if picture.exists() else {},
+            files={"image": image_path} if image_path.exists() else {},
             group=groups[name],
-            split=split_of("tuxpaint", in_english[name]),
+            split=split_by_hash("tuxpaint", english_groups[name]),
             label=name.partition("/")[0],
         )
-        items += _rows(
-            stamp, path.with_suffix(""), {each: told[name][each] for each in languages if each in told[name]}, sounds
+        items += _build_items(
+            stamp,
+            path.with_suffix(""),
+            {each: captions_by_stamp[name][each] for each in languages if each in captions_by_stamp[name]},
+            audio,
         )
-    return Draft(items, left_out)
+    return ManifestDraft(items, skip_counts)
 
 
-def _root(copy: Copy) -> Path:
+def _find_root(copy: LocalCopy) -> Path:
     """The folder of the stamps: the one given, the one in an unpacked package, or a package that we unpack."""
     if copy.path.is_file() and copy.path.suffix == ".deb":
-        unpack(copy.path, copy.room, _is_stamp)
-        return copy.room / INSIDE
+        unpack(copy.path, copy.unpack_folder, _is_stamp)
+        return copy.unpack_folder / STAMPS_PATH
     if not copy.path.is_dir():
-        raise copy.missing("the folder of Debian's package tuxpaint-stamps-default (install it), or its .deb file")
-    within = (copy.path / INSIDE, copy.path / "tuxpaint/stamps", copy.path / "stamps")
-    return next((folder for folder in within if folder.is_dir()), copy.path)
+        raise copy.missing_error(
+            "the folder of Debian's package tuxpaint-stamps-default (install it), or its .deb file"
+        )
+    candidates = (copy.path / STAMPS_PATH, copy.path / "tuxpaint/stamps", copy.path / "stamps")
+    return next((folder for folder in candidates if folder.is_dir()), copy.path)
 
 
 def _is_stamp(name: PurePosixPath) -> bool:
-    return name.is_relative_to(INSIDE) and name.suffix in {".txt", ".png", ".svg", *SOUNDS}
+    return name.is_relative_to(STAMPS_PATH) and name.suffix in {".txt", ".png", ".svg", *AUDIO_SUFFIXES}
 
 
-def _captions(path: Path) -> dict[str, str]:
+def _read_captions(path: Path) -> dict[str, str]:
     """Language -> caption: the first line is English, the others name theirs: fr.utf8=Un chien."""
     texts: dict[str, str] = {}
     for number, line in enumerate(read_lines(path)):
         name, equals, text = line.partition(".utf8=")
         if number == 0 and not equals:
             name, text = "en", line
-        for clean in captions(text):
-            texts.setdefault(name, clean)
+        for caption in clean_captions(text):
+            texts.setdefault(name, caption)
     return texts
 
 
-def _languages(wanted: str, told: dict[str, dict[str, str]]) -> list[str]:
-    known = sorted({name for texts in told.values() for name in texts})
-    if wanted == "all":
-        return known
-    languages = [name.strip() for name in wanted.split(",")]
-    strange = [name for name in languages if name not in known]
-    if strange:
-        raise UsageError(f"--language {strange[0]} is unknown; known: {', '.join(known)}, all")
+def _parse_languages(option: str, captions_by_stamp: dict[str, dict[str, str]]) -> list[str]:
+    available = sorted({name for texts in captions_by_stamp.values() for name in texts})
+    if option == "all":
+        return available
+    languages = [name.strip() for name in option.split(",")]
+    unknown_languages = [name for name in languages if name not in available]
+    if unknown_languages:
+        raise UsageError(f"--language {unknown_languages[0]} is unknown; known: {', '.join(available)}, all")
     return languages
 
 
-def _rows(stamp: Item, stem: Path, texts: dict[str, str], sounds: str) -> list[Item]:
-    rows: list[Item] = []
-    effect = _sound(stem, *(f"_{name}" for name in texts), "") if sounds != "speech" else None
-    if effect:
-        rows.append(
+def _build_items(stamp: DraftItem, stem: Path, texts: dict[str, str], audio: str) -> list[DraftItem]:
+    items: list[DraftItem] = []
+    effect_path = _find_audio(stem, *(f"_{name}" for name in texts), "") if audio != "speech" else None
+    if effect_path:
+        items.append(
             replace(
-                stamp, id=f"{stamp.id}:effect", files={**stamp.files, "audio": effect}, texts=captions(*texts.values())
+                stamp,
+                id=f"{stamp.id}:effect",
+                files={**stamp.files, "audio": effect_path},
+                texts=clean_captions(*texts.values()),
             )
         )
-    for name, text in texts.items() if sounds != "effects" else ():
-        voice = _sound(stem, f"_desc_{name}", *(["_desc"] if name == "en" else []))
-        if voice:
-            rows.append(replace(stamp, id=f"{stamp.id}:{name}", files={**stamp.files, "audio": voice}, texts=(text,)))
-    return rows or [replace(stamp, texts=captions(*texts.values()))]
+    for name, text in texts.items() if audio != "effects" else ():
+        speech_path = _find_audio(stem, f"_desc_{name}", *(["_desc"] if name == "en" else []))
+        if speech_path:
+            items.append(
+                replace(stamp, id=f"{stamp.id}:{name}", files={**stamp.files, "audio": speech_path}, texts=(text,))
+            )
+    return items or [replace(stamp, texts=clean_captions(*texts.values()))]
 
 
-def _sound(stem: Path, *additions: str) -> Path | None:
+def _find_audio(stem: Path, *stem_suffixes: str) -> Path | None:
     """The first sound there is; some effects (numbers, letters) are spoken, and have one for each language."""
-    names = (stem.with_name(stem.name + addition + ending) for addition in additions for ending in SOUNDS)
+    names = (
+        stem.with_name(stem.name + stem_suffix + ending) for stem_suffix in stem_suffixes for ending in AUDIO_SUFFIXES
+    )
     return next((path for path in names if path.is_file()), None)
 
 
 SOURCE = Dataset(
     title="Tux Paint stamps, pictures with captions, effects and voices",
-    pairs="image–audio–text",
-    expects=(
+    modalities="image–audio–text",
+    expected_files=(
         "the folder of Debian's package tuxpaint-stamps-default (found by itself where it is installed),",
         "or its .deb file (`apt-get download tuxpaint-stamps-default`)",
     ),
     licence="GPL-2+",
     read=read,
-    home=Path("/usr/share/tuxpaint/stamps"),
+    installed_path=Path("/usr/share/tuxpaint/stamps"),
 )

@@ -1,0 +1,177 @@
+"""A training beside busy processes: how long it takes, against its fair share of the processor (Linux).
+
+Fair share: P busy processes and one training share the machine equally, so that each process gets 1 / (P + 1) of the
+processor time there is. A training that needs W seconds of processor time alone is then done when all P + 1 processes
+together have had W · (P + 1) seconds; on C cores that nobody else uses, after W · (P + 1) / C seconds. The ratio is
+
+    (processor time of the training and of all busy processes while it ran) / (W · (P + 1))
+
+which is 1 at the fair share, and does not change when others use the machine at the same time. Every process is started
+from this one, so that a scheduler that groups by session puts them in one group. Only training counts: imports and the
+features of frozen encoders come before.
+
+`python -m bench contention` measures both cases; `contention.files` and `contention.features` one of them; `contention.spinning` the second
+where torch is imported before triptych: its threads then spin while they wait.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+NUM_BUSY = 8  # processes beside the training
+REPEATS = 3
+TIMEOUT_SECONDS = 150  # seconds that one training and the processes beside it may take
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+BUSY_LOOP = f"import time\nend = time.monotonic() + {TIMEOUT_SECONDS}\nwhile time.monotonic() < end: pass"
+# A child is this file: it imports, says that it is ready, waits for the numbers of the busy processes, and trains.
+CHILD_CODE = "import {first}; from bench.contention import train_and_measure; train_and_measure({case!r}, {folder!r})"
+# For each case: the recipe, and what is changed in it so that it takes a few seconds.
+CASES = {
+    "files": ("trimodal", ["training.epochs=2"]),
+    "features": ("clap", ["training.epochs=24", "training.batch_size=64", "training.eval_every=3"]),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One training: seconds of the clock, processor seconds of its own and of the busy processes, and its weights."""
+
+    seconds: float
+    cpu_seconds: float
+    busy_cpu_seconds: float
+    weights: str
+
+
+def prepare(folder: Path) -> None:
+    """Data for both cases, and the features of frozen encoders."""
+    import csv
+
+    from triptych.data.synthetic import SyntheticConfig, generate
+    from triptych.recipe import Recipe
+    from triptych.training.loop import train
+
+    manifest = generate(SyntheticConfig(scenes=200), folder / "world")
+    with manifest.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (folder / "world" / "features.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != "audio"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    name, overrides = CASES["features"]
+    one_epoch = [
+        *overrides,
+        f"data.manifest={folder}/world/features.csv",
+        f"data.cache={folder}/cache",
+        "training.epochs=1",
+    ]
+    train(Recipe.load(name, one_epoch), folder / "first", show_progress=False)
+
+
+def train_and_measure(case: str, folder: str) -> None:
+    """In a process of its own: train when told, and print what it took."""
+    from triptych.recipe import Recipe
+    from triptych.training.loop import train
+
+    name, overrides = CASES[case]
+    manifest = "manifest.csv" if case == "files" else "features.csv"
+    recipe = Recipe.load(name, [*overrides, f"data.manifest={folder}/world/{manifest}", f"data.cache={folder}/cache"])
+    print("ready", flush=True)
+    busy = json.loads(sys.stdin.readline())
+    busy_before, cpu_before, started = cpu_time(busy), time.process_time(), time.monotonic()
+    train(recipe, Path(folder) / "run", restart=True, show_progress=False)
+    durations = [time.monotonic() - started, time.process_time() - cpu_before, cpu_time(busy) - busy_before]
+    weights = hashlib.sha256((Path(folder) / "run" / "space.safetensors").read_bytes()).hexdigest()
+    print(json.dumps([*durations, weights]), flush=True)
+
+
+def cpu_time(processes: Sequence[int]) -> float:
+    """Seconds that some processes have had of the processor."""
+    total = 0
+    for pid in processes:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])  # in user mode and in the kernel
+    return total / CLOCK_TICKS
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[list[int]]:
+    """Processes that do nothing but compute, until the block ends or their time is over."""
+    running = [subprocess.Popen([sys.executable, "-c", BUSY_LOOP]) for _ in range(count)]
+    try:
+        yield [process.pid for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def run_once(case: str, folder: Path, num_busy: int, first: str = "triptych") -> Measurement | None:
+    """One training, with so many busy processes beside it; None where it was not done in time."""
+    command = [sys.executable, "-c", CHILD_CODE.format(first=first, case=case, folder=str(folder))]
+    # Without the wait policy that triptych has set for this process, and that a child would inherit.
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
+        assert child.stdout
+        assert child.stdout.readline() == "ready\n"
+        with busy_processes(num_busy) as pids:
+            try:
+                out, _ = child.communicate(json.dumps(pids) + "\n", timeout=TIMEOUT_SECONDS - 10)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                return None
+        return Measurement(*json.loads(out))
+
+
+def measure(case: str, folder: Path, first: str = "triptych") -> None:
+    """Alone, both ways of waiting alternately; then beside busy processes; and print it."""
+    baseline: dict[str, list[Measurement]] = {"triptych": [], "torch": []}
+    for _ in range(REPEATS):
+        for first_import, runs in baseline.items():
+            if measurement := run_once(case, folder, 0, first_import):
+                runs.append(measurement)
+    needed_seconds = statistics.median(run.cpu_seconds for run in baseline["triptych"])
+    print(f"{case}: alone {format_range(baseline['triptych'], 'seconds')} s, {needed_seconds:.2f} s of processor time")
+    ratios = [a.seconds / b.seconds for a, b in zip(baseline["triptych"], baseline["torch"], strict=True)]
+    print(f"  alone, over threads that spin: {statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f})")
+    weights = {run.weights for runs in baseline.values() for run in runs}
+    contended = [measurement for _ in range(REPEATS) if (measurement := run_once(case, folder, NUM_BUSY, first))]
+    weights |= {run.weights for run in contended}
+    if len(contended) < REPEATS:
+        print(f"  {REPEATS - len(contended)} of {REPEATS} were not done after {TIMEOUT_SECONDS - 10} s")
+    if contended:
+        cores = len(os.sched_getaffinity(0))
+        slowdowns = [(run.cpu_seconds + run.busy_cpu_seconds) / (needed_seconds * (NUM_BUSY + 1)) for run in contended]
+        print(
+            f"  beside {NUM_BUSY} busy processes: {format_range(contended, 'seconds')} s, {format_range(contended, 'cpu_seconds')} s of processor "
+            f"time; on {cores} free cores the fair share takes {needed_seconds * (NUM_BUSY + 1) / cores:.1f} s"
+        )
+        print(f"  over its fair share: {statistics.median(slowdowns):.2f}× ({min(slowdowns):.2f}–{max(slowdowns):.2f})")
+    print(f"  {'the same weights in every run' if len(weights) == 1 else f'{len(weights)} DIFFERENT WEIGHTS'}")
+
+
+def format_range(runs: Sequence[Measurement], field: str) -> str:
+    """Median, least and most of one number of several runs."""
+    values = [getattr(run, field) for run in runs]
+    return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
+
+
+def main(cases: Sequence[str] = tuple(CASES)) -> None:
+    """Measure the cases that are named."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder))
+        for case in cases:
+            if case == "spinning":
+                measure("features", Path(folder), first="torch")
+            else:
+                measure(case, Path(folder))

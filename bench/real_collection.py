@@ -1,0 +1,134 @@
+"""One space for real sounds, photographs, drawings and voices (recipe mixed), and what a collection of them finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bench.real_data import all_contain_word, find_dataset
+from triptych.app import terminal
+from triptych.data import manifest
+from triptych.data.sources import SOURCES
+from triptych.data.sources.convert import convert
+from triptych.evaluation.evaluate import evaluate
+from triptych.interfaces import Hit, Modality, Source
+from triptych.recipe import Recipe
+from triptych.search.collection import Collection
+from triptych.search.items import items_from_rows
+from triptych.search.relevance import RELEVANCE_THRESHOLD
+from triptych.training.loop import train
+
+DATASETS = ("flickr8k", "esc50", "gcompris")
+RUN_FOLDER = Path("runs/real")
+# No clip, photograph or drawing of the collection is of these; people would ask for them all the same.
+ABSENT_QUERIES = (
+    "a violin", "a piano sonata", "a man reading the news", "an orchestra tuning", "bagpipes", "whale song",
+    "a choir", "a tennis match", "a horse galloping", "a lion roaring", "popping corn", "an opera singer",
+    "a printer", "coins falling", "skateboard wheels", "a woodpecker", "a zip", "a bowling alley", "morse code",
+    "a kettle whistling",
+)  # fmt: skip
+
+
+def main() -> None:
+    """Make manifests, train, measure every direction, index the held-out rows, ask."""
+    folders = {name: find_dataset(name) for name in DATASETS}
+    missing = [name for name, folder in folders.items() if folder is None]
+    if missing:
+        print(f"no {', '.join(missing)} here: set TRIPTYCH_DATA to the folder that holds it")
+        return
+    manifests = {name: RUN_FOLDER / "data" / f"{name}.csv" for name in DATASETS}
+    for name, path in manifests.items():
+        convert(name, SOURCES[name], folders[name], path, show_progress=False)
+    first, *others = map(str, manifests.values())
+    overrides = [f"data.manifest={first}", f"data.extra_manifests={others}", "data.allow_outside=true"]
+    train(Recipe.load("mixed", overrides), RUN_FOLDER / "run")
+    collection = Collection.create(RUN_FOLDER / "collection", RUN_FOLDER / "run", rebuild=True)
+    for name, path in manifests.items():
+        rows = manifest.read(path, allow_outside=True).split("test").rows
+        terminal.stdout.print(name)
+        terminal.stdout.print(terminal.make_recall_table(evaluate(collection.space, rows).directions))
+        collection.index(items_from_rows(rows, collection.space), path)
+    item_counts = {m: len(collection.sample(m, 1_000_000)[0]) for m in collection.space.modalities}
+    print(f"the collection: {item_counts}")
+    _search_by_class_name(
+        collection, [row for row in manifest.read(manifests["esc50"], True).rows if row.split == "test"]
+    )
+    _search_across_datasets(collection, manifests)
+    first_hits = [collection.search(Source("text", query), ["audio"], k=1)[0] for query in ABSENT_QUERIES]
+    num_relevant = sum(hit.relevance >= RELEVANCE_THRESHOLD for hit in first_hits)
+    print(
+        f"words for {len(ABSENT_QUERIES)} sounds that are not there: the first sound is above the line for {num_relevant}"
+    )
+
+
+def _search_by_class_name(collection: Collection, rows: Sequence[manifest.Row]) -> None:
+    """The plain names of the classes, asked of all sounds: clips and voices."""
+    names = sorted({row.label or "" for row in rows})
+    hits_by_class = [collection.search(Source("text", name), ["audio"], k=5, fold_duplicates=False) for name in names]
+    num_first_correct = sum(_read_label(hits[0]) == name for name, hits in zip(names, hits_by_class, strict=True))
+    precision = np.mean(
+        [[_read_label(hit) == name for hit in hits] for name, hits in zip(names, hits_by_class, strict=True)]
+    )
+    num_relevant = sum(hits[0].relevance >= RELEVANCE_THRESHOLD for hits in hits_by_class)
+    print(
+        f"names of {len(names)} classes → sounds: the first is right for {num_first_correct}, {100 * precision:.0f}% of the first five "
+        f"are; the first is above the line for {num_relevant}"
+    )
+
+
+def _search_across_datasets(collection: Collection, manifests: dict[str, Path]) -> None:
+    """Pictures and sounds that met in no pair: dogs of photographs and of clips, drawings and clips of one name."""
+    image_rows = manifest.read(manifests["flickr8k"], True).split("test").rows
+    dog_images = [row.image for row in image_rows if row.image and all_contain_word(list(row.texts), "dog")]
+    _print_hit_rates(
+        "photographs of dogs → sounds",
+        collection,
+        "image",
+        dog_images,
+        "audio",
+        lambda hit, _: _read_label(hit) == "dog",
+    )
+    clips = manifest.read(manifests["esc50"], True).split("test").rows
+    dog_clips = [row.audio for row in clips if row.audio and row.label == "dog"]
+
+    def shows_dog(hit: Hit, _: Path) -> bool:
+        return sum("dog" in caption.lower() for caption in hit.captions) >= 3
+
+    _print_hit_rates("clips of dogs → pictures", collection, "audio", dog_clips, "image", shows_dog)
+    classes = {row.label for row in clips}
+    words_by_image = {row.image: row.texts[0] for row in manifest.read(manifests["gcompris"], True).rows if row.image}
+    drawings = {path: word for path, word in words_by_image.items() if word in classes}
+
+    def is_named(hit: Hit, path: Path) -> bool:
+        return _read_label(hit) == drawings[path]
+
+    _print_hit_rates(
+        f"drawings ({', '.join(drawings.values())}) → sounds", collection, "image", list(drawings), "audio", is_named
+    )
+
+
+def _print_hit_rates(
+    title: str,
+    collection: Collection,
+    query_modality: Modality,
+    files: Sequence[Path],
+    target_modality: Modality,
+    is_correct: Callable[[Hit, Path], bool],
+) -> None:
+    correct = [
+        [
+            is_correct(h, f)
+            for h in collection.search(Source(query_modality, f), [target_modality], k=5, fold_duplicates=False)
+        ]
+        for f in files
+    ]
+    num_first_correct, num_any_correct = sum(hits[0] for hits in correct), sum(any(hits) for hits in correct)
+    print(
+        f"{title}: of {len(files)} the first is right for {num_first_correct}, one of the first five for {num_any_correct}"
+    )
+
+
+def _read_label(hit: Hit) -> str:
+    return hit.columns.get("label", ("",))[0] if Path(hit.item).parts[-3:-2] == ("esc50",) else ""

@@ -1,0 +1,49 @@
+"""Asking a server, politely or not, and what a refusal must look like."""
+
+import json
+import re
+import socket
+
+import httpx
+import pytest
+
+SEARCH = "/v1/search"
+QUERY = {"parts": [{"text": "a bell rings"}], "k": 3}
+
+
+def check_error(answer: httpx.Response, *statuses: int) -> str:
+    """The text of a refusal, which must be one of these and say nothing of our insides."""
+    assert answer.status_code in statuses, f"{answer.status_code}: {answer.text[:300]}"
+    message = answer.json()["error"]["message"]
+    assert message
+    assert "Traceback" not in message
+    assert "triptych-upload-" not in message
+    return message
+
+
+def upload(client, name: str, data: bytes, content_type: str = "application/octet-stream") -> httpx.Response:
+    query = json.dumps({"parts": [{"file": "f"}], "k": 3})
+    return client.post(SEARCH, data={"query": query}, files={"f": (name, data, content_type)})
+
+
+def send_raw(address: str, data: bytes) -> tuple[str, bytes]:
+    """Bytes to the server as they are; its first line, and what follows the headers."""
+    name, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((name, int(port)), timeout=10) as connection:
+        received = b""
+        try:
+            connection.sendall(data)
+            while not is_complete(received) and (chunk := connection.recv(65_536)):
+                received += chunk
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            pytest.fail(f"no answer within 10 s; so far {received[:200]!r}")
+    head, _, body = received.partition(b"\r\n\r\n")
+    return head.decode("latin-1").split("\r\n")[0], body
+
+
+def is_complete(received: bytes) -> bool:
+    head, end, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+    return bool(end and length and len(body) >= int(length.group(1)))

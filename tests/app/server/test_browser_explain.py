@@ -1,0 +1,74 @@
+"""Why this hit, in a real Chromium, where networks add parts of their own: marks of a text, a token of a picture."""
+
+import shutil
+
+import pytest
+import torch
+
+pytest.importorskip("transformers", reason="transformers is not installed (triptych[pretrained])")
+pytest.importorskip("playwright.sync_api", reason="the page's tests need playwright: pip install playwright")
+from playwright.sync_api import expect
+
+from tests.app.server.chromium import needs_chromium, wait_for_hits
+from tests.app.server.conftest import run_server
+from tests.conftest import TINY_OVERRIDES
+from tests.encoders import tiny_models
+from triptych.app.server import create_app
+from triptych.checkpoint import save
+from triptych.recipe import Recipe
+from triptych.search.collection import Collection
+from triptych.search.items import items_from_folder
+from triptych.space import Space
+
+pytestmark = [pytest.mark.slow, needs_chromium]
+HAS_ATTRIBUTION = """() => {
+    const heat = document.querySelector(".heat-picture canvas");
+    return heat.width > 100 && heat.getContext("2d").getImageData(0, 0, heat.width, heat.height).data.some(Boolean);
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(synthetic_manifest, tmp_path_factory):
+    """A server of a few files in a space of networks that add parts of their own."""
+    folder = tmp_path_factory.mktemp("marked")
+    models = {
+        "text": tiny_models.bert(folder / "bert"),
+        "image": tiny_models.vit(folder / "vit"),
+        "audio": tiny_models.spectrogram_transformer(folder / "ast"),
+    }
+    settings = [setting for setting in TINY_OVERRIDES if "encoders" not in setting]
+    settings += [f"space.encoders.{m}={{name='hf_{m}', model='{path}'}}" for m, path in models.items()]
+    settings.append("space.encoders.audio.max_seconds=0.5")
+    torch.manual_seed(0)
+    save(
+        Space(Recipe.load("trimodal", [*settings, f"data.manifest={synthetic_manifest}"])), folder / "space.safetensors"
+    )
+    (folder / "mine").mkdir()
+    for name in ("images/000000.png", "images/000001.png", "audio/000000.wav"):
+        shutil.copy(synthetic_manifest.parent / name, folder / "mine")
+    made = Collection.create(folder / "collection", folder / "space.safetensors")
+    made.index(items_from_folder(folder / "mine", made.space), folder / "mine", show_progress=False)
+    with run_server(create_app(made)) as where:
+        yield where
+
+
+@pytest.mark.parametrize(("want", "whole"), [("image", "the whole picture"), ("audio", "the whole sound")])
+def test_unlocated_parts_are_shown_and_sum_to_score(open_page, want, whole):
+    page = open_page(f"?text=a+cat&modality={want}")
+    wait_for_hits(page).first.locator(".why-button").click()
+    query, hit = (page.locator("#why .strip", has=page.locator("h3", has_text=name)) for name in ("query", "the hit"))
+    expect(query.locator(".word")).to_have_count(3)
+    labels = [text.split("\n")[0] for text in query.locator(".word").all_inner_texts()]
+    assert labels == ["a", "cat", "the whole text"]
+    shares = query.locator("small").all_inner_texts()
+    assert sum(map(float, shares)) == pytest.approx(float(page.locator("#why .total").inner_text()), abs=0.002)
+    assert [text.split("\n")[0] for text in hit.locator(".word").all_inner_texts()] == [whole]
+    expect(page.locator("#why .note", has_text="The whole text: what stands for no single word")).to_be_visible()
+    if want == "image":  # of a sound that is heard at once, the whole is all there is
+        page.wait_for_function(HAS_ATTRIBUTION)
+        hit.locator(".word").focus()
+        page.wait_for_function(
+            "shares => [...document.querySelectorAll('#why .word small')].some((w, i) => w.textContent !== shares[i])",
+            arg=shares,
+        )
+        expect(hit.locator(".word")).to_have_attribute("aria-pressed", "true")

@@ -1,0 +1,91 @@
+"""What a person sees of results on a terminal."""
+
+import json
+import shlex
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from triptych.app import terminal
+from triptych.interfaces import Hit
+from triptych.settings import Component
+
+
+def print_and_split_hits(monkeypatch, *hits):
+    output = StringIO()
+    monkeypatch.setattr(terminal, "stdout", Console(file=output, soft_wrap=True))
+    terminal.print_hits(hits)
+    return [line.split("\t") for line in output.getvalue().splitlines()]
+
+
+def test_text_file_hit_shows_name_and_excerpt(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "note 1.txt").write_text("milk and eggs\n" * 100)
+    found = [Hit(str(tmp_path / name), "text", 0.5) for name in ("note 1.txt", "gone.txt")]
+    lines = print_and_split_hits(monkeypatch, *found, Hit("a dog barks", "text", 0.4))
+    assert [line[3] for line in lines] == ["note 1.txt", "gone.txt", ""]
+    assert lines[0][4].startswith("milk and eggs milk")
+    assert len(lines[0][4]) == terminal.EXCERPT_CHARACTERS
+    assert [line[4] for line in lines[1:]] == ["", "a dog barks"]
+
+
+def training_advice(monkeypatch, capsys, folder, recipe):
+    output = StringIO()
+    monkeypatch.setattr(terminal, "stderr", Console(file=output, soft_wrap=True, markup=False))
+    terminal.print_training_advice(folder, recipe)
+    return capsys.readouterr().err, output.getvalue()
+
+
+def write_scores(folder, *scores):
+    lines = [{"epoch": i + 1, "steps": 3} | ({} if s is None else {"valid": s}) for i, s in enumerate(scores)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    ("scores", "pretrained", "hint"),
+    [
+        ((None, None), False, True),  # nothing was validated
+        ((10.0, 20.0), False, True),  # the last epoch is the best: more may be better
+        ((20.0, 10.0), False, False),  # validation has chosen an earlier epoch
+        ((10.0, 20.0), True, False),  # heads on pretrained encoders need few steps
+    ],
+)
+def test_more_epochs_are_suggested_only_when_improving(
+    tiny_recipe, synthetic_manifest, tmp_path, monkeypatch, capsys, scores, pretrained, hint
+):
+    write_scores(tmp_path, *scores)
+    encoders = {"image": Component("efficientnet_lite0"), "text": Component("minilm")}
+    recipe = replace(tiny_recipe, space=replace(tiny_recipe.space, encoders=encoders)) if pretrained else tiny_recipe
+    message, _ = training_advice(monkeypatch, capsys, tmp_path, recipe)
+    assert ("only 6 steps" in message) == hint
+    assert ("training.epochs=100 --restart" in message) == hint
+
+
+@pytest.mark.parametrize(
+    ("splits", "suggested"),
+    [
+        (["train", "valid", "test"], "test"),
+        (["train", "valid", "kitchen"], "kitchen"),
+        (["train", "valid"], None),
+        ([""], None),
+    ],
+)
+def test_suggested_command_is_shell_quoted(
+    tiny_recipe, synthetic_manifest, tmp_path, monkeypatch, capsys, splits, suggested
+):
+    folder, table = tmp_path / "my run", synthetic_manifest.parent / f"my pairs {'-'.join(splits)}.csv"
+    folder.mkdir()
+    write_scores(folder, None)
+    rows = [f"images/{i:06}.png,sound {i},{splits[i % len(splits)]}" for i in range(6)]
+    table.write_text("\n".join(["image,text,split", *rows]) + "\n")
+    recipe = replace(tiny_recipe, data=replace(tiny_recipe.data, manifest=str(table)))
+    _, message = training_advice(monkeypatch, capsys, folder, recipe)
+    table.unlink()
+    if suggested is None:
+        assert message.startswith("next: no row is kept out of training to measure on; mark some as split test")
+        assert shlex.quote(str(folder)) in message
+    else:
+        command = ["triptych", "evaluate", str(folder), "--data", str(table), "--split", suggested]
+        assert shlex.split(message.removeprefix("next: ")) == command

@@ -1,0 +1,246 @@
+"""A collection that changes while it is open, and items that several origins have."""
+
+import csv
+import json
+import os
+import shutil
+from datetime import date, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from triptych.app.cli import app
+from triptych.checkpoint import load, save
+from triptych.data import manifest
+from triptych.errors import CollectionError, UsageError
+from triptych.interfaces import Source
+from triptych.search import gallery
+from triptych.search.collection import Collection
+from triptych.search.items import items_from_folder, items_from_rows
+from triptych.search.query import Filter, parse_date
+
+TEXT_QUERY = Source("text", "a bell")
+
+
+@pytest.fixture(autouse=True)
+def refresh_on_every_search(monkeypatch):
+    monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
+
+
+def index_folder(uri, run, files, rebuild=False):
+    collection = Collection.create(uri, run, rebuild)
+    return collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+
+
+def search_scores(collection, query, **settings):
+    """What is found, with its scores."""
+    hits = collection.search(query, k=100, fold_duplicates=False, include_query=True, **settings)
+    return {Path(hit.item).name: round(hit.score, 4) for hit in hits}
+
+
+def copy_new_image(world, folder, position=9):
+    """A picture of the world that the folder does not have."""
+    return shutil.copy(sorted((world.parent / "images").iterdir())[position], folder / "images" / f"zz{position}.png")
+
+
+def replace_newest_image(collection, files, world, run):
+    """The file with the highest number goes, and another comes; each is indexed by itself."""
+    by_row_id = {entry.row_id: entry for entry in collection.list_items() if entry.item.source.modality == "image"}
+    last = by_row_id[max(by_row_id)].item.source.content
+    assert isinstance(last, Path)
+    last.unlink()
+    index_folder(collection.uri, run, files)
+    new = copy_new_image(world, files)
+    index_folder(collection.uri, run, files)
+    return Path(new)
+
+
+@pytest.fixture
+def image_folder(files):
+    """The same folder with nothing after its pictures, so that they have the highest numbers."""
+    shutil.rmtree(files / "audio")
+    (files / "note.txt").unlink()
+    return files
+
+
+@pytest.fixture
+def reader(image_folder, run_dir, tmp_path):
+    index_folder(tmp_path / "pictures", run_dir, image_folder)
+    reader = Collection.open(tmp_path / "pictures")
+    assert len(search_scores(reader, TEXT_QUERY)) == 5
+    return reader
+
+
+def test_row_ids_are_never_reused(reader, image_folder, synthetic_manifest, run_dir):
+    before = {entry.row_id for entry in reader.list_items()}
+    new = replace_newest_image(reader, image_folder, synthetic_manifest, run_dir)
+    (row_id,) = {entry.row_id for entry in reader.list_items()} - before
+    assert row_id > max(before)
+    query = Source("image", new)
+    assert search_scores(reader, query) == search_scores(Collection.open(reader.uri), query)
+    assert search_scores(reader, query)[new.name] == pytest.approx(1, abs=1e-3)
+    for file in (image_folder / "images").iterdir():
+        file.unlink()
+    shutil.copy(synthetic_manifest.parent / "images" / new.name.replace("zz9", "000009"), new)
+    index_folder(reader.uri, run_dir, image_folder)
+    assert [entry.row_id for entry in reader.list_items()] == [row_id]
+    new.unlink()
+    Collection.create(reader.uri, run_dir).index([], image_folder, show_progress=False)
+    copy_new_image(synthetic_manifest, image_folder, 8)
+    index_folder(reader.uri, run_dir, image_folder)
+    assert [entry.row_id for entry in reader.list_items()] == [row_id + 1], "also when nothing was left"
+
+
+def test_an_ivf_index_on_disk_does_not_score_a_new_file_as_a_removed_one(
+    reader, image_folder, synthetic_manifest, run_dir, monkeypatch
+):
+    monkeypatch.setattr(gallery, "MIN_INDEXED_KEYS", 2)
+    gallery.build_ivf_index(
+        reader.store, "image", reader._index_folder, np.eye(reader.space.recipe.space.embed_dim, dtype=np.float32)
+    )
+    monkeypatch.setattr(gallery, "MAX_UNINDEXED_FRACTION", 1.0)  # they stay as they are
+    new = replace_newest_image(reader, image_folder, synthetic_manifest, run_dir)
+    fresh = Collection.open(reader.uri)
+    assert search_scores(fresh, Source("image", new))[new.name] == pytest.approx(1, abs=1e-3)
+    assert fresh._galleries["image"][1].ivf_index is not None
+
+
+def test_a_reader_reloads_a_rebuilt_collection(collection, files, run_dir, synthetic_manifest):
+    reader = Collection.open(collection.uri)
+    item_filter = Filter(folder=files / "images")
+    assert len(search_scores(reader, TEXT_QUERY, item_filter=item_filter)) == 5
+    first, second, *_ = sorted((files / "images").iterdir())
+    first.unlink()  # the same number of files, and another number each
+    copy_new_image(synthetic_manifest, files)
+    index_folder(collection.uri, run_dir, files, rebuild=True)
+    query, fresh = Source("image", second), Collection.open(collection.uri)
+    assert search_scores(reader, query) == search_scores(fresh, query)
+    assert search_scores(reader, query, item_filter=item_filter) == search_scores(fresh, query, item_filter=item_filter)
+    one, other = reader.search(TEXT_QUERY, k=100), fresh.search(TEXT_QUERY, k=100)
+    assert [hit.relevance for hit in one] == pytest.approx([hit.relevance for hit in other])
+
+
+def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection, files, run_dir, tmp_path):
+    reader = Collection.open(collection.uri)
+    (entry, *_) = reader.list_items()
+    changed = load(run_dir)
+    next(changed.parameters()).data += 0.1
+    save(changed, tmp_path / "other.safetensors")
+    index_folder(collection.uri, tmp_path / "other.safetensors", files, rebuild=True)
+    for query_collection in (
+        lambda: reader.search(TEXT_QUERY),
+        lambda: reader.search_similar(entry.id),
+        lambda: reader.load_features(entry.id),
+    ):
+        with pytest.raises(CollectionError, match=r"made anew with another space .*open it again"):
+            query_collection()
+    with pytest.raises(CollectionError, match="another space"):
+        reader.index(items_from_folder(files, reader.space), files, show_progress=False)
+    index_folder(collection.uri, run_dir, files, rebuild=True)
+    assert search_scores(reader, TEXT_QUERY) == search_scores(Collection.open(collection.uri), TEXT_QUERY)
+
+
+@pytest.mark.parametrize("has_index", [False, True])
+def test_a_filter_reads_current_metadata(run_dir, synthetic_manifest, tmp_path, has_index, monkeypatch):
+    monkeypatch.setattr(gallery, "MIN_INDEXED_KEYS", 2 if has_index else 1000)
+    rows = list(csv.DictReader(synthetic_manifest.read_text().splitlines()))[:6]
+    pairs = synthetic_manifest.parent / "tagged.csv"
+
+    def index_with_tags(tags):
+        lines = [{**row, "tag": tag} for row, tag in zip(rows, tags, strict=True)]
+        with pairs.open("w", newline="") as file:
+            writer = csv.DictWriter(file, [*lines[0]])
+            writer.writeheader()
+            writer.writerows(lines)
+        collection = Collection.create(tmp_path / "tags", run_dir)
+        collection.index(items_from_rows(manifest.read(pairs).rows, collection.space), pairs, show_progress=False)
+
+    try:
+        index_with_tags("aabbbb")
+        reader, item_filter = Collection.open(tmp_path / "tags"), Filter(columns={"tag": "a"})
+        assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 2
+        index_with_tags("aaaaab")
+        assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 5
+    finally:
+        pairs.unlink()
+
+
+def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_it(
+    run_dir, synthetic_manifest, tmp_path
+):
+    rows, folder = manifest.read(synthetic_manifest).rows[:4], synthetic_manifest.parent / "images"
+    collection = Collection.create(tmp_path / "collection", run_dir)
+    image_paths = {row.image.resolve() for row in rows if row.image}
+    items = [item for item in items_from_folder(folder, collection.space) if item.source.content in image_paths]
+    assert len(items) == 4
+
+    def index_origin(new_items, origin):
+        result = collection.index(new_items, origin, show_progress=False)
+        entries = [entry for entry in collection.list_items() if entry.item.source.modality == "image"]
+        return result, {entry.item.source.content: entry for entry in entries}
+
+    def image_items(rows):
+        return [item for item in items_from_rows(rows, collection.space) if item.source.modality == "image"]
+
+    _, before = index_origin(image_items(rows), synthetic_manifest)
+    assert all(entry.item.captions and entry.item.columns for entry in before.values())
+    result, after = index_origin(items, folder)
+    assert (result.added, result.unchanged, result.removed) == (0, 4, 0)
+    for path, entry in after.items():
+        assert entry.item.captions == before[path].item.captions
+        assert entry.item.columns == before[path].item.columns
+        assert entry.origins == sorted([str(synthetic_manifest.resolve()), str(folder.resolve())])
+    result, after = index_origin(image_items(rows[1:]), synthetic_manifest)  # the folder still has the first
+    assert (result.removed, len(after)) == (0, 4)
+    first = after[items[0].source.content]
+    assert (first.origins, first.item.captions, first.item.columns) == ([str(folder.resolve())], (), {})
+    result, after = index_origin(items[2:], folder)  # nobody has the first, the manifest still has the second
+    assert (result.removed, len(after)) == (1, 3)
+    assert after[items[1].source.content] == before[items[1].source.content]
+    result, _ = index_origin(items[2:], folder)
+    assert (result.added, result.unchanged, result.removed) == (0, 2, 0)
+
+
+@pytest.mark.parametrize(("until", "count"), [("2001-09-08", 0), ("2001-09-09", 11), ("2001-09-09T01:00", 0)])
+def test_until_includes_the_whole_day(collection, files, until, count):
+    noon = datetime(2001, 9, 9, 12).timestamp()
+    for file in files.rglob("*.*"):
+        os.utime(file, (noon, noon))
+    collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+    assert len(search_scores(collection, TEXT_QUERY, item_filter=Filter(until=parse_date(until)))) == count
+    command = ["search", "a bell", "--in", collection.uri, "--until", until, "--json", "-k", "50"]
+    assert len(json.loads(CliRunner().invoke(app, command).stdout)) == count
+    assert (
+        len(search_scores(collection, TEXT_QUERY, item_filter=Filter(since=date(2001, 9, 9), until=date(2001, 9, 9))))
+        == 11
+    )
+
+
+@pytest.mark.parametrize("date_text", ["yesterday", "2001-13-01", "", "0001-01-01"])
+def test_invalid_dates_are_rejected(date_text):
+    with pytest.raises(UsageError, match=r"is no day|no file is of that time"):
+        _ = Filter(since=parse_date(date_text)).sql
+
+
+def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, files, run_dir):
+    """What is shown of a text is what was embedded: its path may lead elsewhere by now."""
+    note = files / "note.txt"
+    excerpt = note.read_text().strip()
+
+    def stored_excerpts() -> set[str | None]:
+        reader = Collection.open(collection.uri)
+        (entry,) = [e for e in reader.list_items() if e.item.source.content == note.resolve()]
+        (hit,) = [hit for hit in reader.search(TEXT_QUERY, ["text"]) if hit.id == entry.id]
+        return {entry.excerpt, hit.excerpt}
+
+    assert stored_excerpts() == {excerpt}
+    os.utime(note)
+    index_folder(collection.uri, run_dir, files)  # the same content with another date
+    assert stored_excerpts() == {excerpt}
+    note.unlink()
+    assert stored_excerpts() == {excerpt}
+    note.write_text("other words")
+    index_folder(collection.uri, run_dir, files)
+    assert stored_excerpts() == {"other words"}

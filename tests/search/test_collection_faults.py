@@ -1,0 +1,205 @@
+"""What must not break a collection: kills at any moment, damage on disk, two at once, a search while indexing."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from triptych.app.cli import app
+from triptych.errors import CollectionError
+from triptych.interfaces import Source
+from triptych.search.collection import Collection
+from triptych.search.ingest import Ingest
+from triptych.search.items import items_from_folder
+from triptych.search.lease import acquire_write_access
+from triptych.search.store import METADATA_COLUMNS
+
+NUM_KILLS = 4
+# Forks after torch is loaded, so that a child begins at once; the store's own threads start only in the child.
+INDEX_PROGRAM = """
+import os, sys, time
+from pathlib import Path
+import lancedb, torch
+torch.set_num_threads(1)
+from triptych.search import ingest
+from triptych.search.collection import Collection
+from triptych.search.items import items_from_folder
+from triptych.search.lease import acquire_write_access
+folder, run, into = map(Path, sys.argv[1:])
+ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        collection = Collection.create(into, run)
+        print("started", os.getpid(), flush=True)
+        collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print("ended", flush=True)
+"""
+
+
+def read_contents(folder):
+    """Everything a collection holds, without the order in which it came."""
+    store = Collection.open(folder).store
+    assert store is not None
+    rows = sorted(store.select_rows([*METADATA_COLUMNS, "vector"]).to_pylist(), key=lambda row: row["id"])
+    assert len({row["id"] for row in rows}) == len(rows), "an item twice"
+    columns = [name for name in METADATA_COLUMNS if name != "row_id"]
+    return [[row[name] for name in columns] for row in rows], np.array([row["vector"] for row in rows])
+
+
+def assert_same_contents(one, other):
+    """The same items with the same vectors, but for the last digits: those depend on what stood beside in a batch."""
+    assert one[0] == other[0]
+    np.testing.assert_allclose(one[1], other[1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_an_index_killed_and_resumed_equals_an_uninterrupted_one(run_dir, synthetic_manifest, tmp_path, monkeypatch):
+    folder, interrupted, uninterrupted = synthetic_manifest.parent, tmp_path / "war", tmp_path / "peace"
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-W", "ignore", "-c", INDEX_PROGRAM, str(folder), str(run_dir), str(interrupted)]
+    rng, sizes = random.Random(0), []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, env=environment
+    ) as server:
+        assert server.stdin
+        assert server.stdout
+        for kill in range(NUM_KILLS + 1):
+            server.stdin.write("go\n")
+            word, pid = server.stdout.readline().split()
+            assert word == "started"
+            if kill < NUM_KILLS:
+                time.sleep(rng.uniform(0.0, 0.3))
+                with suppress(ProcessLookupError):  # what was left to do may be done by now
+                    os.kill(int(pid), signal.SIGKILL)
+            assert server.stdout.readline().strip() == "ended"
+            sizes.append(len(Collection.open(interrupted)) if (interrupted / "items.lance").exists() else 0)
+        server.stdin.close()
+    assert sizes == sorted(sizes), "nothing stored is lost"
+    assert sizes[0] < sizes[-1] == 160, "killed before it was done"
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "another cache"))
+    collection = Collection.create(uninterrupted, run_dir)
+    collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
+    assert_same_contents(read_contents(interrupted), read_contents(uninterrupted))
+
+
+def test_nothing_is_embedded_twice(run_dir, files, tmp_path, monkeypatch):
+    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+
+    def fail_if_called(*arguments, **named):
+        raise AssertionError("embedded again")
+
+    monkeypatch.setattr("triptych.space.Space._embed_uncached", fail_if_called)
+    again = Collection.create(tmp_path / "collection", run_dir)
+    assert again.index(items_from_folder(files, again.space), files, show_progress=False).unchanged == 11
+    shutil.move(files / "note.txt", files / "moved.txt")  # the content is known, only its place is new
+    result = again.index(items_from_folder(files, again.space), files, show_progress=False)
+    assert (result.added, result.unchanged, result.removed) == (1, 10, 1)
+
+
+def damage_store(folder, damage_kind):
+    store = folder / "items.lance"
+    if damage_kind == "manifest":
+        for file in (store / "_versions").iterdir():
+            file.write_bytes(b"no")
+    elif damage_kind == "data":
+        for file in (store / "data").iterdir():
+            file.write_bytes(file.read_bytes()[:100])
+    elif damage_kind == "missing data":
+        shutil.rmtree(store / "data")
+    elif damage_kind == "emptied":
+        for file in sorted(store.rglob("*"), reverse=True):
+            file.unlink() if file.is_file() else file.rmdir()
+
+
+@pytest.mark.parametrize("damage_kind", ["manifest", "data", "missing data", "emptied"])
+def test_a_damaged_store_raises_and_is_rebuilt_from_the_cache(collection, files, run_dir, damage_kind, monkeypatch):
+    before = read_contents(collection.folder)
+    damage_store(collection.folder, damage_kind)
+    with pytest.raises(CollectionError, match=r"rebuild it|no collection here"):
+        Collection.open(collection.folder).search(Source("text", "a bell"))
+    monkeypatch.setattr("triptych.space.Space._embed_uncached", lambda *a: pytest.fail("the encoder ran"))
+    rebuilt = Collection.create(collection.folder, run_dir, rebuild=True)
+    assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11
+    assert_same_contents(read_contents(collection.folder), before)
+
+
+def test_the_rebuild_option_repairs_a_damaged_store(collection, files, run_dir):
+    before = read_contents(collection.folder)
+    damage_store(collection.folder, "manifest")
+    command = ["index", str(files), "--space", str(run_dir), "--into", str(collection.folder)]
+    result = CliRunner().invoke(app, command)
+    assert isinstance(result.exception, CollectionError)
+    assert "--rebuild" in str(result.exception)
+    assert CliRunner().invoke(app, [*command, "--rebuild"]).exit_code == 0
+    assert_same_contents(read_contents(collection.folder), before)
+
+
+def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, monkeypatch):
+    monkeypatch.setattr("triptych.search.ingest.ITEMS_PER_CHUNK", 2)
+    monkeypatch.setattr("triptych.search.ingest.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
+    writer = Collection.create(tmp_path / "collection", run_dir)
+    writer.index(items_from_folder(files / "images", writer.space), files / "images", show_progress=False)
+    embed, has_started = Ingest._embed, threading.Event()
+
+    def embed_slowly(self, *arguments):
+        has_started.set()
+        time.sleep(0.15)
+        return embed(self, *arguments)
+
+    monkeypatch.setattr(Ingest, "_embed", embed_slowly)
+    thread = threading.Thread(
+        target=lambda: writer.index(items_from_folder(files, writer.space), files, show_progress=False)
+    )
+    reader, hit_counts = Collection.open(tmp_path / "collection"), []
+    thread.start()
+    has_started.wait(10)
+    while thread.is_alive():
+        hit_counts.append(len(reader.search(Source("text", "a bell"), k=100, fold_duplicates=False)))
+    thread.join()
+    hit_counts.append(len(reader.search(Source("text", "a bell"), k=100, fold_duplicates=False)))
+    assert hit_counts == sorted(hit_counts)
+    assert hit_counts[-1] == 11
+    assert len(set(hit_counts)) > 2, "some were found on the way"
+
+
+def test_two_processes_cannot_index_at_once(collection, files):
+    other = Collection.open(collection.folder)
+    message = f"process {os.getpid()} on .* is indexing into it; wait until it is done"
+    with acquire_write_access(collection.uri), pytest.raises(CollectionError, match=message):
+        other.index(items_from_folder(files, other.space), files, show_progress=False)
+
+
+def test_a_file_that_becomes_unreadable_is_removed(collection, files):
+    audio = next((files / "audio").iterdir())
+    audio.write_bytes(b"no sound")
+    result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+    assert [str(source.content) for source in result.failures] == [str(audio.resolve())]
+    assert len(collection) == 10
+
+
+def test_metadata_is_updated_without_embedding(collection, files, monkeypatch):
+    before = {e.id: e.row_id for e in collection.list_items()}
+    image = next((files / "images").iterdir())
+    os.utime(image, (1e9, 1e9))
+    with monkeypatch.context() as patch:
+        patch.setattr("triptych.space.Space._embed_uncached", lambda *a: pytest.fail("the encoder ran"))
+        collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+    entry = next(e for e in collection.list_items() if e.item.source.content == image.resolve())
+    assert entry.modified_time == 1e9
+    assert {e.id: e.row_id for e in collection.list_items()} == before
+    assert len(collection.search(Source("image", image), ["image"], k=1)) == 1

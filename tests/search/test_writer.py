@@ -1,0 +1,319 @@
+"""Several processes that change one collection: nothing is lost, nothing is there twice."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.search.s3_server import BUCKET, s3_server
+from triptych.errors import CollectionError
+from triptych.search import lease
+from triptych.search.collection import Collection
+from triptych.search.items import items_from_folder
+from triptych.search.lease import Lease, WriteAccess, acquire_write_access
+from triptych.search.store import CollectionMetadata, Store
+from triptych.search.writer import Writer
+
+pytestmark = pytest.mark.slow
+
+NUM_WRITERS, TIMEOUT_SECONDS = 4, 120
+FORK_PROGRAM = """
+import os, sys, time
+import lancedb
+
+def together(work):
+    "Several processes that begin at the same moment; forked, as libraries take long to load."
+    ready, start = os.pipe()
+    children = []
+    for number in range(int(sys.argv[1])):
+        children.append(os.fork())
+        if children[-1] == 0:
+            os.close(start)
+            os.read(ready, 1)
+            try:
+                work(number)
+            except BaseException as error:
+                print("failed", repr(error), flush=True)
+                os._exit(1)
+            os._exit(0)
+    os.close(start)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+INDEX_PROGRAM = """
+import torch
+torch.set_num_threads(1)
+from pathlib import Path
+from triptych.errors import CollectionError
+from triptych.search import ingest
+from triptych.search.collection import Collection
+from triptych.search.items import items_from_folder
+ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
+run, into, *folders = sys.argv[2:]
+
+def work(number):
+    folder = Path(folders[number])
+    while True:
+        try:
+            collection = Collection.create(into, run)
+            collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
+            return
+        except CollectionError as error:
+            if "is indexing into it" not in str(error):
+                raise
+            os.write(1, f"{error}\\n".encode())  # in one piece
+            time.sleep(0.2)
+
+together(work)
+"""
+MERGE_PROGRAM = """
+import pyarrow as pa
+from triptych.search.lease import WriteAccess
+from triptych.search.store import Store
+from triptych.search.writer import Writer
+
+def work(number):
+    writer = Writer(Store.open(sys.argv[2]), WriteAccess())
+    for first in range(0, 60, 10):
+        ids = [str(i) for i in range(first, first + 10)]
+        columns = {f.name: pa.nulls(10, f.type) for f in writer.store.schema}
+        columns |= {"id": ids, "vector": pa.array([[0.0, 0.0]] * 10, writer.store.schema.field("vector").type)}
+        writer.upsert(pa.table(columns))
+
+together(work)
+"""
+HOLD_PROGRAM = """
+import os, sys, time
+from triptych.search.lease import acquire_write_access
+with acquire_write_access(sys.argv[2]):
+    print("held", os.getpid(), flush=True)
+    time.sleep(600)
+"""
+
+
+def start_program(program: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "ignore", "-c", program, str(NUM_WRITERS), *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def wait_for(process: subprocess.Popen[str]) -> str:
+    with process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 0, output
+    return output
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """An object store that honours conditions, with an empty bucket."""
+    with s3_server() as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield f"s3://{BUCKET}"
+
+
+@pytest.fixture(params=["folder", "object store"])
+def uri(request, tmp_path):
+    if request.param == "folder":
+        return str(tmp_path / "collection")
+    return f"{request.getfixturevalue('s3')}/{tmp_path.name}"
+
+
+def create_table(place: str) -> Writer:
+    """A new table, and what changes it without asking whether it may."""
+    return Writer.create(place, CollectionMetadata("space", "fingerprint"), 2, WriteAccess())
+
+
+def make_row(writer: Writer, item_id: str) -> pa.Table:
+    schema = writer.store.schema
+    columns = {field.name: pa.nulls(1, field.type) for field in schema}
+    vector = pa.array([[0.0, 0.0]], schema.field("vector").type)
+    return pa.table(columns | {"id": [item_id], "row_id": [writer.store.find_next_row_id()], "vector": vector})
+
+
+def read_ids(uri: str) -> list[str]:
+    store = Store.open(uri)
+    assert store
+    return sorted(store.select_rows(["id"])["id"].to_pylist())
+
+
+def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch):
+    """Two index the same folder, two others a part of it each; whoever is refused comes again."""
+    monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
+    output = wait_for(
+        start_program(FORK_PROGRAM + INDEX_PROGRAM, run_dir, uri, files, files, files / "images", files / "audio")
+    )
+    collection = Collection.open(uri)
+    rows = collection.store.select_rows(["id", "row_id", "origins"]).to_pylist() if collection.store else []
+    expected_ids = {item.id for item in items_from_folder(files, collection.space)}
+    assert Counter(row["id"] for row in rows) == dict.fromkeys(expected_ids, 1)
+    assert len({row["row_id"] for row in rows}) == len(rows)
+    assert Counter(len(row["origins"]) for row in rows) == {2: 10, 1: 1}, "what a process has stored was lost"
+    message = rf"{uri}: (process \d+ on \S+|another process) is indexing into it; wait until it is done.*"
+    assert [line for line in output.splitlines() if not re.fullmatch(message, line)] == []
+
+
+def test_concurrent_upserts_without_a_lock_insert_no_duplicates(tmp_path):
+    """Also where an index on the ids would let Lance overlook that another process inserts them."""
+    uri = str(tmp_path / "collection")
+    writer = create_table(uri)
+    writer.upsert(make_row(writer, "first"))
+    writer.optimize()
+    assert "id" in {index.columns[0] for index in writer.store.table.list_indices()}
+    wait_for(start_program(FORK_PROGRAM + MERGE_PROGRAM, uri))
+    assert read_ids(uri) == sorted(["first", *map(str, range(60))])
+
+
+def test_the_lease_of_a_killed_process_expires(s3, tmp_path, monkeypatch):
+    uri = f"{s3}/{tmp_path.name}"
+    with start_program(HOLD_PROGRAM, uri) as holder:
+        try:
+            assert holder.stdout
+            word, pid = holder.stdout.readline().split()
+            assert word == "held"
+        finally:
+            holder.send_signal(signal.SIGKILL)
+    message = rf"process {pid} on .* is indexing into it; wait .* If that process is dead, run this again in \d+ s"
+    with pytest.raises(CollectionError, match=message), acquire_write_access(uri):
+        pass
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
+    with acquire_write_access(uri) as access:
+        assert access.is_takeover
+    with acquire_write_access(uri) as access:
+        assert not access.is_takeover, "the lease was given back"
+
+
+def test_a_process_that_lost_its_lease_cannot_write(s3, tmp_path, monkeypatch):
+    uri = f"{s3}/{tmp_path.name}"
+    with acquire_write_access(uri) as stopped:
+        first = Writer.create(uri, CollectionMetadata("space", "fingerprint"), 2, stopped)
+        first.upsert(make_row(first, "kept"))
+        late = Writer(first.store, WriteAccess())  # as if it had been stopped between its check and its commit
+        monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
+        with acquire_write_access(uri) as access:
+            store = Store.open(uri)
+            assert store
+            second = Writer(store, access)
+            with pytest.raises(CollectionError, match="has taken over while this process was stopped"):
+                first.upsert(make_row(first, "refused by the lease"))
+            with pytest.raises(CollectionError, match="another process has changed the collection's store"):
+                late.upsert(make_row(late, "refused by the table"))
+            second.upsert(make_row(second, "new"))
+        second.store.refresh()
+    assert read_ids(uri) == ["kept", "new"]
+
+
+def test_a_commit_just_before_the_takeover_is_kept(tmp_path, monkeypatch):
+    uri = str(tmp_path / "collection")
+    before = create_table(uri)
+    before.upsert(make_row(before, "first"))
+    store = Store.open(uri)
+    assert store
+    restore = type(store.table).restore
+
+    def restore_later(table, *arguments):
+        monkeypatch.undo()
+        before.upsert(make_row(before, "between"))
+        restore(table, *arguments)
+
+    monkeypatch.setattr(type(store.table), "restore", restore_later)
+    Writer(store, WriteAccess(is_takeover=True))
+    assert read_ids(uri) == ["between", "first"]
+    with pytest.raises(CollectionError, match="another process has changed"):
+        before.upsert(make_row(before, "late"))
+
+
+def test_a_lease_is_renewed(s3, tmp_path, monkeypatch):
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.2)
+    lease_held = Lease(f"{s3}/{tmp_path.name}")
+    lease_held.acquire()
+    try:
+        first, deadline = lease_held._read_current(), time.monotonic() + TIMEOUT_SECONDS
+        assert first
+        while (now := lease_held._read_current()) is not None and now.renewed_at == first.renewed_at:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        lease_held.release()
+    assert (last := lease_held._read_current()) is not None
+    assert last.is_released
+    assert len(lease_held._list_lease_paths()) == 1
+
+
+def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monkeypatch):
+    with s3_server("ignore-conditions") as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        collection = Collection.create(f"s3://{BUCKET}/collection", run_dir)
+        with pytest.raises(CollectionError, match=r"ignores conditional writes .* it can be searched, but not written"):
+            collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+        assert Store.open(f"s3://{BUCKET}/collection") is None, "something was written"
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3://no-such-bucket/collection", r"the object store cannot be written \(NoSuchBucket\); check the address"),
+        ("s3+ddb://bucket/collection", "can be searched, but not written .* s3://, gs:// or az://"),
+    ],
+)
+def test_an_unwritable_uri_raises(s3, uri, message):
+    with pytest.raises(CollectionError, match=message), acquire_write_access(uri):
+        pass
+
+
+@contextmanager
+def fail_deletions(writer: Writer, monkeypatch, errors: list[Exception]):
+    """The next deletions fail, each with one of these errors."""
+    delete = type(writer.store.table).delete
+
+    def delete_or_fail(table, where):
+        if errors:
+            raise errors.pop(0)
+        delete(table, where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(writer.store.table), "delete", delete_or_fail)
+        patch.setattr("triptych.search.writer.RETRY_SECONDS", 0.0)
+        yield
+
+
+def test_retryable_conflicts_are_retried(tmp_path, monkeypatch):
+    writer = create_table(str(tmp_path / "collection"))
+    writer.upsert(make_row(writer, "gone"))
+    conflict = RuntimeError("lance error: Retryable commit conflict for version 3: preempted by another transaction")
+    with fail_deletions(writer, monkeypatch, [conflict, conflict]):
+        writer.delete(["gone"])
+    assert read_ids(writer.store.uri) == []
+    with (
+        fail_deletions(writer, monkeypatch, [conflict] * 9),
+        pytest.raises(CollectionError, match="another process has changed the collection's store at the same time"),
+    ):
+        writer.delete(["gone"])
+
+
+def test_local_folder_of_a_uri(tmp_path):
+    assert lease.local_folder(str(tmp_path)) == lease.local_folder(tmp_path.as_uri()) == Path(tmp_path)
+    assert lease.local_folder("s3://bucket/collection") is None
+
+
+def test_a_collection_of_another_format_version_raises_and_is_rebuilt(run_dir, files, tmp_path, monkeypatch):
+    uri = str(tmp_path / "collection")
+    with monkeypatch.context() as patch:
+        patch.setattr("triptych.search.store.FORMAT_VERSION", 2)
+        Writer.create(uri, CollectionMetadata("space", "fingerprint", format_version=2), 2, WriteAccess())
+    with pytest.raises(CollectionError, match=r"made by another version of triptych; rebuild it: .* --rebuild"):
+        Collection.open(uri)
+    rebuilt = Collection.create(uri, run_dir, rebuild=True)
+    assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11

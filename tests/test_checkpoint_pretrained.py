@@ -1,0 +1,100 @@
+"""A space for others: as the Hugging Face hub has models, on any machine, without a network, without our paths."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from tokenizers import Tokenizer
+
+import triptych
+from tests.conftest import have_identical_weights
+from triptych.errors import CheckpointError
+from triptych.interfaces import Source
+from triptych.recipe import Recipe
+from triptych.saved import resolve_path
+
+pytestmark = pytest.mark.slow
+
+OFFLINE = """
+import socket, sys
+def refuse(*_): raise OSError("no network")
+socket.socket.connect = refuse
+import triptych
+space = triptych.load(sys.argv[1])
+print(space.embed_one(triptych.Source("text", "two red bells")).embedding.sum().item())
+"""
+
+
+def test_a_pretrained_folder_loads_after_being_moved(run_dir, tmp_path):
+    space = triptych.load(run_dir)
+    space.save_pretrained(tmp_path / "shared")
+    names = {"model.safetensors", "config.json", "recipe.toml", "tokenizer.json", "README.md"}
+    assert {p.name for p in (tmp_path / "shared").iterdir()} == names
+    shutil.move(tmp_path / "shared", tmp_path / "elsewhere")
+    for reloaded in (triptych.load(tmp_path / "elsewhere"), triptych.Space.load(tmp_path / "elsewhere")):
+        assert have_identical_weights(space, reloaded)
+        assert reloaded.history == space.history
+        query = Source("text", "two red bells")
+        assert torch.equal(space.embed_one(query).embedding, reloaded.embed_one(query).embedding)
+    assert resolve_path(tmp_path / "elsewhere").name == "model.safetensors"
+
+
+def test_a_pretrained_folder_holds_no_local_paths(run_dir, tmp_path):
+    triptych.load(run_dir).save_pretrained(tmp_path / "shared")
+    data = Recipe.load(run_dir / "recipe.toml").data
+    assert "/" in data.manifest
+    for path in (tmp_path / "shared").iterdir():
+        content = path.read_bytes()
+        assert str(tmp_path.parent.parent).encode() not in content, path.name
+        assert data.manifest.encode() not in content, path.name
+    assert Recipe.load(tmp_path / "shared" / "recipe.toml").data.manifest == "manifest.csv"
+
+
+def test_a_pretrained_folder_loads_offline(run_dir, tmp_path):
+    space = triptych.load(run_dir)
+    space.save_pretrained(tmp_path / "shared")
+    command = [sys.executable, "-c", OFFLINE, str(tmp_path / "shared")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    expected = space.embed_one(Source("text", "two red bells")).embedding.sum().item()
+    assert float(output) == torch.tensor(expected).item()
+
+
+def test_config_and_tokenizer_follow_the_hub_format(run_dir, tmp_path):
+    space = triptych.load(run_dir)
+    space.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["model_type"] == "triptych"
+    assert config["encoders"] == {m: part.name for m, part in space.recipe.space.encoders.items()}
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ids = space.encoder("text").prepare(Source("text", "two red bells")).tolist()
+    assert tokenizer.encode("two red bells").ids == ids
+
+
+def test_the_model_card_lists_training_data_scores_and_usage(run_dir, tmp_path):
+    space = triptych.load(run_dir)
+    space.history["valid"] = 12.345
+    space.save_pretrained(tmp_path)
+    card = ModelCard.load(tmp_path / "README.md")
+    metadata = card.data.to_dict()
+    assert metadata["library_name"] == "triptych"
+    (result,) = getattr(card.data, "eval_results")  # noqa: B009 - the library declares another class
+    assert result.metric_value == pytest.approx(12.345, abs=0.006)
+    assert "manifest.csv" in card.text
+    (digest,) = space.history["data"].values()
+    assert digest in card.text
+    assert "triptych.load(" in card.text
+    for modality in space.modalities:
+        assert f"| {modality} | `{space.recipe.space.encoders[modality].name}` | trained |" in card.text
+
+
+def test_a_folder_of_another_model_type_is_not_a_space(run_dir, tmp_path):
+    triptych.load(run_dir).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(CheckpointError, match=r"no space\.safetensors in this folder"):
+        triptych.load(tmp_path)

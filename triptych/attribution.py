@@ -1,0 +1,69 @@
+"""Which part of one item answers to which part of another, and where those parts lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from triptych.errors import UsageError
+from triptych.interfaces import MODALITIES, Features, Modality, Region, Source
+from triptych.space import Space
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """Two items, a before b in the order of MODALITIES; how much their parts speak for each other, and their places.
+
+    The scale is the similarity's own: shares of each word's fit, dot products of a matchmap, or shares of the score.
+    """
+
+    a: Source
+    b: Source
+    values: Tensor  # (A, B), higher = more
+    a_locations: Sequence[Region]  # of the A parts
+    b_locations: Sequence[Region]  # of the B parts
+    score: float
+
+    def view_from(self, modality: Modality) -> tuple[Tensor, Sequence[Region], Sequence[Region]]:
+        """The same from one side: values (its parts, the other's parts), its places, and the other's places."""
+        if modality == self.a.modality:
+            return self.values, self.a_locations, self.b_locations
+        return self.values.T, self.b_locations, self.a_locations
+
+
+def compute_attribution(space: Space, first: Source, second: Source) -> Attribution:
+    """The heat between two sources of different modalities, in whatever order they are given."""
+    a, b = order_by_modality(first, second)
+    return compute_feature_attribution(space, a, space.embed_one(a), b, space.embed_one(b))
+
+
+@torch.inference_mode()
+def compute_feature_attribution(
+    space: Space, a: Source, a_features: Features, b: Source, b_features: Features
+) -> Attribution:
+    """The same of two sources that are embedded already, each as features of one item; a before b."""
+    a_item, b_item = drop_padding(a_features), drop_padding(b_features)
+    return Attribution(
+        a,
+        b,
+        space.similarity.attribution(a_item, b_item)[0],
+        space.encoder(a.modality).part_locations(a, a_item.parts.shape[1]),
+        space.encoder(b.modality).part_locations(b, b_item.parts.shape[1]),
+        float(space.similarity(a_item, b_item)),
+    )
+
+
+def order_by_modality(first: Source, second: Source) -> tuple[Source, Source]:
+    """Two sources in the order of MODALITIES."""
+    if first.modality == second.modality:
+        raise UsageError(f"both are {first.modality}; give two of different modalities")
+    return (first, second) if MODALITIES.index(first.modality) < MODALITIES.index(second.modality) else (second, first)
+
+
+def drop_padding(features: Features) -> Features:
+    """One item without its padding."""
+    mask = features.mask[0]
+    return Features(features.embedding, features.parts[:, mask], features.mask[:, mask])

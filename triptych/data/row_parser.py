@@ -1,0 +1,252 @@
+"""What the columns of a manifest mean: the cells of one row -> files, captions, words and a moment."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from triptych.data.file_resolver import FileResolver
+from triptych.data.manifest_problems import InvalidCellError, ManifestProblem, to_printable
+from triptych.errors import describe_unknown
+from triptych.media import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS
+
+MediaType = Literal["audio", "image", "video"]
+MEDIA_EXTENSIONS: dict[MediaType, frozenset[str]] = {
+    "audio": AUDIO_EXTENSIONS,
+    "image": IMAGE_EXTENSIONS,
+    "video": VIDEO_EXTENSIONS,
+}
+METADATA_COLUMNS = ("id", "group", "split", "label")
+SEGMENT_COLUMNS = ("start", "end")
+MAX_SECONDS = 1e7  # seconds, about four months: no file is longer
+CAPTION_COLUMNS = ("text", "caption", "captions")
+KNOWN_COLUMNS = (*MEDIA_EXTENSIONS, *CAPTION_COLUMNS, *METADATA_COLUMNS, *SEGMENT_COLUMNS, "file_name")
+NUMBERED_CAPTION_COLUMN = re.compile(r"caption_(\d{1,6})")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # a lone surrogate
+FILE_NAME_COLUMN = re.compile(r"(?:(\w+)_)?file_name")  # Hugging Face folders: file_name, image_file_name, …
+
+T = TypeVar("T")
+
+
+def is_known_column(name: str) -> bool:
+    """Whether a column means something here."""
+    return name in KNOWN_COLUMNS or _is_caption_column(name) or _is_file_name_column(name)
+
+
+def _is_caption_column(name: str) -> bool:
+    return name in CAPTION_COLUMNS or NUMBERED_CAPTION_COLUMN.fullmatch(name) is not None
+
+
+def _is_file_name_column(name: str) -> bool:
+    return FILE_NAME_COLUMN.fullmatch(name) is not None
+
+
+def describe_unknown_column(name: str) -> str:
+    """What to say of a column that is not known: which ones are, and which it was probably meant to be."""
+    number = re.search(r"\d{1,6}$", name)
+    known_columns = (*KNOWN_COLUMNS, f"caption_{number[0] if number else 1}")
+    lowercase_name = name.strip().lower()
+    if lowercase_name in known_columns:  # closeness counts letters, and by that AUDIO is as far from audio as can be
+        return f"column {to_printable(name)!r} is unknown; did you mean {lowercase_name!r}?"
+    return describe_unknown("column", to_printable(name), known_columns)
+
+
+@dataclass(frozen=True)
+class ParsedRow:
+    """What one row holds, once every cell of it could be read."""
+
+    files: dict[MediaType, Path | None]
+    texts: tuple[str, ...]
+    metadata: dict[str, str | None]  # id, group, split, label: those the row has
+    start: float | None
+    end: float | None
+
+
+class RowParser:
+    """Reads rows one by one and collects what is wrong with them."""
+
+    def __init__(self, columns: Iterable[str], resolver: FileResolver, has_only_strings: bool) -> None:
+        columns = tuple(columns)
+        self.resolver = resolver
+        self.problems: list[ManifestProblem] = []
+        # What a column means is decided here, once, not in each of perhaps a million rows.
+        self._file_columns: dict[str, MediaType | None] = {
+            name: _media_type_of_column(name)
+            for name in columns
+            if name in MEDIA_EXTENSIONS or _is_file_name_column(name)
+        }
+        self._caption_columns = sorted(filter(_is_caption_column, columns), key=_caption_sort_key)
+        self._json_list_columns = frozenset(CAPTION_COLUMNS if has_only_strings else ())
+        self._row_number = 0
+        self._has_error = False
+
+    def parse(self, number: int, cells: dict[str, Any]) -> ParsedRow | None:
+        """The content of a row, or None if an error makes it unusable."""
+        self._row_number, self._has_error = number, False
+        files = self._parse_files(cells)
+        texts = self._parse_texts(cells)
+        metadata = {
+            name: self._parse_cell(name, _parse_string, cells[name]) for name in METADATA_COLUMNS if name in cells
+        }
+        start, end = (
+            self._parse_cell(name, _parse_seconds, cells[name]) if name in cells else None for name in SEGMENT_COLUMNS
+        )
+        if end is not None and end <= (start or 0.0):
+            self._add_error("wrong time", "end", f"{end:g} s is not after start, {start or 0:g} s")
+        if not self._has_error and not texts and not any(files.values()):
+            self._add_error("empty row", None, "has no audio, image, video or text")
+        return None if self._has_error else ParsedRow(files, texts, metadata, start, end)
+
+    def _parse_files(self, cells: dict[str, Any]) -> dict[MediaType, Path | None]:
+        files: dict[MediaType, Path | None] = dict.fromkeys(MEDIA_EXTENSIONS)
+        for column, column_type in self._file_columns.items():
+            name = self._parse_cell(column, _parse_file_name, cells.get(column))
+            path = self._parse_cell(column, self.resolver.resolve, name) if name else None
+            if name is None or path is None:
+                continue
+            media_type = column_type or self._parse_cell(column, _media_type_of_file, name)
+            if media_type is None:
+                continue
+            if files[media_type] is not None:
+                self._add_error(
+                    "two files", column, f"a second {media_type} file: {to_printable(name)}; give each its own row"
+                )
+            elif _extension(name) not in MEDIA_EXTENSIONS[media_type]:
+                message = f"{to_printable(name)} does not end like {media_type}: {' '.join(sorted(MEDIA_EXTENSIONS[media_type]))}"
+                self._add_warning("unexpected extension", column, message)
+            files[media_type] = path
+        return files
+
+    def _parse_texts(self, cells: dict[str, Any]) -> tuple[str, ...]:
+        texts: list[str] = []
+        unique_texts: set[str] = set()
+        for column in self._caption_columns:
+            cell = cells.get(column)
+            if column in self._json_list_columns and isinstance(cell, str) and cell.startswith("["):
+                cell = _parse_json_list(cell)
+            for text in self._parse_cell(column, _parse_captions, cell) or ():
+                if not text.strip():
+                    self._add_warning("empty caption", column, "is empty, so it is left out")
+                    continue
+                if text in unique_texts:
+                    self._add_warning(
+                        "duplicate caption", column, f"stands twice in this row: {to_printable(text, 60)}"
+                    )
+                texts.append(text)
+                unique_texts.add(text)
+        return tuple(texts)
+
+    def _parse_cell(self, column: str, parse: Callable[[Any], T], cell: Any) -> T | None:
+        try:
+            return parse(cell)
+        except InvalidCellError as error:
+            self._add_error(error.category, column, error.message)
+            return None
+
+    def _add_error(self, category: str, column: str | None, message: str) -> None:
+        self._has_error = True
+        self.problems.append(ManifestProblem("error", category, self._row_number, column, message))
+
+    def _add_warning(self, category: str, column: str | None, message: str) -> None:
+        self.problems.append(ManifestProblem("warning", category, self._row_number, column, message))
+
+
+def _caption_sort_key(column: str) -> tuple[int, str]:
+    # text, caption, captions, then caption_1, caption_2, … caption_10: by number, not by spelling.
+    number_match = NUMBERED_CAPTION_COLUMN.fullmatch(column)
+    return (
+        (len(CAPTION_COLUMNS) + int(number_match[1]), column)
+        if number_match
+        else (CAPTION_COLUMNS.index(column), column)
+    )
+
+
+def _parse_captions(cell: Any) -> list[str]:
+    if _is_missing(cell):
+        return []
+    captions = cell if isinstance(cell, list) else [cell]
+    return [_parse_text(caption) for caption in captions if not _is_missing(caption)]
+
+
+def _parse_json_list(cell: str) -> str | list[str]:
+    """A CSV cell that is a JSON list of strings is several captions; "[music] plays" is one."""
+    try:
+        captions = json.loads(cell)
+    except (ValueError, RecursionError):
+        return cell
+    return captions if isinstance(captions, list) and all(isinstance(text, str) for text in captions) else cell
+
+
+def _is_missing(cell: Any) -> bool:
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))  # NaN is how pandas writes "nothing here"
+
+
+def _parse_text(cell: Any) -> str:
+    if not isinstance(cell, str):
+        nested = " nested" if isinstance(cell, dict | list) else ""
+        raise InvalidCellError(
+            "not text", f"should be text, is{nested} {type(cell).__name__}: {to_printable(cell, 60)}"
+        )
+    # Neither can stand in a file name, be printed or be sent on; both can be written in JSON.
+    if "\0" in cell or (not cell.isascii() and LONE_SURROGATE.search(cell)):
+        raise InvalidCellError("not text", f"holds a null character or half a character: {to_printable(cell, 60)}")
+    return cell
+
+
+def _parse_string(cell: Any) -> str | None:
+    if _is_missing(cell):
+        return None
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # pandas turns a column of whole numbers with gaps into 3.0, 7.0, …
+    if isinstance(cell, int | float):
+        cell = str(cell)
+    return _parse_text(cell).strip() or None
+
+
+def _parse_file_name(cell: Any) -> str | None:
+    return None if _is_missing(cell) or not _parse_text(cell).strip() else cell
+
+
+def _extension(name: str) -> str:
+    return f".{name.rpartition('.')[2].lower()}"
+
+
+def _media_type_of_column(column: str) -> MediaType | None:
+    """The kind a column's name states; None where the file's ending has to tell, as for file_name."""
+    match = FILE_NAME_COLUMN.fullmatch(column)
+    type_name = match[1] if match else column
+    for media_type in MEDIA_EXTENSIONS:
+        if type_name == media_type:
+            return media_type
+    return None
+
+
+def _media_type_of_file(name: str) -> MediaType:
+    for media_type, extensions in MEDIA_EXTENSIONS.items():
+        if _extension(name) in extensions:
+            return media_type
+    message = (
+        f"{to_printable(name)} does not end like audio, image or video; name the column audio, image or video instead"
+    )
+    raise InvalidCellError("unknown extension", message)
+
+
+def _parse_seconds(cell: Any) -> float | None:
+    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
+        return None  # NaN is how pandas writes an empty number
+    try:
+        seconds = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise InvalidCellError("wrong time", f"should be seconds, is {to_printable(cell, 60)!r}")
+    if seconds > MAX_SECONDS:
+        raise InvalidCellError("wrong time", f"is beyond any file: {seconds:g} s")
+    if seconds < 0:
+        raise InvalidCellError("wrong time", f"is before the beginning: {seconds:g} s")
+    return seconds

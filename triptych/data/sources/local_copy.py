@@ -1,0 +1,130 @@
+"""A local copy of a data set, and how things are found in it: what is missing is named with what was there instead."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from triptych.data.manifest_problems import to_printable
+from triptych.errors import ManifestError
+
+MAX_DEPTH = 3  # how many folders down we look for where files lie
+MAX_FOLDERS = 5000
+SAMPLE_SIZE = 50  # so many names decide where files lie
+
+
+@dataclass(frozen=True)
+class LocalCopy:
+    """Where a copy lies, which source reads it, and the folder that may hold what has to be unpacked from it."""
+
+    source_name: str
+    path: Path  # a folder, or one archive
+    unpack_folder: Path
+
+    def missing_error(self, expected: str) -> ManifestError:
+        """The error for something that is not where it should be."""
+        if not self.path.exists():
+            return ManifestError(f"{self.path}: no such file or folder; {self.source_name} expects {expected}")
+        if not self.path.is_dir():
+            return ManifestError(f"{self.path}: is a file; {self.source_name} expects a folder with {expected}")
+        names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in self.path.iterdir())
+        contents = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
+        return ManifestError(
+            f"{self.path}: {self.source_name} expects {expected} here; found: {contents or 'nothing'}. "
+            f"`triptych data --list` shows every source's layout"
+        )
+
+    def require_file(self, *names: str) -> Path:
+        """The first of these files that is there, in the folder or one below it."""
+        path = self.find_file(*names)
+        if path is None:
+            raise self.missing_error(" or ".join(names))
+        return path
+
+    def find_file(self, *names: str) -> Path | None:
+        """As `file`, but None where there is none."""
+        if not self.path.is_dir():
+            return None
+        for name in names:
+            paths = sorted((*self.path.glob(name), *self.path.glob(f"*/{name}")))
+            if paths:
+                return paths[0]
+        return None
+
+    def find_files(self, *patterns: str) -> list[Path]:
+        """All files of these patterns, at any depth, in order."""
+        if not self.path.is_dir():
+            return []
+        return sorted({path for pattern in patterns for path in self.path.rglob(pattern) if path.is_file()})
+
+    def find_base_folder(self, names: Iterable[str], description: str, prefer: str = "") -> Path:
+        """The folder under which most of these files lie; of equal ones, one whose name holds `prefer`."""
+        sample = list(islice(names, SAMPLE_SIZE))
+        best_folder, best_key = None, (0, False)
+        for folder in list_folders(self.path):
+            num_files = sum((folder / name).is_file() for name in sample)
+            key = (num_files, prefer != "" and prefer in folder.name)
+            if num_files and key > best_key:
+                best_folder, best_key = folder, key
+        if best_folder is None:
+            raise self.missing_error(f"{description} such as {sample[0] if sample else 'any'}")
+        return best_folder
+
+
+def list_folders(root: Path) -> list[Path]:
+    """A folder and those in it, those near the top first."""
+    result, layer = [root], [root]
+    for _ in range(MAX_DEPTH):
+        layer = [entry for folder in layer for entry in sorted(folder.iterdir()) if entry.is_dir()]
+        result += layer
+        if len(result) > MAX_FOLDERS:
+            break
+    return result[:MAX_FOLDERS]
+
+
+def read_csv(path: Path, columns: Sequence[str], **csv_options: Any) -> list[dict[str, str]]:
+    """The rows of a CSV file that must have these columns."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, **csv_options)
+        try:
+            rows = list(reader)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ManifestError(f"{path}: cannot be read as CSV: {error}") from error
+    missing_columns = [name for name in columns if name not in (reader.fieldnames or ())]
+    if missing_columns:
+        columns_found = ", ".join(reader.fieldnames or ()) or "nothing"
+        raise ManifestError(f"{path}: has no column {', '.join(missing_columns)}; found: {columns_found}")
+    return rows
+
+
+def read_json(path: Path, *keys: str) -> Any:
+    """A JSON file; an object must have these keys."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"{path}: cannot be read as JSON: {error}") from error
+    if keys and not (isinstance(content, dict) and all(key in content for key in keys)):
+        raise ManifestError(f"{path}: should be a JSON object with {', '.join(keys)}")
+    return content
+
+
+def read_fields(entry: Any, path: Path, *keys: str) -> tuple[str, ...]:
+    """The values of these keys as texts, out of one entry of a JSON file."""
+    missing_keys = [key for key in keys if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int)]
+    if missing_keys:
+        raise ManifestError(f"{path}: an entry has no {' and no '.join(missing_keys)}: {to_printable(entry)}")
+    return tuple(str(entry[key]) for key in keys)
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file that hold something."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    return [line.strip() for line in text.split("\n") if line.strip()]

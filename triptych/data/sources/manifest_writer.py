@@ -1,0 +1,253 @@
+"""Items to a manifest, with a sidecar beside it that says what it was made of and which exact test set it has."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from triptych.csv_files import write_rows
+from triptych.data import manifest
+from triptych.data.sources.draft import DraftItem, ManifestDraft, separate_groups_by_split
+from triptych.data.tables import TABLE_EXTENSIONS
+from triptych.errors import ManifestError, UsageError
+from triptych.files import atomic_write, write_text
+
+SIDECAR_SUFFIX = ".source.json"
+COLUMNS = ("id", "image", "audio", "video", "text", "group", "split", "label", "start", "end")
+MAX_CELL_LENGTH = 131_072  # what a CSV reader takes
+HASH_VERSION = 1  # raise it when the same rows would give another hash
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a manifest comes from, as the sidecar tells it."""
+
+    source: str
+    options: Mapping[str, Any]
+    licence: str
+
+
+@dataclass(frozen=True)
+class WrittenManifest:
+    """A manifest that has been written, read back, and found to hold this."""
+
+    path: Path
+    sidecar: Path
+    summary: dict[str, Any]  # what the sidecar says
+    needs_allow_outside: bool  # whether it can only be read with --allow-outside
+    num_errors: int
+    num_warnings: int
+
+
+def sidecar_path(path: Path) -> Path:
+    """Where the sidecar of a manifest lies."""
+    return path.with_name(path.stem + SIDECAR_SUFFIX)
+
+
+def read_licence(path: Path) -> str:
+    """The licence a manifest's sidecar tells of; what is made of the manifest has it too."""
+    try:
+        sidecar: Any = json.loads(sidecar_path(path).read_text(encoding="utf-8"))
+        return str(sidecar["licence"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"that of {path.name}"
+
+
+def unpack_folder_for(path: Path) -> Path:
+    """The folder for files that have to be unpacked or made for a manifest."""
+    return path.with_name(f"{path.stem}_files")
+
+
+def resolve_output_path(path: Path) -> Path:
+    """Where to write: a folder means a manifest.csv in it; nobody else's file is replaced."""
+    if path.is_dir():
+        path = path / "manifest.csv"
+    if path.suffix.lower() not in TABLE_EXTENSIONS:
+        raise UsageError(f"-o {path}: a manifest ends in {', '.join(TABLE_EXTENSIONS)}")
+    if path.exists() and not sidecar_path(path).exists():
+        raise UsageError(f"{path} exists and was not made by `triptych data`; remove it or choose another with -o")
+    return path
+
+
+def write_manifest(
+    draft: ManifestDraft, path: Path, origin: Origin, on_file_hashed: Callable[[int], None] | None = None
+) -> WrittenManifest:
+    """Write manifest and sidecar; the same copy and options give the same bytes. hashed is told of files hashed."""
+    draft = drop_unusable(draft)
+    skip_counts = draft.skip_counts
+    items = separate_groups_by_split(draft.items)
+    if not items:
+        reasons = "; ".join([*(f"{reason}: {count}" for reason, count in (+skip_counts).items()), *draft.notes])
+        raise ManifestError(f"{origin.source}: no row is left to write ({reasons or 'nothing was found'})")
+    paths = _PathFormatter(path)
+    rows = [_to_cells(item, paths) for item in items]
+    _write_table(path, rows)
+    table = manifest.read(path, allow_outside=paths.has_outside_paths)
+    counts = asdict(table.counts)
+    summary = {
+        "manifest": path.name,
+        "source": origin.source,
+        "options": dict(origin.options),
+        "licence": origin.licence,
+        **{name: counts[name] for name in ("rows", "captions", "groups", "modalities", "pairs", "splits")},
+        "labels": len(counts["labels"]),
+        "skipped": dict(sorted((+skip_counts).items())),
+        "test": {name: hash_test_set(items, name, on_file_hashed) for name in _test_splits(items)},
+    }
+    write_text(sidecar_path(path), json.dumps(summary, indent=2, ensure_ascii=False) + "\n")
+    return WrittenManifest(
+        path, sidecar_path(path), summary, paths.has_outside_paths, len(table.errors), len(table.warnings)
+    )
+
+
+def hash_test_set(
+    items: Iterable[DraftItem], split: str, on_file_hashed: Callable[[int], None] | None = None
+) -> dict[str, Any]:
+    """Two hashes of the exact test set: of its questions and answers, and of the bytes of its files.
+
+    `rows` covers ids, captions, groups, labels and which files a row has, not where they lie or how they are encoded:
+    two copies of a data set in other formats agree in it. `files` agrees only where every file is the same.
+    """
+    rows, files = hashlib.sha256(), hashlib.sha256()
+    split_items = sorted((item for item in items if item.split == split), key=lambda item: item.id)
+    for item in split_items:
+        fields = [HASH_VERSION, item.id, item.texts, item.group, item.label, sorted(item.files)]
+        rows.update(json.dumps(fields, ensure_ascii=True).encode() + b"\n")
+        for column, path in sorted(item.files.items()):
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            files.update(f"{item.id}\0{column}\0{digest}\n".encode())
+            if on_file_hashed:
+                on_file_hashed(1)
+    captions = sum(len(item.texts) for item in split_items)
+    return {
+        "rows": len(split_items),
+        "captions": captions,
+        "rows_hash": rows.hexdigest(),
+        "files_hash": files.hexdigest(),
+    }
+
+
+def drop_unusable(draft: ManifestDraft) -> ManifestDraft:
+    """The draft without files that are not there, as far as anything in its items still belongs together."""
+    skip_counts = Counter(draft.skip_counts)
+    items: list[DraftItem] = []
+    for item in draft.items:
+        if not _has_utf8_paths(item):
+            skip_counts["rows whose file names are not UTF-8"] += 1
+            continue
+        existing = {column: path for column, path in item.files.items() if _has_content(path)}
+        missing = item.files.keys() - existing.keys()
+        skip_counts.update(f"{column} files that are missing or empty" for column in missing)
+        usable_item = replace(item, files=existing)
+        if usable_item.has_pair:
+            items.append(usable_item)
+        elif not missing:
+            skip_counts["rows that pair with nothing"] += 1
+    return replace(draft, items=items, skip_counts=skip_counts)
+
+
+def _has_content(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:
+        return False
+
+
+def _test_splits(items: Sequence[DraftItem]) -> list[str]:
+    return sorted({item.split for item in items if item.split and item.split.startswith("test")})
+
+
+def _has_utf8_paths(item: DraftItem) -> bool:
+    try:
+        for path in item.files.values():
+            str(path).encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class _PathFormatter:
+    """Paths as the manifest will have them: from its own folder where they lie below it, else absolute."""
+
+    def __init__(self, manifest_file: Path) -> None:
+        self.root = manifest_file.parent.resolve()
+        self.has_outside_paths = False
+        self._resolved_parents: dict[Path, Path] = {}
+
+    def format_path(self, path: Path) -> str:
+        parent = self._resolved_parents.get(path.parent)
+        if parent is None:
+            parent = self._resolved_parents[path.parent] = path.parent.resolve()
+        unresolved = parent / path.name  # not resolved itself: a link's own name has the ending, its target may not
+        if not parent.is_relative_to(self.root):
+            self.has_outside_paths = True
+            return str(unresolved)
+        if path.is_symlink() and not Path(os.path.realpath(unresolved)).is_relative_to(self.root):
+            self.has_outside_paths = True
+        return unresolved.relative_to(self.root).as_posix()
+
+
+def _to_cells(item: DraftItem, paths: _PathFormatter) -> dict[str, Any]:
+    cells: dict[str, Any] = {"id": item.id}
+    cells |= {column: paths.format_path(path) for column, path in item.files.items()}
+    cells |= {"text": list(item.texts), "group": item.group, "split": item.split, "label": item.label}
+    cells |= {"start": item.start, "end": item.end}
+    return {column: cells[column] for column in COLUMNS if cells.get(column) not in (None, "", [])}
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    used = {column for row in rows for column in row}
+    columns = [column for column in COLUMNS if column in used]
+    with atomic_write(path) as temporary:
+        if path.suffix.lower() == ".parquet":
+            _write_parquet(temporary, rows, columns)
+        elif path.suffix.lower() == ".jsonl":
+            lines = (json.dumps(_unwrap_single_caption(row), ensure_ascii=False) + "\n" for row in rows)
+            temporary.write_text("".join(lines), encoding="utf-8", newline="\n")
+        else:
+            _write_csv(temporary, path, rows, columns)
+
+
+def _unwrap_single_caption(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One caption as a string, several as a list."""
+    unwrapped_text = {"text": row["text"][0]} if len(row.get("text", ())) == 1 else {}
+    return {**row, **unwrapped_text}
+
+
+def _write_csv(file: Path, path: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        write_rows(stream, columns, (_to_csv_row(path, row, columns) for row in rows))
+
+
+def _to_csv_row(path: Path, row: Mapping[str, Any], columns: Sequence[str]) -> Mapping[str, Any]:
+    if "text" not in columns:
+        return row
+    text = _format_captions(row.get("text", ()))
+    if len(text) >= MAX_CELL_LENGTH:  # with room for an apostrophe
+        raise ManifestError(f"{path}: the captions of row {row['id']!r} are too long for CSV; write a .jsonl")
+    return {**row, "text": text}
+
+
+def _format_captions(texts: Sequence[str]) -> str:
+    """One caption as it is; several, none, or one that starts like a list as a JSON list."""
+    if len(texts) == 1 and not texts[0].startswith("["):
+        return texts[0]
+    return json.dumps(list(texts), ensure_ascii=False)
+
+
+def _write_parquet(file: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    string, seconds = pyarrow.string(), pyarrow.float64()
+    special_types = {"text": pyarrow.list_(string), "start": seconds, "end": seconds}
+    schema = pyarrow.schema([(column, special_types.get(column, string)) for column in columns])
+    content = {column: [row.get(column) for row in rows] for column in columns}
+    parquet.write_table(pyarrow.table(content, schema=schema), file)

@@ -1,0 +1,247 @@
+"""Captions read aloud by a speech program, so that pictures and words get a voice: rows of speech from rows of text."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import wave
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from triptych.data import manifest
+from triptych.data.manifest import Row
+from triptych.data.row_parser import MediaType
+from triptych.data.sources.draft import DraftItem, ManifestDraft, clean_captions, hash_to_fraction
+from triptych.data.sources.manifest_writer import (
+    Origin,
+    WrittenManifest,
+    read_licence,
+    resolve_output_path,
+    write_manifest,
+)
+from triptych.errors import UsageError, describe_unknown
+from triptych.files import TEMP_SUFFIX, atomic_write
+from triptych.progress import track_progress
+
+MAX_CHARACTERS = 2000  # characters: minutes of speech
+TIMEOUT_SECONDS = 120  # after so long a program hangs
+WAV_HEADER_BYTES = 44  # bytes of a WAV file before its first sample
+
+
+@dataclass(frozen=True)
+class SpeechProgram:
+    """A speech program: how to call it, which voices it has, and a few that differ well."""
+
+    build_command: Callable[
+        [str, str, str, Path], tuple[list[str], str]
+    ]  # program, voice, text, file -> arguments, input
+    make_voice_check: Callable[[str], Callable[[str], bool]]  # program -> whether it has a voice
+    default_voices: tuple[str, ...]
+
+
+def _espeak_command(program: str, voice: str, text: str, file: Path) -> tuple[list[str], str]:
+    return [program, "--stdin", "-b", "1", "-v", voice, "-w", str(file)], text
+
+
+def _flite_command(program: str, voice: str, text: str, file: Path) -> tuple[list[str], str]:
+    return [program, "-voice", voice, "-t", text, "-o", str(file)], ""
+
+
+def _espeak_voice_check(program: str) -> Callable[[str], bool]:
+    # Columns: priority, language, age/gender, name, file, others. An unknown variant would be ignored silently.
+    lines = [line.split() for line in _capture_stdout(program, "--voices").splitlines()[1:]]
+    languages = {word for parts in lines if len(parts) > 4 for word in (parts[1], parts[3], parts[4])}
+    variants = set(re.findall(r"!v/(\S+)", _capture_stdout(program, "--voices=variant")))
+
+    def has_voice(voice: str) -> bool:
+        language, _, variant = voice.partition("+")
+        return language in languages and (not variant or variant in variants)
+
+    return has_voice
+
+
+def _flite_voice_check(program: str) -> Callable[[str], bool]:
+    voices = set(
+        _capture_stdout(program, "-lv").partition(":")[2].split()
+    )  # an unknown voice would silently be another one
+    return voices.__contains__
+
+
+PROGRAMS: dict[str, SpeechProgram] = {
+    "espeak-ng": SpeechProgram(
+        _espeak_command,
+        _espeak_voice_check,
+        ("en-us+m3", "en-gb+f2", "en-us+f4", "en-gb-scotland+m1", "en-us+m7", "en-gb-x-rp+f5"),
+    ),
+    "flite": SpeechProgram(_flite_command, _flite_voice_check, ("slt", "rms", "awb", "kal16")),
+}
+
+
+def synthesise_speech(
+    manifest_path: Path,
+    output: Path,
+    program: str | None = None,
+    voices: Sequence[str] = (),
+    workers: int = 2,
+    captions_per_row: int = 0,
+    allow_outside: bool = False,
+    show_progress: bool = True,
+) -> tuple[WrittenManifest, ManifestDraft]:
+    """A new manifest with a row for each caption: its speech, its words, and the picture and group of its row.
+
+    A hash of row and caption chooses the voice; a hash of words, voice and group names the file: run again, whatever is
+    there is kept, so an interrupted run goes on. Rows' own sounds stay behind, as a row has one. `each`: only so many
+    captions of a row, from the first; 0 = all.
+    """
+    if workers < 1:
+        raise UsageError(f"--workers {workers}: at least 1")
+    if captions_per_row < 0:
+        raise UsageError(f"--captions-per-row {captions_per_row}: 0 for all captions of a row, or so many")
+    output = resolve_output_path(output)
+    table = manifest.read(manifest_path, allow_outside)
+    if output.resolve() == table.path.resolve():
+        raise UsageError(f"-o {output}: is the manifest to be read; choose another name for the new one")
+    name, path, chosen_voices = _find_program(program, voices)
+    speech_folder = output.with_name(f"{output.stem}_speech").absolute()
+    skip_counts: Counter[str] = Counter({"rows with an error": table.counts.unusable})
+    utterances = [
+        item
+        for row in table.rows
+        for item in _plan_utterances(row, name, chosen_voices, speech_folder, captions_per_row, skip_counts)
+    ]
+    tasks = {item.files["audio"]: (voice, item.texts[0]) for item, voice in utterances}
+    failures = _synthesise_all(PROGRAMS[name], path, tasks, speech_folder, workers, show_progress)
+    skip_counts["captions the program could not speak"] += sum(
+        item.files["audio"] in failures for item, _ in utterances
+    )
+    items = [item for item, _ in utterances if item.files["audio"] not in failures]
+    notes = [f"first failure: {next(iter(failures.values()))}"] if failures else []
+    draft = ManifestDraft(items, skip_counts, notes)
+    options = {"manifest": table.path.name, "program": name, "voices": list(chosen_voices)} | (
+        {"captions_per_row": captions_per_row} if captions_per_row else {}
+    )
+    return write_manifest(draft, output, Origin("add-speech", options, read_licence(table.path))), draft
+
+
+def _find_program(program: str | None, voices: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
+    """A speech program that is installed, where it lies, and the voices to use."""
+    if program is not None and program not in PROGRAMS:
+        raise UsageError(describe_unknown("speech program", program, PROGRAMS))
+    candidates = [program] if program else list(PROGRAMS)
+    installed = next(((name, path) for name in candidates if (path := shutil.which(name))), None)
+    if installed is None:
+        raise UsageError(
+            f"no speech program is installed (looked for {', '.join(candidates)}); "
+            f"install one: apt-get install {candidates[0]}, or brew install {candidates[0]}"
+        )
+    name, path = installed
+    has_voice = PROGRAMS[name].make_voice_check(path)
+    unknown_voices = [voice for voice in voices if not has_voice(voice)]
+    if unknown_voices:
+        raise UsageError(
+            f"{name} has no voice {unknown_voices[0]!r}; its own list: `{name} {_list_voices_option(name)}`"
+        )
+    chosen_voices = tuple(voices) or tuple(voice for voice in PROGRAMS[name].default_voices if has_voice(voice))
+    if not chosen_voices:
+        raise UsageError(f"{name} has none of its usual voices; name some with --voices")
+    return name, path, chosen_voices
+
+
+def _list_voices_option(name: str) -> str:
+    return "-lv" if name == "flite" else "--voices"
+
+
+def _plan_utterances(
+    row: Row, program: str, voices: Sequence[str], speech_folder: Path, captions_per_row: int, skip_counts: Counter[str]
+) -> Iterable[tuple[DraftItem, str]]:
+    """One item for each caption of a row that can be spoken, with its voice."""
+    if not row.texts:
+        skip_counts["rows without captions"] += 1
+        return
+    if row.video and (row.start is not None or row.end is not None):
+        skip_counts["rows about a moment of a film"] += 1  # start and end would cut the speech as well
+        return
+    files: dict[MediaType, Path] = {}
+    if row.image:
+        files["image"] = row.image
+    if row.video:
+        files["video"] = row.video
+    for number, text in enumerate(clean_captions(*row.texts)[: captions_per_row or None], start=1):
+        if len(text) > MAX_CHARACTERS or not any(character.isalnum() for character in text):
+            skip_counts["captions that are too long or have nothing to say"] += 1
+            continue
+        voice = voices[int(hash_to_fraction("voice", row.id, text) * len(voices))]
+        # The group as well: pictures with the same caption are no answers to each other, so they share no file.
+        digest = hashlib.sha256("\0".join((program, voice, text, row.group)).encode()).hexdigest()[:24]
+        item = DraftItem(f"{row.id}:{number}", files, (text,), row.group, row.split, row.label)
+        yield replace(item, files={**files, "audio": speech_folder / f"{digest}.wav"}), voice
+
+
+def _synthesise_all(
+    program: SpeechProgram,
+    path: str,
+    tasks: dict[Path, tuple[str, str]],
+    speech_folder: Path,
+    workers: int,
+    show_progress: bool,
+) -> dict[Path, str]:
+    """Speak what is not there yet; returns what could not be spoken, and why."""
+    for stale_file in speech_folder.glob(f".*{TEMP_SUFFIX}"):
+        stale_file.unlink(missing_ok=True)  # of a run that was killed
+    pending = {
+        file: task for file, task in tasks.items() if not (file.is_file() and file.stat().st_size > WAV_HEADER_BYTES)
+    }
+    failures: dict[Path, str] = {}
+    pool = ThreadPoolExecutor(workers)
+    try:
+        with track_progress("speaking", len(tasks), show_progress) as bar:
+            bar.advance(len(tasks) - len(pending))
+            futures = {
+                pool.submit(_synthesise, program, path, voice, text, f): f for f, (voice, text) in pending.items()
+            }
+            for future in as_completed(futures):
+                reason = future.result()
+                if reason:
+                    failures[futures[future]] = reason
+                bar.advance(note=f"{len(failures)} failed" if failures else None)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return {file: failures[file] for file in pending if file in failures}
+
+
+def _synthesise(program: SpeechProgram, path: str, voice: str, text: str, file: Path) -> str | None:
+    """Speak one caption into a file; None, or why it could not be done."""
+    try:
+        with atomic_write(file, durable=False) as temporary:
+            _run_program(*program.build_command(path, voice, text, temporary))
+            _check_wav(temporary)
+    except (OSError, EOFError, ValueError, wave.Error, subprocess.TimeoutExpired) as error:
+        return f"{text!r} with voice {voice}: {error}"
+    return None
+
+
+def _run_program(arguments: list[str], stdin_text: str) -> None:
+    """Run a program on words that no shell sees."""
+    result = subprocess.run(  # noqa: S603 - a list of arguments, a program found by name
+        arguments, input=stdin_text.encode(), capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+    )
+    if result.returncode:
+        raise ValueError(result.stderr.decode("utf-8", "replace").strip() or f"exit code {result.returncode}")
+
+
+def _check_wav(file: Path) -> None:
+    with wave.open(str(file), "rb") as wav:
+        if wav.getnframes() == 0:
+            raise ValueError("no sound came out")
+
+
+def _capture_stdout(program: str, argument: str) -> str:
+    result = subprocess.run(  # noqa: S603 - our own argument, a program found by name
+        [program, argument], capture_output=True, timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL
+    )
+    return result.stdout.decode("utf-8", "replace")

@@ -1,0 +1,140 @@
+"""Play a scene: a voice for each thing, a register for each height, and the time of every note."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triptych.data.synthetic.scenes import FACTORS, Scene, SceneObject
+
+Samples = NDArray[np.float64]
+TimeSpan = tuple[float, float]  # start and end in seconds
+
+SAMPLE_RATE = 16_000
+PITCH_BY_HEIGHT = {"low": 220.0, "middle": 494.0, "high": 1109.0}  # Hz, more than an octave apart
+NOTE_TIMING_BY_TEMPO = {
+    "quick": (0.085, 0.05),
+    "steady": (0.125, 0.085),
+    "slow": (0.165, 0.13),
+}  # step and length of notes, seconds
+REFERENCE_SECONDS = 2.0  # the length of clip those tempi are for; they stretch with longer clips
+MAX_FREQUENCY = 7_500.0  # Hz, partials above are left out: near half the rate they would fold back
+
+
+def render_audio(
+    scene: Scene, seconds: float, jitter: float, noise: float, rng: np.random.Generator
+) -> tuple[NDArray[np.int16], list[list[TimeSpan]]]:
+    """The sound of a scene (16 kHz, mono), and for each actor the start and end of its notes."""
+    wave = _render_background(scene.background_audio, round(seconds * SAMPLE_RATE), noise, rng)
+    spans = []
+    for scene_object in scene.objects:
+        pitch = PITCH_BY_HEIGHT[scene_object.height] * 2 ** (
+            jitter * rng.uniform(-1.5, 1.5) / 12
+        )  # up to 1.5 semitones off
+        loudness = 0.12 * (1 - 0.5 * jitter * rng.random())
+        notes = _schedule_notes(scene_object, seconds, jitter, rng)
+        for start, end in notes:
+            first, last = round(start * SAMPLE_RATE), round(end * SAMPLE_RATE)
+            wave[first:last] += loudness * _render_note(scene_object.category, pitch, last - first, rng)
+        spans.append(notes)
+    return np.rint(np.clip(wave, -1, 1) * 32_767).astype(np.int16), spans
+
+
+def _schedule_notes(
+    scene_object: SceneObject, seconds: float, jitter: float, rng: np.random.Generator
+) -> list[TimeSpan]:
+    """Notes at the actor's tempo, somewhere inside its third of the clip."""
+    step, length = (value * seconds / REFERENCE_SECONDS for value in NOTE_TIMING_BY_TEMPO[scene_object.tempo])
+    slot = seconds / len(FACTORS["timing"].values)
+    slack = slot - (scene_object.count - 1) * step - length
+    start = FACTORS["timing"].values.index(scene_object.timing) * slot + slack * (0.5 + jitter * (rng.random() - 0.5))
+    return [
+        (round(start + index * step, 4), round(start + index * step + length, 4)) for index in range(scene_object.count)
+    ]
+
+
+def _render_note(category: str, pitch: float, samples: int, rng: np.random.Generator) -> Samples:
+    """One note of loudness 1 (root mean square), silent at both ends."""
+    time = np.arange(samples) / SAMPLE_RATE
+    wave = TIMBRES[category](time, time * SAMPLE_RATE / samples, pitch, rng)
+    edge = np.minimum(1, np.minimum(time, time[::-1]) / 0.004)  # 4 ms, against clicks
+    wave = wave * edge
+    return wave / np.sqrt(np.mean(wave**2))
+
+
+def _render_background(background: str, samples: int, noise: float, rng: np.random.Generator) -> Samples:
+    """What is heard before anything happens: almost nothing, a hiss, or the hum of a mains cable."""
+    hiss = rng.standard_normal(samples, dtype=np.float32) * np.float32(noise if background == "hiss" else 0.1 * noise)
+    if background != "hum":
+        return hiss.astype(np.float64)
+    period = np.arange(SAMPLE_RATE // 50) / SAMPLE_RATE
+    return hiss + np.resize(noise * _sum_partials(period, 50.0, (1, 2, 3), (0.6, 1.0, 0.5)), samples)
+
+
+def _sum_partials(time: Samples, pitch: float, ratios: Sequence[float], weights: Sequence[float]) -> Samples:
+    wave = np.zeros_like(time)
+    for ratio, weight in zip(ratios, weights, strict=True):
+        if pitch * ratio < MAX_FREQUENCY:
+            wave += weight * np.sin(2 * np.pi * pitch * ratio * time)
+    return wave
+
+
+def _sweep_sine(pitches: Samples) -> Samples:
+    """A sine whose pitch changes from sample to sample."""
+    return np.sin(2 * np.pi * np.cumsum(pitches) / SAMPLE_RATE)
+
+
+# Each voice is given the time in seconds, the part of the note gone by (0 to 1), the pitch in Hz and a source of noise.
+
+
+def _render_bell(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001
+    return _sum_partials(time, pitch, (1, 2.0, 2.76, 5.4), (1, 0.5, 0.8, 0.4)) * np.exp(-3 * position)
+
+
+def _render_drum(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:
+    skin = _sweep_sine(pitch * (0.6 + 0.8 * np.exp(-9 * position)))
+    return skin * np.exp(-3 * position) + 0.5 * rng.standard_normal(len(time)) * np.exp(-7 * position)
+
+
+def _render_bird(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001
+    return _sweep_sine(pitch * (2.2 + 1.2 * np.sin(6 * np.pi * position))) * np.sin(np.pi * position) ** 0.5
+
+
+def _render_frog(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001
+    pulses = np.clip(0.2 + np.sin(2 * np.pi * 70 * time), 0, None)
+    return pulses * _sum_partials(time, pitch, (1, 2, 3, 4), (1, 0.9, 0.3, 0.1)) * (1 - 0.5 * position)
+
+
+def _render_bee(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001
+    ratios = range(1, 17)
+    wave = _sum_partials(time, pitch, ratios, [k**-0.4 for k in ratios])
+    return wave * (1 + 0.4 * np.sin(2 * np.pi * 25 * time))
+
+
+def _render_clock(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:
+    wood = _sum_partials(time, pitch, (1, 3, 5, 7, 9), (0.6, 1, 0.3, 0.8, 0.4))
+    return (wood + rng.standard_normal(len(time)) * (position < 0.1)) * np.exp(-8 * position)
+
+
+def _render_whistle(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:
+    breath = 0.12 * rng.standard_normal(len(position))
+    return _sweep_sine(pitch * (1 + 0.03 * np.sin(2 * np.pi * 35 * time))) + breath
+
+
+def _render_horn(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001
+    wave = _sum_partials(time, pitch, (1, 2, 3, 4, 5, 6), (0.7, 0.9, 1, 0.7, 0.4, 0.2))
+    return wave * np.minimum(1, 4 * position)
+
+
+TIMBRES: dict[str, Callable[[Samples, Samples, float, np.random.Generator], Samples]] = {
+    "bell": _render_bell,
+    "drum": _render_drum,
+    "bird": _render_bird,
+    "frog": _render_frog,
+    "bee": _render_bee,
+    "clock": _render_clock,
+    "whistle": _render_whistle,
+    "horn": _render_horn,
+}

@@ -1,0 +1,193 @@
+"""Tell a scene: captions of varied wording, and what every word of them is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from triptych.data.synthetic.scenes import FACTORS, Scene, SceneObject, choose_uniformly
+
+NOUNS: dict[str, tuple[tuple[str, str], ...]] = {  # (one, several)
+    "bell": (("bell", "bells"), ("handbell", "handbells")),
+    "drum": (("drum", "drums"), ("snare drum", "snare drums")),
+    "bird": (("bird", "birds"), ("songbird", "songbirds")),
+    "frog": (("frog", "frogs"), ("toad", "toads")),
+    "bee": (("bee", "bees"), ("bumblebee", "bumblebees")),
+    "clock": (("clock", "clocks"), ("timepiece", "timepieces")),
+    "whistle": (("whistle", "whistles"), ("pea whistle", "pea whistles")),
+    "horn": (("horn", "horns"), ("trumpet", "trumpets")),
+}
+VERBS: dict[str, tuple[tuple[str, str, str], ...]] = {  # (one, several, doing)
+    "bell": (("rings", "ring", "ringing"), ("chimes", "chime", "chiming")),
+    "drum": (("beats", "beat", "beating"), ("thumps", "thump", "thumping")),
+    "bird": (("sings", "sing", "singing"), ("chirps", "chirp", "chirping")),
+    "frog": (("croaks", "croak", "croaking"), ("ribbits", "ribbit", "ribbiting")),
+    "bee": (("buzzes", "buzz", "buzzing"), ("drones", "drone", "droning")),
+    "clock": (("ticks", "tick", "ticking"), ("clicks", "click", "clicking")),
+    "whistle": (("shrills", "shrill", "shrilling"), ("trills", "trill", "trilling")),
+    "horn": (("toots", "toot", "tooting"), ("blares", "blare", "blaring")),
+}
+PHRASES: dict[str, dict[str, tuple[str, ...]]] = {
+    "count": {
+        "1": ("one", "a single", "a lone"),
+        "2": ("two", "a pair of", "a couple of"),
+        "3": ("three", "a trio of", "a threesome of"),
+        "4": ("four", "a quartet of", "a foursome of"),
+    },
+    "height": {
+        "low": ("low", "low down", "down low"),
+        "middle": ("at middle height", "at medium height", "at mid-height"),
+        "high": ("high", "high up", "up high"),
+    },
+    "colour": {
+        "red": ("red", "red", "crimson", "scarlet"),
+        "yellow": ("yellow", "yellow", "golden", "amber"),
+        "green": ("green", "green", "emerald", "leafy-green"),
+        "blue": ("blue", "blue", "azure", "cobalt"),
+        "purple": ("purple", "purple", "violet", "plum-coloured"),
+        "black": ("black", "black", "jet-black", "inky"),
+    },
+    "side": {
+        "left": ("on the left", "to the left", "at the left-hand side"),
+        "centre": ("in the centre", "at the centre", "centrally"),
+        "right": ("on the right", "to the right", "at the right-hand side"),
+    },
+    "tempo": {
+        "quick": ("quickly", "rapidly", "briskly"),
+        "steady": ("steadily", "evenly", "calmly"),
+        "slow": ("slowly", "lazily", "sluggishly"),
+    },
+    "timing": {
+        "early": ("early", "at the start", "at the beginning"),
+        "midway": ("midway", "halfway through", "partway through"),
+        "late": ("late", "at the end", "towards the end"),
+    },
+    "occasion": {
+        "morning": ("this morning", "in the morning"),
+        "river": ("by the river", "at the riverside"),
+        "market": ("on market day", "at the market"),
+        "rain": ("after the rain", "after a shower"),
+        "town": ("in the old town", "back in town"),
+        "supper": ("before supper", "shortly before dinner"),
+        "holiday": ("on a holiday", "during the holidays"),
+        "harbour": ("down at the harbour", "along the quay"),
+    },
+}
+FUNCTION_WORDS = frozenset({"a", "an", "the", "of", "on", "in", "at", "to", "by", "some", "and", "there", "is", "are"})
+
+# The order in which a clause says things. What a caption leaves out falls away, and so do the commas it leaves behind.
+CLAUSE_TEMPLATES: tuple[tuple[str, ...], ...] = (
+    ("count", "colour", "noun", "verb", "tempo", "height", "side", "timing"),
+    ("count", "colour", "noun", "height", "side", "verb", "tempo", "timing"),
+    ("timing", ",", "count", "colour", "noun", "verb", "tempo", "height", "side"),
+    ("side", ",", "height", ",", "count", "colour", "noun", "verb", "tempo", "timing"),
+    ("height", "side", ",", "count", "colour", "noun", "tempo", "verb", "timing"),
+    ("there", "count", "colour", "noun", "side", ",", "height", ",", "doing", "tempo", "timing"),
+)
+CONJUNCTIONS = (",", "and"), (";",), (".",)
+
+
+class Phrase(NamedTuple):
+    """A few words before they are put into a sentence: the factor they express, and of which actors."""
+
+    text: str
+    factor: str | None = None
+    object_indices: tuple[int, ...] = ()
+
+
+class WordSpan(NamedTuple):
+    """One word of a caption: text[start:end], the factor it expresses (None: a function word), and of which actors."""
+
+    start: int
+    end: int
+    factor: str | None
+    object_indices: tuple[int, ...]
+
+
+class GeneratedCaption(NamedTuple):
+    """A caption and its words."""
+
+    text: str
+    words: tuple[WordSpan, ...]
+
+
+def describe_scene(scene: Scene, count: int, omission_rate: float, rng: np.random.Generator) -> list[GeneratedCaption]:
+    """So many different captions; each factor is left out of a caption with probability `vagueness`."""
+    captions: dict[str, GeneratedCaption] = {}
+    while len(captions) < count:
+        caption = _write_caption(scene, omission_rate, rng)
+        captions.setdefault(caption.text, caption)
+        omission_rate *= 0.98  # there are few vague ways to tell a scene: saying more makes sure that this ends
+    return list(captions.values())
+
+
+def _write_caption(scene: Scene, omission_rate: float, rng: np.random.Generator) -> GeneratedCaption:
+    order = [int(index) for index in rng.permutation(len(scene.objects))]
+    mentioned_indices = [order[0], *(index for index in order[1:] if rng.random() >= omission_rate / 2)]
+    conjunction = choose_uniformly(CONJUNCTIONS, rng)
+    phrases: list[Phrase] = []
+    for place in mentioned_indices:
+        phrases += [Phrase(text) for text in conjunction] if phrases else []
+        phrases += _write_clause(place, scene.objects[place], omission_rate, rng)
+    if rng.random() < 0.5:
+        occasion = Phrase(choose_uniformly(PHRASES["occasion"][scene.occasion], rng), "occasion")
+        phrases = [occasion, Phrase(","), *phrases] if rng.random() < 0.5 else [*phrases, Phrase(","), occasion]
+    return _join_phrases([*phrases, Phrase(".")])
+
+
+def _write_clause(
+    index: int, scene_object: SceneObject, omission_rate: float, rng: np.random.Generator
+) -> list[Phrase]:
+    noun, verb = (
+        choose_uniformly(NOUNS[scene_object.category], rng),
+        choose_uniformly(VERBS[scene_object.category], rng),
+    )
+    is_plural = scene_object.count > 1
+    # without a number, "a bell" and "some bells" still have to be right
+    phrase_by_role = {
+        ",": Phrase(","),
+        "count": Phrase("some" if is_plural else "a"),
+        "noun": Phrase(noun[is_plural], "category", (index,)),
+        "verb": Phrase(verb[is_plural], "category", (index,)),
+        "doing": Phrase(verb[2], "category", (index,)),
+    }
+    for name in ("count", "height", "colour", "side", "tempo", "timing"):
+        if rng.random() >= omission_rate:
+            phrase = choose_uniformly(PHRASES[name][str(getattr(scene_object, name))], rng)
+            phrase_by_role[name] = Phrase(phrase, name, (index,))
+    is_singular = not is_plural or phrase_by_role["count"].text.startswith("a ")
+    phrase_by_role["there"] = Phrase("there is" if is_singular else "there are")  # there is a pair of bells
+    return [phrase_by_role[name] for name in choose_uniformly(CLAUSE_TEMPLATES, rng) if name in phrase_by_role]
+
+
+def _join_phrases(phrases: Sequence[Phrase]) -> GeneratedCaption:
+    """Pieces to a text with capitals, articles and commas set right, and where each word of it stands."""
+    words = [(word, phrase) for phrase in phrases for word in phrase.text.split()]
+    text, spans, is_sentence_start = "", [], True
+    for position, (word, piece) in enumerate(words):
+        following = words[position + 1][0] if position + 1 < len(words) else ""
+        if word in ",;.":
+            is_stray = is_sentence_start or text[-1] in ",;" or (word == "," and following in ",;.")
+            text, is_sentence_start = (text if is_stray else text + word), is_sentence_start or word == "."
+            continue
+        spelling = "an" if word == "a" and following[0] in "aeiou" else word
+        spelling = spelling.capitalize() if is_sentence_start else spelling
+        start = len(text) + (1 if text else 0)
+        text, is_sentence_start = f"{text} {spelling}".strip(), False
+        factor, object_indices = (None, ()) if word in FUNCTION_WORDS else (piece.factor, piece.object_indices)
+        spans.append(WordSpan(start, start + len(spelling), factor, object_indices))
+    return GeneratedCaption(text, tuple(spans))
+
+
+def nouns_for(category: str) -> tuple[str, ...]:
+    """Every singular noun for a thing, the plain one first: what zero-shot prompts are made of."""
+    return tuple(singular for singular, _ in NOUNS[category])
+
+
+def phrases_for(factor: str, value: str) -> tuple[str, ...]:
+    """Every way captions say one value of a factor, the plain one first; none where it is never said."""
+    if not FACTORS[factor].is_described:
+        return ()
+    return nouns_for(value) if factor == "category" else tuple(dict.fromkeys(PHRASES[factor][value]))

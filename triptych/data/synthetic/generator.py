@@ -1,0 +1,319 @@
+"""A made world with known answers: pictures, sounds and captions of scenes built from independent factors.
+
+World says what to make, make writes it, read_truth reads its answers; FACTORS has every value and where it shows,
+phrases how captions say it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import struct
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+
+from triptych.csv_files import write_rows
+from triptych.data import label_noise
+from triptych.data.synthetic import videos
+from triptych.data.synthetic.annotations import ANNOTATIONS_FILE as ANNOTATIONS
+from triptych.data.synthetic.annotations import annotation_to_json
+from triptych.data.synthetic.audio import SAMPLE_RATE, render_audio
+from triptych.data.synthetic.captions import GeneratedCaption, describe_scene
+from triptych.data.synthetic.images import draw_image
+from triptych.data.synthetic.scenes import CATEGORIES, HeldOutCombinations, assign_splits, choose_held_out, sample_scene
+from triptych.errors import UsageError, describe_unknown
+from triptych.files import TEMP_SUFFIX, lock
+
+if TYPE_CHECKING:
+    from triptych.interfaces import Modality  # only for annotations: contracts load torch, the world does not need it
+
+VERSION = 2  # raise it when the same settings give other files
+MANIFEST_FILE, CONFIG_FILE, SWAPS_FILE = "manifest.csv", "synthetic.json", "swaps.csv"
+FILE_PATTERNS = {"image": "images/{}.png", "audio": "audio/{}.wav"}
+Difficulty = Literal["easy", "medium", "hard"]
+
+
+@dataclass(frozen=True)
+class DifficultySettings:
+    """What makes a world hard, apart from the number of actors."""
+
+    image_noise: float  # spread of the grain, 1 = black to white
+    audio_noise: float  # loudness of the backdrop; a note has about 0.1
+    jitter: float  # how far size, place, pitch, loudness and timing stray: 0 not at all, 1 as far as the factors allow
+    omission_rate: float  # how often a caption leaves a factor out
+
+
+PRESETS: dict[Difficulty, DifficultySettings] = {
+    "easy": DifficultySettings(image_noise=0.01, audio_noise=0.003, jitter=0.4, omission_rate=0.15),
+    "medium": DifficultySettings(image_noise=0.04, audio_noise=0.012, jitter=0.7, omission_rate=0.3),
+    "hard": DifficultySettings(image_noise=0.1, audio_noise=0.04, jitter=1.0, omission_rate=0.5),
+}
+
+
+@dataclass(frozen=True)
+class SyntheticConfig:
+    """What to make; the same settings always give the same bytes."""
+
+    scenes: int = 3000
+    seed: int = 0
+    max_objects: int = 2  # at most so many in a scene
+    num_categories: int = len(CATEGORIES)  # the first so many kinds
+    captions: int = 5
+    image_size: int = 64  # pixels
+    seconds: float = 2.0
+    difficulty: Difficulty = "easy"
+    image_noise: float | None = None  # these four: None takes the value of the difficulty
+    audio_noise: float | None = None
+    jitter: float | None = None
+    omission_rate: float | None = None
+    held_out_fraction: float = (
+        0.1  # share of the (thing, colour) and (thing, height) combinations only the novel split has
+    )
+    valid_fraction: float = 0.05  # shares of the scenes; train has the rest
+    test_fraction: float = 0.15
+    novel_fraction: float = 0.05
+    noise_rate: float = 0.0  # share of the train rows that are given the content of another row
+    noise_kind: label_noise.SwapKind = "random"
+    noise_modality: Modality = "text"
+    video: bool = False  # films in place of pictures and sounds
+
+    def __post_init__(self) -> None:
+        for name, (number_type, low, high) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None or name not in DifficultySettings.__annotations__:
+                _check_range(name, value, number_type, low, high)
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise UsageError(describe_unknown(name.replace("_", " "), str(getattr(self, name)), allowed))
+        if self.video and self.noise_rate and self.noise_modality != "text":
+            raise UsageError(f"noise_modality is {self.noise_modality}; of films only the text can be swapped")
+        if self.num_categories < self.max_objects:
+            raise UsageError(
+                f"num_categories is {self.num_categories} and max_objects is {self.max_objects}; allowed: at least one thing an actor"
+            )
+        if min(self.split_counts.values()) < 0 or self.split_counts["train"] == 0:
+            raise UsageError(
+                f"valid {self.valid_fraction}, test {self.test_fraction} and novel {self.novel_fraction} leave no scene for train; "
+                "allowed: shares with a sum below 1"
+            )
+        combinations = self.held_out_combinations
+        if self.split_counts["novel"] and not (combinations.colours or combinations.heights):
+            raise UsageError(
+                f"novel_fraction is {self.novel_fraction}, but held_out_fraction {self.held_out_fraction} holds no combination out; "
+                "raise held_out_fraction, or set novel_fraction to 0"
+            )
+
+    @property
+    def difficulty_settings(self) -> DifficultySettings:
+        """The difficulty, with what was set by hand in place of its own values."""
+        overrides = {
+            name: getattr(self, name) for name in DifficultySettings.__annotations__ if getattr(self, name) is not None
+        }
+        return replace(PRESETS[self.difficulty], **overrides)
+
+    @property
+    def split_counts(self) -> dict[str, int]:
+        """How many scenes each split has."""
+        counts = {name: round(getattr(self, f"{name}_fraction") * self.scenes) for name in ("valid", "test", "novel")}
+        return {"train": self.scenes - sum(counts.values()), **counts}
+
+    @property
+    def held_out_combinations(self) -> HeldOutCombinations:
+        """The combinations that only the novel split has."""
+        return choose_held_out(
+            CATEGORIES[: self.num_categories], self.held_out_fraction, np.random.default_rng([self.seed, 0, 1])
+        )
+
+
+RANGES: dict[str, tuple[type, float, float]] = {
+    "scenes": (int, 10, 999_999),
+    "seed": (int, 0, 2**63 - 1),
+    "max_objects": (int, 1, 3),
+    "num_categories": (int, 2, len(CATEGORIES)),
+    "captions": (int, 1, 20),
+    "image_size": (int, 32, 1024),
+    "seconds": (float, 1, 60),
+    "image_noise": (float, 0, 1),
+    "audio_noise": (float, 0, 1),
+    "jitter": (float, 0, 1),
+    "omission_rate": (float, 0, 1),
+    "held_out_fraction": (float, 0, 0.5),
+    "valid_fraction": (float, 0, 1),
+    "test_fraction": (float, 0, 1),
+    "novel_fraction": (float, 0, 1),
+    "noise_rate": (float, 0, 1),
+}
+CHOICES: dict[str, Sequence[str]] = {
+    "difficulty": get_args(Difficulty),
+    "noise_kind": label_noise.SWAP_KINDS,
+    "noise_modality": tuple(label_noise.MODALITY_COLUMNS),
+}
+
+
+def _check_range(name: str, value: object, number_type: type, low: float, high: float) -> None:
+    is_number = isinstance(value, (int, float) if number_type is float else int) and not isinstance(value, bool)
+    if not is_number or not low <= float(str(value)) <= high:
+        raise UsageError(
+            f"{name} is {value!r}; allowed: {'a whole' if number_type is int else 'a'} number from {low} to {high}"
+        )
+
+
+def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None = None) -> Path:
+    """Write a world to a folder and return its manifest; one with the same settings that is already there is kept.
+
+    The folder appears only when everything in it is written; what killed processes have left beside it is removed.
+    progress is told the scenes done, and their number.
+    """
+    folder = folder.resolve()
+    if _is_generated(config, folder) and not _find_stale_folders(folder):
+        return folder / MANIFEST_FILE
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with lock(folder.with_name(f".{folder.name}.lock")) as has_lock:
+        if has_lock:  # whoever wrote the leftovers is dead: each process holds this lock while it writes
+            for temporary in _find_stale_folders(folder):
+                shutil.rmtree(temporary, ignore_errors=True)
+        if _is_generated(config, folder):
+            return folder / MANIFEST_FILE
+        if not has_lock:
+            raise UsageError(f"{folder}: another process is making a world here; wait until it is done")
+        temporary = folder.with_name(f".{folder.name}.{os.getpid()}{TEMP_SUFFIX}")
+        try:
+            for subfolder in ("videos",) if config.video else ("images", "audio"):
+                (temporary / subfolder).mkdir(parents=True)
+            _write_scenes(config, temporary, on_progress)
+            if folder.is_dir():
+                folder.rmdir()  # it is empty; not every system lets a rename replace it
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return folder / MANIFEST_FILE
+
+
+def _is_generated(config: SyntheticConfig, folder: Path) -> bool:
+    """Whether this very world is there; anything else that is in the way is refused."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; choose another folder for the world")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return False
+    if not _has_same_config(config, folder):
+        raise UsageError(
+            f"{folder} is not empty and is no world with these settings; remove it or choose another folder"
+        )
+    return True
+
+
+def _find_stale_folders(folder: Path) -> list[Path]:
+    """Folders beside the target in which a process was writing, or still is."""
+    if not folder.parent.is_dir():
+        return []
+    pattern = re.compile(rf"\.{re.escape(folder.name)}\.\d+{re.escape(TEMP_SUFFIX)}")
+    return [path for path in folder.parent.iterdir() if pattern.fullmatch(path.name) and path.is_dir()]
+
+
+def _write_scenes(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None) -> None:
+    splits = assign_splits(config.split_counts, np.random.default_rng([config.seed, 0, 2]))
+    held_out = config.held_out_combinations
+    rows: list[dict[str, str]] = []
+    with (folder / ANNOTATIONS).open("w", encoding="utf-8", newline="\n") as file:
+        for index in range(config.scenes):
+            line, row = _write_scene(config, held_out, splits[index], index, folder)
+            file.write(line + "\n")
+            rows.append(row)
+            if on_progress:
+                on_progress(len(rows), config.scenes)
+    rows = _inject_noise(config, rows, folder)
+    with (folder / MANIFEST_FILE).open("w", encoding="utf-8", newline="") as file:
+        write_rows(file, list(rows[0]), rows)
+    (folder / CONFIG_FILE).write_text(json.dumps(_describe_config(config), indent=2) + "\n", encoding="utf-8")
+
+
+def _write_scene(
+    config: SyntheticConfig, held_out: HeldOutCombinations, split: str, index: int, folder: Path
+) -> tuple[str, dict[str, str]]:
+    """Write the files of one scene; returns its line of truth and its row of the manifest."""
+    rng = np.random.default_rng([config.seed, index])
+    difficulty, name = config.difficulty_settings, f"{index:06d}"
+    scene = sample_scene(CATEGORIES[: config.num_categories], config.max_objects, held_out, split == "novel", rng)
+    image_rng = deepcopy(rng)
+    image, boxes = draw_image(scene, config.image_size, difficulty.jitter, difficulty.image_noise, rng)
+    samples, notes = render_audio(scene, config.seconds, difficulty.jitter, difficulty.audio_noise, rng)
+    captions = describe_scene(scene, config.captions, difficulty.omission_rate, rng)
+    files = {"video": "videos/{}.mp4"} if config.video else FILE_PATTERNS
+    files = {column: path.format(name) for column, path in files.items()}
+    if config.video:
+        frames = videos.render_frames(
+            scene, config.image_size, difficulty.jitter, difficulty.image_noise, notes, config.seconds, image_rng
+        )
+        videos.save_video(folder / files["video"], frames, samples)
+    else:
+        image.save(folder / files["image"], compress_level=1)
+        (folder / files["audio"]).write_bytes(_encode_wav(samples))
+    row = {"id": name, **files, **_caption_columns(captions), "split": split, "label": scene.objects[0].category}
+    return annotation_to_json(name, split, scene, boxes, notes, captions), row
+
+
+def _encode_wav(samples: np.ndarray) -> bytes:
+    """Mono 16-bit samples as a WAV file.
+
+    By hand: soundfile waits for the disk at each file, and an interrupted `wave.open` prints a traceback of its own.
+    """
+    data = samples.astype("<i2").tobytes()
+    header = struct.pack(
+        "<4sI8sIHHIIHH4sI",
+        b"RIFF",
+        36 + len(data),
+        b"WAVEfmt ",
+        16,
+        1,
+        1,
+        SAMPLE_RATE,
+        2 * SAMPLE_RATE,
+        2,
+        16,
+        b"data",
+        len(data),
+    )
+    return header + data
+
+
+def _caption_columns(captions: Sequence[GeneratedCaption]) -> dict[str, str]:
+    return {f"caption_{number}": caption.text for number, caption in enumerate(captions, start=1)}
+
+
+def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: Path) -> list[dict[str, str]]:
+    """Exchange content between train rows only: what a model is measured on must be right."""
+    if not config.noise_rate:
+        return rows
+    train = [row for row in rows if row["split"] == "train"]
+    ids, labels = [row["id"] for row in train], [row["label"] for row in train]
+    swaps = label_noise.choose_swaps(
+        ids, labels, config.noise_rate, config.noise_kind, config.seed, config.noise_modality
+    )
+    label_noise.write_swaps(folder / SWAPS_FILE, swaps)
+    return label_noise.apply_swaps(rows, swaps)
+
+
+def _describe_config(config: SyntheticConfig) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        # A world without films is what it was before there were any.
+        "config": {name: value for name, value in asdict(config).items() if name != "video" or value},
+        "difficulty": asdict(config.difficulty_settings),
+        "splits": config.split_counts,
+        "held_out": asdict(config.held_out_combinations),
+    }
+
+
+def _has_same_config(config: SyntheticConfig, folder: Path) -> bool:
+    try:
+        existing = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return existing == json.loads(json.dumps(_describe_config(config)))

@@ -1,0 +1,105 @@
+"""Word pieces learned from the training captions: what every text encoder that starts from nothing reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import torch
+from tokenizers import Encoding, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from torch import Tensor
+
+from triptych.encoders.part_locations import character_spans
+from triptych.encoders.rust_panics import convert_rust_panics
+from triptych.errors import CheckpointError, MediaError, TrainingError
+from triptych.interfaces import Region, Source
+from triptych.media import text
+
+PAD_TOKEN = "[PAD]"  # noqa: S105
+NUM_BYTES = 256
+TOKENIZER_FILE = "tokenizer.json"
+MESSAGE_CHARS = 60  # characters of a text that a message shows
+
+
+class BPETokenizer:
+    """A vocabulary of byte pairs: at most `vocabulary` pieces, and at most `max_length` of them in a text."""
+
+    def __init__(self, vocab_size: int, max_length: int) -> None:
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self.tokenizer: Tokenizer | None = None
+
+    def fit_vocabulary(self, sources: Iterable[Source]) -> None:
+        """Learn the word pieces of the training captions."""
+        # Sorted and without repeats: the vocabulary must not depend on the order of the rows.
+        captions = sorted({text.normalise(str(source.content)) for source in sources})
+        if not captions:
+            raise TrainingError("there are no captions to learn words from; give a manifest with a text column")
+        # Byte pairs, not WordPiece: the library's WordPiece trainer numbers its pieces differently on every run.
+        tokenizer = _untrained_tokenizer()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab_size,
+            special_tokens=[PAD_TOKEN],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        )
+        tokenizer.train_from_iterator(captions, trainer)
+        tokenizer.enable_truncation(self.max_length)
+        self.tokenizer = tokenizer
+
+    def prepare(self, source: Source) -> Tensor:
+        """The numbers of a text's pieces: (pieces,)."""
+        return torch.tensor(self._encode(text.read_source(source)).ids)  # (pieces,)
+
+    def part_locations(self, source: Source) -> list[Region]:
+        """The characters of each piece."""
+        content = text.read_source(source)
+        return character_spans(content, self._encode(content).offsets)
+
+    def extra_files(self) -> dict[str, str]:
+        """The vocabulary as a named text; nothing before it is learned."""
+        return {} if self.tokenizer is None else {TOKENIZER_FILE: self.tokenizer.to_str()}
+
+    def load_extra_files(self, files: dict[str, str]) -> None:
+        """Take back what `files` gave."""
+        if TOKENIZER_FILE not in files:
+            raise CheckpointError(f"the saved text encoder has no {TOKENIZER_FILE}; the file is not whole")
+        try:
+            with convert_rust_panics():
+                self.tokenizer = Tokenizer.from_str(files[TOKENIZER_FILE])
+                self.tokenizer.enable_truncation(self.max_length)
+        except Exception as error:  # the library raises plain Exception
+            raise CheckpointError(f"the saved {TOKENIZER_FILE} cannot be read ({error})") from error
+        if _preprocessing_config(self.tokenizer) != _preprocessing_config(
+            _untrained_tokenizer()
+        ):  # another's may hold patterns that never come to an end
+            raise CheckpointError(
+                f"the saved {TOKENIZER_FILE} splits texts otherwise than this encoder; the file has been changed"
+            )
+        if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocab_size:
+            raise CheckpointError(f"the saved {TOKENIZER_FILE} has more pieces than the recipe's {self.vocab_size}")
+
+    def _encode(self, content: str) -> Encoding:
+        if self.tokenizer is None:
+            raise CheckpointError("this text encoder has no vocabulary yet; train it, or load a trained space")
+        try:
+            with convert_rust_panics():
+                return self.tokenizer.encode(content)
+        except RuntimeError as error:
+            raise MediaError(
+                f"the text {content[:MESSAGE_CHARS]!r} cannot be split into word pieces ({error})"
+            ) from error
+
+
+def _untrained_tokenizer() -> Tokenizer:
+    """A tokenizer that has learned nothing yet."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _preprocessing_config(tokenizer: Tokenizer) -> list[object]:
+    """How a tokenizer cleans and splits texts, before its vocabulary is asked."""
+    config = json.loads(tokenizer.to_str())
+    return [config["normalizer"], config["pre_tokenizer"], config["post_processor"], config["model"]["type"]]

@@ -1,0 +1,89 @@
+"""Results as plain data and as files: JSON of everything, CSV of the table, Parquet of every query."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from triptych.csv_files import format_csv
+from triptych.evaluation.evaluate import Evaluation
+from triptych.evaluation.retrieval import RetrievalResult
+from triptych.files import atomic_write, write_text
+from triptych.interfaces import Modality
+
+JSON_FILE, CSV_FILE, PARQUET_FILE = "evaluation.json", "evaluation.csv", "queries.parquet"
+
+
+def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
+    """One direction as JSON can hold it; shares from 0 to 1."""
+    return {
+        "query": direction.query,
+        "gallery": direction.gallery,
+        "mode": direction.mode,
+        "num_queries": direction.num_queries,
+        "num_items": direction.num_items,
+        "recall": direction.recall,  # also among the metrics; by itself for who asks for nothing else
+        "chance_recall": direction.chance_recall,
+        "metrics": direction.metrics,
+        "chance_levels": direction.chance_levels,
+        "intervals": {name: [interval.low, interval.high] for name, interval in direction.intervals.items()},
+    }
+
+
+def build_table(directions: Sequence[RetrievalResult]) -> list[dict[str, Any]]:
+    """One flat row for each direction: every metric, its interval and what guessing gives."""
+    rows = []
+    for d in directions:
+        row: dict[str, Any] = {key: value for key, value in retrieval_to_dict(d).items() if not isinstance(value, dict)}
+        for name, value in d.metrics.items():
+            row[name] = value
+            if name in d.intervals:
+                row |= {f"{name} low": d.intervals[name].low, f"{name} high": d.intervals[name].high}
+            if name in d.chance_levels:
+                row[f"{name} chance"] = d.chance_levels[name]
+        rows.append(row)
+    return rows
+
+
+def build_query_table(evaluation: Evaluation) -> pa.Table:
+    """Every query of every direction: what it is, what it belongs to, and what became of it."""
+    parts = []
+    for d in [*evaluation.directions, *evaluation.transductive]:
+        items = [evaluation.items[cast(Modality, d.query)].entries[i] for i in d.per_query.item_index]
+        count = len(items)
+        columns = {
+            "query": pa.array([d.query] * count),
+            "gallery": pa.array([d.gallery] * count),
+            "mode": pa.array([d.mode] * count),
+            "item": pa.array([str(item.source) for item in items]),
+            "row": pa.array([item.row for item in items]),
+            "group": pa.array([item.group for item in items]),
+            "label": pa.array([item.label for item in items], pa.string()),
+            "num_positives": pa.array(d.per_query.num_positives),
+            "best_rank": pa.array(d.per_query.best_rank),
+            **{name: pa.array(each) for name, each in d.per_query.values.items() if name not in {"mean rank"}},
+        }
+        parts.append(pa.table(columns))
+    return pa.concat_tables(parts)
+
+
+def write_results(evaluation: Evaluation, folder: Path, metadata: dict[str, Any]) -> list[Path]:
+    """The three files of an evaluation into a folder; `about` says in the JSON what was measured on what."""
+    directions = [*evaluation.directions, *evaluation.transductive]
+    document = {
+        **metadata,
+        "directions": [retrieval_to_dict(d) for d in directions],
+        "failures": {str(source): reason for source, reason in evaluation.failures.items()},
+    }
+    paths = [folder / name for name in (JSON_FILE, CSV_FILE, PARQUET_FILE)]
+    write_text(paths[0], json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    rows = build_table(directions)
+    write_text(paths[1], format_csv(list(dict.fromkeys(name for row in rows for name in row)), rows))
+    with atomic_write(paths[2]) as temporary:
+        pq.write_table(build_query_table(evaluation), temporary)
+    return paths

@@ -1,0 +1,66 @@
+"""A collection on a plane: what is alike lies together, whatever its modality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+TSNE_LANDMARKS = 1500  # items that are laid out by t-SNE; the others are put among those most like them
+NEIGHBOURS = 5
+PCA_COMPONENTS = 32  # directions that are kept before
+
+
+def project_2d(keys: Sequence[np.ndarray], seed: int = 0) -> list[np.ndarray]:
+    """Keys of each modality (M_i, S) to places (M_i, 2) within 0 and 1.
+
+    In a joint space each modality fills a region of its own; so each is centred and scaled by itself first, and what
+    remains is what things have in common. Then principal components and t-SNE (van der Maaten and Hinton 2008), with
+    a fixed seed: the same collection has the same map.
+    """
+    counts = [len(some) for some in keys]
+    all_keys = np.concatenate([_standardise(some) for some in keys]) if sum(counts) else np.empty((0, 2))
+    if len(all_keys) < 4:
+        points = np.tile(np.linspace(0.3, 0.7, max(1, len(all_keys)))[: len(all_keys), None], (1, 2))
+    else:
+        points = _scale_to_unit_square(_fit_tsne(_reduce_by_pca(all_keys), seed))
+    return np.split(points, np.cumsum(counts)[:-1])
+
+
+def _standardise(keys: np.ndarray) -> np.ndarray:
+    centred = keys - keys.mean(axis=0) if len(keys) else keys
+    return centred / max(1e-9, float(np.sqrt((centred**2).sum(axis=1).mean()))) if len(keys) else centred
+
+
+def _reduce_by_pca(keys: np.ndarray) -> np.ndarray:
+    """The principal components, fewer and without noise."""
+    centred = keys - keys.mean(axis=0)
+    sample = centred if len(centred) <= 10_000 else centred[:: len(centred) // 10_000]
+    _, vectors = np.linalg.eigh(sample.T @ sample)
+    return centred @ vectors[:, -min(PCA_COMPONENTS, keys.shape[1]) :]
+
+
+def _fit_tsne(keys: np.ndarray, seed: int) -> np.ndarray:
+    from sklearn.manifold import TSNE  # takes a second to load
+
+    order = np.random.default_rng(seed).permutation(len(keys))
+    landmarks, others = order[:TSNE_LANDMARKS], order[TSNE_LANDMARKS:]
+    perplexity = min(30.0, (len(landmarks) - 1) / 3)
+    layout = TSNE(2, perplexity=perplexity, init="pca", max_iter=500, random_state=seed, n_jobs=1)
+    points = np.empty((len(keys), 2))
+    points[landmarks] = layout.fit_transform(keys[landmarks].astype(np.float32))
+    for first in range(0, len(others), 2000):
+        block = others[first : first + 2000]
+        squared_distances = (
+            (keys[block] ** 2).sum(1)[:, None] - 2 * keys[block] @ keys[landmarks].T + (keys[landmarks] ** 2).sum(1)
+        )
+        neighbours = np.argpartition(squared_distances, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
+        weight = 1 / (1e-6 + np.take_along_axis(squared_distances, neighbours, axis=1).clip(0))
+        points[block] = (points[landmarks][neighbours] * weight[:, :, None]).sum(1) / weight.sum(1, keepdims=True)
+    return points
+
+
+def _scale_to_unit_square(points: np.ndarray) -> np.ndarray:
+    """Within 0.03 and 0.97, both directions filled."""
+    low, high = points.min(axis=0), points.max(axis=0)
+    return 0.03 + 0.94 * (points - low) / np.maximum(high - low, 1e-9)

@@ -1,0 +1,35 @@
+"""From numbers to plain sentences: spreads over seeds, and which differences can be told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from triptych.evaluation.significance import Difference, compute_run_difference_intervals
+
+
+def format_mean_and_range(values: Sequence[float]) -> str:
+    """A mean with the smallest and largest of several seeds."""
+    mean = f"{np.mean(values):.1f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.1f}–{max(values):.1f})"
+
+
+def compare_to_reference(reference: str, hits: Mapping[str, Sequence[Sequence[float]]], metric: str) -> list[str]:
+    """Each contender against one that was named without looking at these numbers: differences with their intervals.
+
+    hits: of each contender, for each of at least two seeds, the share of hits of every item. The intervals say how the
+    difference moves with other items and with other seeds.
+    """
+    runs = {name: [100 * np.array(seed) for seed in seeds] for name, seeds in hits.items()}
+    means = {name: float(np.mean(seeds)) for name, seeds in runs.items()}
+    conclusions = [f"{metric} of **{reference}**: {means[reference]:.1f}%."]
+    for name in sorted(means.keys() - {reference}, key=lambda name: -means[name]):
+        items = np.arange(len(runs[name][0]))
+        interval = compute_run_difference_intervals(runs[reference], runs[name], items)[0]
+        difference = Difference(means[reference], means[name], interval)
+        conclusions.append(
+            f"{name}: {difference.value:+.1f} points against it (95%: {interval.low:+.1f} to {interval.high:+.1f})"
+            f"{'' if difference.is_significant else ' — not separable'}."
+        )
+    return conclusions

@@ -1,0 +1,374 @@
+"""The laboratory: rows and what frozen encoders make of them, read once, so that a fit takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from triptych.data import manifest
+from triptych.data.cache import Cache
+from triptych.data.features import compute_or_load
+from triptych.data.label_noise import Swap
+from triptych.data.loader import sources_of
+from triptych.data.manifest import Row
+from triptych.encoders import ENCODERS
+from triptych.errors import UsageError, describe_unknown
+from triptych.evaluation.retrieval import rank_positives
+from triptych.interfaces import Batch, Encoder, Features, InputKind, Modality, Source
+from triptych.objectives import OBJECTIVES
+from triptych.progress import track_progress
+from triptych.recipe import ObjectiveConfig, Recipe, SpaceConfig, TrainingConfig
+from triptych.settings import Component, read_component
+from triptych.similarities import SIMILARITIES
+from triptych.space import Space, concat_features, features_without_parts
+from triptych.training.objective_set import ObjectiveSet
+from triptych.training.optimizer import build_optimizer, set_learning_rates
+from triptych.training.step import take_step
+
+SPLITS = ("train", "valid", "test")
+MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # rows to a batch; fewer where there are not so many batches to an epoch
+CHUNK_SIZE = 4096  # vectors that go through a head at once
+
+
+TensorsByModality = dict[Modality, Tensor]
+
+
+@dataclass(frozen=True)
+class FeatureTable:
+    """The rows of one split: of each modality, which vectors a row has. Rows of one group are right answers."""
+
+    ids: list[str]
+    vectors: TensorsByModality  # (K, 2, W): mean and maximum of an item's parts
+    vector_indices: TensorsByModality  # (R, C) a row's vectors, the first `counts` of them real
+    vector_counts: TensorsByModality  # (R,) how many; 0 where the row has none
+    group: Tensor  # (R,)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def sample_vectors(self, modality: Modality, rows: Tensor, random_numbers: np.ndarray) -> Tensor:
+        """One of each row's vectors, as the dice fall: (N, 2, W)."""
+        column = torch.from_numpy(random_numbers) % self.vector_counts[modality][rows]
+        return self.vectors[modality][self.vector_indices[modality][rows, column]]
+
+    def collect_items(self, modality: Modality) -> tuple[Tensor, Tensor]:
+        """Every vector of a modality once for each group it is in, and that group: (K, 2, W), (K,)."""
+        mask = torch.arange(self.vector_indices[modality].shape[1]) < self.vector_counts[modality][:, None]  # (R, C)
+        index_and_group = torch.stack(
+            [self.vector_indices[modality][mask], self.group[:, None].expand(mask.shape)[mask]]
+        )
+        indices, group = index_and_group.unique(dim=1)
+        return self.vectors[modality][indices], group
+
+    def apply_swaps(self, swaps: Sequence[Swap]) -> FeatureTable:
+        """The rows with their content exchanged as the swaps say."""
+        row_of = {name: i for i, name in enumerate(self.ids)}
+        vector_indices, vector_counts = dict(self.vector_indices), dict(self.vector_counts)
+        modalities: set[Modality] = {swap.modality for swap in swaps}
+        for modality in modalities:
+            modality_swaps = [s for s in swaps if s.modality == modality]
+            targets, donors = (
+                torch.tensor([row_of[getattr(s, key)] for s in modality_swaps]) for key in ("id", "taken_from")
+            )
+            vector_indices[modality], vector_counts[modality] = (
+                vector_indices[modality].clone(),
+                vector_counts[modality].clone(),
+            )
+            vector_indices[modality][targets] = self.vector_indices[modality][donors]
+            vector_counts[modality][targets] = self.vector_counts[modality][donors]
+        return replace(self, vector_indices=vector_indices, vector_counts=vector_counts)
+
+    def keep_modalities(self, keep: Mapping[Modality, Tensor]) -> FeatureTable:
+        """The rows with a modality taken from those that are not kept: keep (R,) bool."""
+        vector_counts: TensorsByModality = {
+            m: count * keep[m] if m in keep else count for m, count in self.vector_counts.items()
+        }
+        return replace(self, vector_counts=vector_counts)
+
+    def expand_captions(self) -> FeatureTable:
+        """A row for every caption, of the same group: more rows for large batches."""
+        row_indices = torch.repeat_interleave(torch.arange(len(self)), self.vector_counts["text"])
+        caption_indices = torch.cat([torch.arange(int(count)) for count in self.vector_counts["text"]])
+        vector_indices: TensorsByModality = {m: indices[row_indices] for m, indices in self.vector_indices.items()}
+        vector_counts: TensorsByModality = {m: count[row_indices] for m, count in self.vector_counts.items()}
+        vector_indices["text"], vector_counts["text"] = (
+            vector_indices["text"][torch.arange(len(row_indices)), caption_indices][:, None],
+            torch.ones_like(row_indices),
+        )
+        ids = [f"{self.ids[i]} {n}" for i, n in zip(row_indices.tolist(), caption_indices.tolist(), strict=True)]
+        return FeatureTable(ids, self.vectors, vector_indices, vector_counts, self.group[row_indices])
+
+
+class Experiment:
+    """Frozen features of a manifest's splits, and short fits of the heads above them."""
+
+    def __init__(
+        self,
+        encoders: Mapping[Modality, Encoder],
+        encoder_names: Mapping[Modality, str],
+        splits: Mapping[str, FeatureTable],
+        epochs: int = 12,
+    ) -> None:
+        self.encoders, self.encoder_names, self.splits, self.epochs = (
+            dict(encoders),
+            dict(encoder_names),
+            dict(splits),
+            epochs,
+        )
+
+    @staticmethod
+    def from_manifest(
+        path: Path,
+        encoder_names: Mapping[Modality, str],
+        max_rows: int = 0,
+        allow_outside: bool = False,
+        list_sources: Callable[[Row, Modality], list[Source]] = sources_of,
+    ) -> Experiment:
+        """Read a manifest and its features, computed where the cache lacks them; at most so many rows to train on."""
+        check_encoders(encoder_names)
+        table = manifest.read(path, allow_outside)
+        missing_splits = [split for split in SPLITS if split not in table.counts.splits]
+        if missing_splits:
+            raise UsageError(
+                f"{path}: a study needs the splits {', '.join(SPLITS)}; missing: {', '.join(missing_splits)}"
+            )
+        modalities: list[Modality] = [m for m in encoder_names if any(m in row.modalities for row in table.rows)]
+        encoders: dict[Modality, Encoder] = {m: ENCODERS[encoder_names[m]]() for m in modalities}
+        splits = {split: list(table.split(split).rows) for split in SPLITS}
+        splits["train"] = splits["train"][: max_rows or None]
+        all_rows = [row for split_rows in splits.values() for row in split_rows]
+        sources_by_row: dict[Modality, dict[str, list[Source]]] = {
+            m: {row.id: list_sources(row, m) if m in row.modalities else [] for row in all_rows} for m in modalities
+        }
+        features: dict[Modality, PooledFeatures] = {
+            m: _compute_or_load_features(encoders[m], m, sources_by_row[m]) for m in modalities
+        }
+        tables = {split: _build_table(split_rows, sources_by_row, features) for split, split_rows in splits.items()}
+        used_names: dict[Modality, str] = {m: encoder_names[m] for m in modalities}
+        return Experiment(encoders, used_names, tables)
+
+    def make_recipe(
+        self, *objectives: ObjectiveConfig, space: Mapping[str, Any] | None = None, **training: Any
+    ) -> Recipe:
+        """A recipe over the lab's encoders: linear heads on the sphere, cosine, unless told otherwise.
+
+        Every setting of similarity and objectives is written out: a default that changes makes another recipe.
+        """
+        modalities = {m for config in objectives for pair in config.pairs for m in pair}
+        encoders: dict[Modality, Component] = {
+            m: Component(name) for m, name in self.encoder_names.items() if m in modalities
+        }
+        space_config = replace(
+            SpaceConfig(encoders, Component("cosine"), embed_dim=256, pooling="mean_max"), **(space or {})
+        )
+        space_config = replace(
+            space_config, similarity=_fill_defaults(space_config.similarity, SIMILARITIES, "similarity")
+        )
+        batch_size = min(MAX_BATCH_SIZE, max(2, len(self.splits["train"]) // MIN_STEPS_PER_EPOCH))
+        training_config = replace(
+            TrainingConfig(epochs=self.epochs, batch_size=batch_size, weight_decay=0.1), **training
+        )
+        return Recipe("study", space_config, objectives, training=training_config)
+
+    def fit(
+        self, recipe: Recipe, table: FeatureTable | None = None, teacher: Tensor | None = None, on_epoch_end: Any = None
+    ) -> Space:
+        """Train a space's heads as `train` would, in memory; each(epoch, space, means) is called after every epoch."""
+        table = table or self.splits["train"]
+        training = recipe.training
+        torch.manual_seed(training.seed)
+        space, objectives = Space(recipe, self.encoders), ObjectiveSet(recipe)
+        optimizer = build_optimizer(recipe, space, objectives)
+        pairs = [pair for config in recipe.objectives for pair in config.pairs]
+        total_steps = training.epochs * sum(1 for _ in _plan_batches(table, pairs, training, 0))
+        step = 0
+        for epoch in range(training.epochs):
+            torch.manual_seed(training.seed * 1_000_003 + epoch + 1)
+            space.train()
+            totals: dict[str, list[float]] = {}
+            for batch in _iter_batches(table, pairs, training, epoch, teacher):
+                set_learning_rates(optimizer, recipe, step, total_steps)
+                for name, value in take_step(space, objectives, optimizer, batch, training).items():
+                    totals.setdefault(name, []).append(value)
+                step += 1
+            if on_epoch_end:
+                on_epoch_end(epoch, space.eval(), {name: float(np.mean(values)) for name, values in totals.items()})
+        return space.eval()
+
+    @torch.inference_mode()
+    def embed_split(self, space: Space, split: str, modality: Modality) -> tuple[Features, Tensor]:
+        """The items of a split as the space embeds them, and the group of each."""
+        vectors, group = self.splits[split].collect_items(modality)
+        mask = torch.ones(vectors.shape[:2], dtype=torch.bool)
+        chunks = [
+            space(modality, vectors[i : i + CHUNK_SIZE], mask[i : i + CHUNK_SIZE], input_kind="pooled")
+            for i in range(0, len(vectors), CHUNK_SIZE)
+        ]
+        return concat_features(chunks, space.recipe.space.embed_dim), group
+
+    def evaluate(
+        self, space: Space, split: str = "test", a: Modality = "image", b: Modality = "text"
+    ) -> RetrievalRanks:
+        """Both directions between two modalities of a split."""
+        features = {m: self.embed_split(space, split, m) for m in (a, b)}
+        ranks = {}
+        directions: tuple[tuple[Modality, Modality], ...] = ((a, b), (b, a))
+        for query, gallery in directions:
+            (query_features, query_group), (gallery_features, gallery_group) = features[query], features[gallery]
+            positive_ranks = rank_positives(
+                partial(_score_tile, space, (query, query_features), (gallery, gallery_features)),
+                query_group,
+                gallery_group,
+            )
+            ranks[query, gallery] = (
+                positive_ranks.rank[positive_ranks.num_positives > 0, 0],
+                query_group[positive_ranks.num_positives > 0],
+            )
+        return RetrievalRanks(ranks)
+
+
+@dataclass(frozen=True)
+class RetrievalRanks:
+    """The rank of every query's best right answer, and the query's group, by direction."""
+
+    ranks: dict[tuple[Modality, Modality], tuple[Tensor, Tensor]]  # (Q,), (Q,)
+
+    def recall(self, query: Modality, gallery: Modality, k: int) -> float:
+        """Recall@k in %."""
+        return 100 * (self.ranks[query, gallery][0] <= k).double().mean().item()
+
+    def score(self) -> float:
+        """Mean of R@1, R@5 and R@10 over the directions, in %: the number by which runs are chosen."""
+        return float(np.mean([self.recall(*direction, k) for direction in self.ranks for k in (1, 5, 10)]))
+
+    def to_dict(self) -> dict[str, float]:
+        """Recalls by name, and the score."""
+        recalls = {f"{q} → {g} R@{k}": self.recall(q, g, k) for q, g in self.ranks for k in (1, 10)}
+        return recalls | {"score": self.score()}
+
+    def hit_rates(self, query: Modality, gallery: Modality, k: int = 10) -> list[float]:
+        """Of each group, the share of its queries with a right answer among the first k, in order of groups."""
+        rank, group = self.ranks[query, gallery]
+        groups, group_index = group.unique(return_inverse=True)
+        sums = torch.zeros(len(groups), dtype=torch.float64).index_add(0, group_index, (rank <= k).double())
+        return (sums / torch.bincount(group_index)).tolist()
+
+
+def _score_tile(
+    space: Space, query: tuple[Modality, Features], gallery: tuple[Modality, Features], rows: Tensor, columns: Tensor
+) -> Tensor:
+    query_features, gallery_features = (
+        features_without_parts(side[1].embedding[selection]) for side, selection in ((query, rows), (gallery, columns))
+    )
+    return space.scores(query_features, query[0], gallery_features, gallery[0])
+
+
+def configure_objective(
+    name: str, *pairs: tuple[Modality, Modality], weight: float = 1.0, **settings: Any
+) -> ObjectiveConfig:
+    """An objective over pairs of modalities, as a recipe would name it."""
+    component = _fill_defaults(Component(name, settings), OBJECTIVES, "objective")
+    return ObjectiveConfig(name, pairs or (("image", "text"),), weight, component.settings)
+
+
+def _fill_defaults(component: Component, registry: Mapping[str, type], label: str) -> Component:
+    """The part with every setting written out."""
+    return read_component({"name": component.name, **component.settings}, registry, label, f"study: {component.name}")
+
+
+def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
+    """An error for the first encoder that is unknown, for another modality, or not frozen."""
+    for modality, name in encoder_names.items():
+        frozen_names = sorted(
+            candidate for candidate, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen
+        )
+        if name not in ENCODERS:
+            raise UsageError(describe_unknown(f"frozen {modality} encoder", name, frozen_names))
+        if name not in frozen_names:
+            actual = ENCODERS[name].modality
+            problem = f"is for {actual}" if actual != modality else "is not frozen"
+            raise UsageError(
+                f"{modality} encoder {name!r} {problem}; frozen ones for {modality}: {', '.join(frozen_names)}"
+            )
+
+
+def _compute_or_load_features(
+    encoder: Encoder, modality: Modality, sources_by_row: Mapping[str, list[Source]]
+) -> PooledFeatures:
+    sources = [source for row_sources in sources_by_row.values() for source in row_sources]
+    with track_progress(f"features of {modality}", len(dict.fromkeys(sources))) as progress:
+        features = compute_or_load(encoder, sources, Cache.default(), progress=progress)
+    return features.index_of, features.pooled
+
+
+PooledFeatures = tuple[dict[Source, int], Tensor]
+
+
+def _build_table(
+    rows: Sequence[Row],
+    sources_by_row: Mapping[Modality, Mapping[str, list[Source]]],
+    features: Mapping[Modality, PooledFeatures],
+) -> FeatureTable:
+    groups = {name: i for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
+    vector_indices: TensorsByModality = {}
+    vector_counts: TensorsByModality = {}
+    for modality, (index_of, _) in features.items():
+        indices_by_row = [
+            [index_of[source] for source in sources_by_row[modality][row.id] if source in index_of] for row in rows
+        ]
+        vector_counts[modality] = torch.tensor([len(row_indices) for row_indices in indices_by_row])
+        vector_indices[modality] = torch.zeros(len(rows), max(1, int(vector_counts[modality].max())), dtype=torch.long)
+        for i, some in enumerate(indices_by_row):
+            vector_indices[modality][i, : len(some)] = torch.tensor(some, dtype=torch.long)
+    group = torch.tensor([groups[row.group] for row in rows])
+    return FeatureTable(
+        [row.id for row in rows],
+        {m: pooled for m, (_, pooled) in features.items()},
+        vector_indices,
+        vector_counts,
+        group,
+    )
+
+
+def _plan_batches(
+    table: FeatureTable, pairs: Sequence[tuple[Modality, Modality]], training: TrainingConfig, epoch: int
+) -> Iterator[tuple[tuple[Modality, ...], Tensor]]:
+    """The batches of an epoch as rows of one kind each: what the rows have of what is trained."""
+    rng = np.random.default_rng([training.seed, epoch])
+    modalities: list[Modality] = list(dict.fromkeys(m for pair in pairs for m in pair))
+    has_modality = torch.stack([table.vector_counts[m] > 0 for m in modalities], dim=1)  # (R, modalities)
+    batches: list[tuple[tuple[Modality, ...], Tensor]] = []
+    for presence in has_modality.unique(dim=0):
+        names: tuple[Modality, ...] = tuple(
+            m for m, is_present in zip(modalities, presence.tolist(), strict=True) if is_present
+        )
+        if not any(a in names and b in names for a, b in pairs):
+            continue
+        rows = (has_modality == presence).all(dim=1).nonzero()[:, 0].numpy()
+        order = torch.from_numpy(rng.permutation(rows))
+        batch_size = min(training.batch_size, len(order))
+        batches += [(names, order[i * batch_size : (i + 1) * batch_size]) for i in range(len(order) // batch_size)]
+    yield from (batches[i] for i in rng.permutation(len(batches)))
+
+
+def _iter_batches(
+    table: FeatureTable,
+    pairs: Sequence[tuple[Modality, Modality]],
+    training: TrainingConfig,
+    epoch: int,
+    teacher: Tensor | None,  # (R, C)
+) -> Iterator[Batch]:
+    random_numbers = np.random.default_rng([training.seed, epoch, 1]).integers(0, 1 << 30, len(table))
+    for names, rows in _plan_batches(table, pairs, training, epoch):
+        inputs: TensorsByModality = {m: table.sample_vectors(m, rows, random_numbers[rows.numpy()]) for m in names}
+        masks: TensorsByModality = {m: torch.ones(x.shape[:2], dtype=torch.bool) for m, x in inputs.items()}
+        teacher_targets = teacher[rows] if teacher is not None else None
+        input_kinds: dict[Modality, InputKind] = dict.fromkeys(names, "pooled")
+        yield Batch(inputs, masks, table.group[rows], teacher_targets, input_kinds)

@@ -1,0 +1,70 @@
+"""The recipe's objectives over the features of one batch, as named terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from triptych.errors import InputError, RecipeError
+from triptych.interfaces import Batch, Features, Modality, Objective, Similarity
+from triptych.objectives import OBJECTIVES
+from triptych.recipe import ObjectiveConfig, Recipe
+from triptych.similarities import SIMILARITIES
+from triptych.space import Space
+
+
+class ObjectiveSet(nn.Module):
+    """The recipe's objectives, one instance for each pair of modalities, as named terms over a batch."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.entries: list[tuple[str, Modality, Modality, ObjectiveConfig]] = []
+        self.objectives = nn.ModuleList()
+        self.similarities: list[Similarity | None] = []
+        for config in recipe.objectives:
+            for a, b in config.pairs:
+                component = config.similarity
+                similarity = SIMILARITIES[component.name](**component.settings) if component else None
+                if similarity and list(similarity.parameters()):
+                    raise RecipeError(
+                        f"{config.name}: similarity {component} learns; only the space's own similarity may"
+                    )
+                name = f"{config.name}({a},{b})"
+                num_same = sum(entry_name.startswith(name) for entry_name, *_ in self.entries)
+                self.entries.append((f"{name}#{num_same + 1}" if num_same else name, a, b, config))
+                self.objectives.append(OBJECTIVES[config.name](**config.settings))
+                self.similarities.append(similarity)
+
+    def forward(self, space: Space, batch: Batch, features: Mapping[Modality, Features]) -> dict[str, Tensor]:
+        """Every term whose two modalities are in the batch, weighted."""
+        values: dict[str, Tensor] = {}
+        for (name, a, b, config), objective, similarity in zip(
+            self.entries, self.objectives, self.similarities, strict=True
+        ):
+            if a in features and b in features:
+                try:
+                    terms = objective(space.make_pair(features[a], features[b], batch, similarity))
+                except InputError as error:
+                    raise InputError(f"{name}: {error}") from error
+                values |= {f"{name}.{term}": config.weight * value for term, value in terms.items()}
+        return values
+
+    def reads_parts(self, space: Space) -> bool:
+        """Whether any term looks at parts; else they need not be made."""
+        return any((similarity or space.similarity).reads_parts for similarity in self.similarities)
+
+    def metrics_to_log(self) -> dict[str, float]:
+        """What the objectives have to tell of themselves: temperatures, masses, how well a plan was solved."""
+        return {
+            f"{name}.{key}": value
+            for (name, *_), objective in zip(self.entries, self.objectives, strict=True)
+            if isinstance(objective, Objective)
+            for key, value in objective.metrics_to_log().items()
+        }
+
+    def after_step(self) -> None:
+        """Let each objective bring its parameters back to where they are allowed to be."""
+        for objective in self.objectives:
+            if isinstance(objective, Objective):
+                objective.after_step()
