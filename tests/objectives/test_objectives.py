@@ -100,5 +100,5 @@ def test_infonce_keeps_fixed_temperature():
     fixed.after_step()
     assert [p for p in fixed.parameters() if p.requires_grad] == []
     assert fixed.state_dict()["log_scale"].exp().item() == pytest.approx(0.5)
-    with pytest.raises(RecipeError, match="0 < smallest_temperature <= temperature"):
+    with pytest.raises(RecipeError, match="0 < min_temperature <= temperature"):
         OBJECTIVES["infonce"](temperature=0.0)

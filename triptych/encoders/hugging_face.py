@@ -22,11 +22,8 @@ from triptych.errors import MediaError, RecipeError, check_range
 from triptych.interfaces import Region, Source
 from triptych.media import audio, image, text
 
-OPTIONAL_WEIGHTS = (
-    "pooler",
-    "masked_spec_embed",
-    "mask_token",
-)  # weights that a checkpoint may lack: our outputs pass them by
+# Weights that a checkpoint may lack: our outputs do not use them.
+OPTIONAL_WEIGHTS = ("pooler", "masked_spec_embed", "mask_token")
 ForwardFunction = Callable[[Tensor, Tensor], Tensor]  # inputs (N, L, ...) and mask (N, L) -> parts (N, P, D)
 
 MESSAGE_CHARS = 60  # characters of a text that a message shows
