@@ -52,7 +52,7 @@ def test_unreadable_sources_are_listed_and_the_rest_is_embedded(space, synthetic
     good = read_sources(synthetic_manifest, "image", 3)
     bad = Source("image", tmp_path / "broken.png")
     result = space.embed([good[0], bad, good[1], good[2]], "image")
-    assert result.read == [0, 2, 3]
+    assert result.indices == [0, 2, 3]
     assert list(result.failures) == [bad]
     assert torch.allclose(result.features.embedding, space.embed(good, "image").features.embedding, atol=1e-6)
     with pytest.raises(MediaError, match=r"broken\.png"):
@@ -61,7 +61,7 @@ def test_unreadable_sources_are_listed_and_the_rest_is_embedded(space, synthetic
 
 def test_embedding_only_unreadable_sources_gives_empty_features(space, tmp_path):
     result = space.embed([Source("image", tmp_path / "missing.png")], "image")
-    assert result.read == []
+    assert result.indices == []
     assert len(result.features.embedding) == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,4 +66,4 @@ def order_by_modality(first: Source, second: Source) -> tuple[Source, Source]:
 def drop_padding(features: Features) -> Features:
     """One item without its padding."""
     mask = features.mask[0]
-    return Features(features.embedding, features.parts[:, mask], features.mask[:, mask])
+    return replace(features, parts=features.parts[:, mask], mask=features.mask[:, mask])

@@ -70,6 +70,7 @@ class Features:
     embedding: Tensor  # (N, D)
     parts: Tensor  # (N, L, D)
     mask: Tensor  # (N, L) bool, True where real
+    modality: Modality | None = None  # None: a formula does not need it; `Space.scores` does
 
     def __post_init__(self) -> None:
         embedding, parts, mask = (tuple(t.shape) for t in (self.embedding, self.parts, self.mask))
@@ -85,7 +86,13 @@ class Features:
 
     def to(self, device: torch.device) -> Features:
         """The same features on a device."""
-        return Features(self.embedding.to(device), self.parts.to(device), self.mask.to(device))
+        return replace(
+            self, embedding=self.embedding.to(device), parts=self.parts.to(device), mask=self.mask.to(device)
+        )
+
+    def take(self, rows: Tensor | slice) -> Features:
+        """Return the features of the selected rows."""
+        return replace(self, embedding=self.embedding[rows], parts=self.parts[rows], mask=self.mask[rows])
 
 
 @dataclass(frozen=True)

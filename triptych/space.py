@@ -204,11 +204,11 @@ class Space(nn.Module):
             encoded = inputs.float()
         embedding = self.project(modality, encoded, mask, input_kind)
         if input_kind == "pooled" or not with_parts:
-            return features_without_parts(embedding)
+            return features_without_parts(embedding, modality)
         if modality in self.frozen_modalities and input_kind == "inputs":
             encoded = to_float16(encoded).to(encoded.dtype)  # as they would come out of the cache
         encoded = torch.cat([encoded, encoded], dim=2) if self.recipe.space.pooling == "mean_max" else encoded
-        return Features(embedding, self.shared_head(self.heads[modality](encoded)), mask)
+        return Features(embedding, self.shared_head(self.heads[modality](encoded)), mask, modality)
 
     def project(self, modality: Modality, encoded: Tensor, mask: Tensor, input_kind: InputKind = "parts") -> Tensor:
         """What an encoder has made of items, pooled, projected and brought onto the geometry: (N, D)."""
@@ -227,14 +227,14 @@ class Space(nn.Module):
         """Two modalities of one batch as a pair, scored by the space's own similarity or by another."""
         return Pair(a, b, batch.group, similarity or self.similarity, batch.teacher_targets)
 
-    def scores(
-        self, query: Features, query_modality: Modality, gallery: Features, gallery_modality: Modality
-    ) -> Tensor:
-        """Queries of one modality against a gallery of another: (Q, M).
+    def scores(self, query: Features, gallery: Features) -> Tensor:
+        """Score queries of one modality against a gallery of another: (Q, M).
 
-        Not every similarity is symmetric, so it always gets the two in the order of MODALITIES, as in training.
+        A similarity need not be symmetric: its arguments are always in the order of MODALITIES, as in training.
         """
-        if MODALITIES.index(query_modality) > MODALITIES.index(gallery_modality):
+        if query.modality is None or gallery.modality is None:
+            raise InputError("the features have no modality; compute them with Space.embed")
+        if MODALITIES.index(query.modality) > MODALITIES.index(gallery.modality):
             return self.similarity(gallery, query).T
         return self.similarity(query, gallery)
 
@@ -274,7 +274,7 @@ class Space(nn.Module):
                 blocks.append(block)
         finally:
             self.train(was_training)
-        return EmbedResult(indices, concat_features(blocks, self.recipe.space.embed_dim), failures)
+        return EmbedResult(indices, concat_features(blocks, self.recipe.space.embed_dim, modality), failures)
 
     def _embed_uncached(
         self,
@@ -397,26 +397,26 @@ def apply_geometry(geometry: Geometry, z: Tensor) -> Tensor:
     return z
 
 
-def features_without_parts(embedding: Tensor) -> Features:
-    """Features of embeddings without parts: each is its own only part."""
+def features_without_parts(embedding: Tensor, modality: Modality | None = None) -> Features:
+    """Return features in which each embedding is its own only part."""
     mask = torch.ones(len(embedding), 1, dtype=torch.bool, device=embedding.device)
-    return Features(embedding, embedding.unsqueeze(1), mask)
+    return Features(embedding, embedding.unsqueeze(1), mask, modality)
 
 
-def concat_features(features: list[Features], embed_dim: int) -> Features:
-    """Batches of features as one, parts padded to the longest."""
+def concat_features(features: list[Features], embed_dim: int, modality: Modality | None) -> Features:
+    """Concatenate batches of features of one modality; parts are padded to the longest."""
     if not features:
-        return features_without_parts(torch.empty(0, embed_dim))
+        return features_without_parts(torch.empty(0, embed_dim), modality)
     max_parts = max(f.parts.shape[1] for f in features)
     return Features(
         torch.cat([f.embedding for f in features]),
         torch.cat([F.pad(f.parts, (0, 0, 0, max_parts - f.parts.shape[1])) for f in features]),
         torch.cat([F.pad(f.mask, (0, max_parts - f.mask.shape[1])) for f in features]),
+        modality,
     )
 
 
 def iter_blocks(features: Features, block_size: int) -> Iterator[tuple[int, Features]]:
-    """Features in blocks of at most `size` rows, each with its first row's number."""
+    """Yield the index of the first row and the features of each block of at most `block_size` rows."""
     for first in range(0, len(features.embedding), block_size):
-        rows = slice(first, first + block_size)
-        yield first, Features(features.embedding[rows], features.parts[rows], features.mask[rows])
+        yield first, features.take(slice(first, first + block_size))

@@ -131,7 +131,7 @@ def test_hubness_uses_the_scores_of_the_space(run_dir, synthetic_manifest):
     space = load(run_dir)
     items = evaluate(space, manifest.read(synthetic_manifest).rows[:30], show_progress=False, num_resamples=0).items
     hubs = {(h.query, h.gallery): h for h in describe_geometry(space, items).hubness}
-    scores = space.scores(items["text"].features, "text", items["image"].features, "image")
+    scores = space.scores(items["text"].features, items["image"].features)
     nearest = [sorted(range(30), key=lambda j: -row[j])[:10] for row in scores.tolist()]
     assert hubs["text", "image"].top_hub_rate == max(sum(j in row for row in nearest) for j in range(30)) / 60
 

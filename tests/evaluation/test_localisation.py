@@ -158,9 +158,7 @@ def test_cosine_attribution_sums_to_the_score(space, folder):
     assert (attribution.a, attribution.b) == (a, b)
     assert attribution.values.sum().item() == pytest.approx(attribution.score, abs=1e-5)
     assert attribution.values.shape == (len(attribution.a_locations), len(attribution.b_locations))
-    assert attribution.score == pytest.approx(
-        float(space.scores(space.embed_one(b), "text", space.embed_one(a), "image"))
-    )
+    assert attribution.score == pytest.approx(float(space.scores(space.embed_one(b), space.embed_one(a))))
     start, end = map(int, attribution.b_locations[0])
     assert str(b.content)[start:end] == "Two"
 

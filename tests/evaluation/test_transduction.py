@@ -25,7 +25,7 @@ class SimilarityOnlySpace:
     def __init__(self, name, **settings):
         self.similarity = SIMILARITIES[name](**settings)
 
-    def scores(self, query, query_is, gallery, gallery_is):
+    def scores(self, query, gallery):
         return self.similarity(query, gallery)
 
 

@@ -68,9 +68,10 @@ def test_a_collapsed_space_has_zero_accuracy():
 
 @pytest.mark.parametrize("block_size", [1, 3, 256])
 def test_an_ensemble_is_the_mean_over_prompts(space, block_size):
-    items, prompts = random_features(7), random_features(6, seed=1)  # two prompts for three classes
-    scores = score_classes(space, items, "audio", prompts, 3, block_size)
-    prompt_scores = space.scores(items, "audio", prompts, "text")
+    items = replace(random_features(7), modality="audio")
+    prompts = replace(random_features(6, seed=1), modality="text")  # two prompts for three classes
+    scores = score_classes(space, items, prompts, 3, block_size)
+    prompt_scores = space.scores(items, prompts)
     for i in range(7):
         for c in range(3):
             assert scores[i, c].item() == pytest.approx((prompt_scores[i, c] + prompt_scores[i, 3 + c]).item() / 2)
@@ -86,7 +87,7 @@ def test_scores_match_the_space_prompt_by_prompt(space, rows):
         best = {}
         for name in classes:
             prompts = [space.embed_one(Source("text", t)) for t in (f"the {name}", f"a {name} here")]
-            best[name] = sum(space.scores(image, "image", text, "text").item() for text in prompts)
+            best[name] = sum(space.scores(image, text).item() for text in prompts)
         num_correct += max(best, key=best.__getitem__) == row.label
     assert result.results[0].accuracy == pytest.approx(num_correct / 12)
 

@@ -48,7 +48,7 @@ def test_match_matrices_are_softmax_and_plan_of_the_same_items(report):
     for matrices in compute_match_matrices(space, items, {frozenset(("image", "text")): 0.5}, size=6):
         indices = select_shared_groups(items, 6)
         a, b = (items[m].take(indices[m]) for m in (matrices.a, matrices.b))
-        scores = space.scores(a, matrices.a, b, matrices.b).tolist()
+        scores = space.scores(a, b).tolist()
         for i, row in enumerate(scores):
             weights = [math.exp(s / matrices.temperature) for s in row]
             assert matrices.softmax[i] == pytest.approx([x / sum(weights) for x in weights], rel=1e-4)

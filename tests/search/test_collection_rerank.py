@@ -44,7 +44,7 @@ def test_hits_are_sorted_by_the_similarity_of_the_space(name, synthetic_manifest
         scores = {}
         for entry in images:
             features = space.embed_one(entry.item.source)
-            scores[entry.id] = space.scores(query_features, query.modality, features, "image").item()
+            scores[entry.id] = space.scores(query_features, features).item()
         hits = collection.search(query, ["image"], k=20, fold_duplicates=False)
         assert len(hits) == 20
         # Parts are kept in half precision.

@@ -69,7 +69,7 @@ def test_contributions_add_up_to_the_score(space, rows, pair):
     query, hit = sources_of_row(rows[0])[pair[0]], sources_of_row(rows[1])[pair[1]]
     explanation = explain(space, query, hit)
     with torch.inference_mode():
-        score = float(space.scores(space.embed_one(query), query.modality, space.embed_one(hit), hit.modality))
+        score = float(space.scores(space.embed_one(query), space.embed_one(hit)))
     assert explanation.score == pytest.approx(score, abs=1e-5)
     assert float(explanation.contributions.sum()) + explanation.residual == pytest.approx(score, abs=1e-5)
     if space.variant in WITHOUT_RESIDUAL:

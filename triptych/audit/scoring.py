@@ -35,8 +35,7 @@ class EmbeddedContents:
     features: Features  # one for each content; where it could not be read, of another that could: nothing refers to it
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Features:
-        index = torch.as_tensor(np.asarray(indices, int))
-        return Features(self.features.embedding[index], self.features.parts[index], self.features.mask[index])
+        return self.features.take(torch.as_tensor(np.asarray(indices, int)))
 
 
 def embed_contents(
@@ -92,14 +91,14 @@ def score_fold(
     row_evidence, caption_evidence, duplicates = list[Evidence](), list[Evidence](), list[np.ndarray]()
     for block in split_into_blocks(len(fold_rows)):
         block_evidence, block_duplicates = _compute_row_evidence(
-            space, embedded[a], embedded[b], modality_pair, [fold_rows[i] for i in block]
+            space, embedded[a], embedded[b], [fold_rows[i] for i in block]
         )
         row_evidence.append(block_evidence)
         duplicates.append(block_duplicates)
     is_single_caption = all(len(contents[b].by_row[row]) == 1 for row in fold_rows)
     if not is_single_caption:
         caption_blocks = (
-            _compute_caption_evidence(space, embedded[a], embedded[b], modality_pair, [fold_rows[i] for i in block])
+            _compute_caption_evidence(space, embedded[a], embedded[b], [fold_rows[i] for i in block])
             for block in split_into_blocks(len(fold_rows), CAPTION_BLOCK)
         )
         caption_evidence += caption_blocks
@@ -117,20 +116,18 @@ def score_fold(
         "row.duplicate_cosine_b": stacked[:, 2],
     }
     epsilons = np.concatenate([np.full(len(one.p_value), one.epsilon) for one in row_evidence])
-    arrays["row.margin"] = (
-        _compute_row_margins(space, embedded[a], embedded[b], modality_pair, fold_rows, candidates) / epsilons
-    )
-    return arrays | _find_alternatives(space, embedded[a], embedded[b], modality_pair, fold_rows, candidates)
+    arrays["row.margin"] = _compute_row_margins(space, embedded[a], embedded[b], fold_rows, candidates) / epsilons
+    return arrays | _find_alternatives(space, embedded[a], embedded[b], fold_rows, candidates)
 
 
 def _compute_row_evidence(
-    space: Space, a: EmbeddedContents, b: EmbeddedContents, modality_pair: ModalityPair, rows: Sequence[int]
+    space: Space, a: EmbeddedContents, b: EmbeddedContents, rows: Sequence[int]
 ) -> tuple[Evidence, np.ndarray]:
     """The evidence on rows; and (N, 3) the row whose b the plan would rather give a row, -1 where it keeps its own, and
     how alike the two rows are in a and in b, as cosines."""
     items, item_of_row = np.unique([a.contents.by_row[row][0] for row in rows], return_inverse=True)
     sets = ContentSets(b.contents, rows)
-    scores = space.scores(a.take(items), modality_pair[0], b.take(sets.contents), modality_pair[1]).float()  # (U, V)
+    scores = space.scores(a.take(items), b.take(sets.contents)).float()  # (U, V)
     evidence = compute_evidence(
         sets.mean_scores(scores), torch.as_tensor(item_of_row), torch.as_tensor(sets.set_of_row)
     )
@@ -147,13 +144,11 @@ def _compute_row_evidence(
     return evidence, duplicates
 
 
-def _compute_caption_evidence(
-    space: Space, a: EmbeddedContents, b: EmbeddedContents, modality_pair: ModalityPair, rows: Sequence[int]
-) -> Evidence:
+def _compute_caption_evidence(space: Space, a: EmbeddedContents, b: EmbeddedContents, rows: Sequence[int]) -> Evidence:
     """The evidence on each caption of some rows by itself."""
     items, item_of_row = np.unique([a.contents.by_row[row][0] for row in rows], return_inverse=True)
     contents, content_of_caption = np.unique([c for row in rows for c in b.contents.by_row[row]], return_inverse=True)
-    scores = space.scores(a.take(items), modality_pair[0], b.take(contents), modality_pair[1]).float()  # (U, V)
+    scores = space.scores(a.take(items), b.take(contents)).float()  # (U, V)
     counts = torch.tensor([len(b.contents.by_row[row]) for row in rows])
     return compute_evidence(
         scores, torch.as_tensor(item_of_row).repeat_interleave(counts), torch.as_tensor(content_of_caption)
@@ -185,7 +180,6 @@ def _compute_row_margins(
     space: Space,
     a: EmbeddedContents,
     b: EmbeddedContents,
-    modality_pair: ModalityPair,
     rows: Sequence[int],
     candidate_rows: Sequence[int],
 ) -> np.ndarray:
@@ -199,9 +193,7 @@ def _compute_row_margins(
     for row, set_index in zip(candidate_rows, sets.set_of_row.tolist(), strict=True):
         positive_sets.setdefault(a.contents.by_row[row][0], set()).add(set_index)
     return compute_margins(
-        lambda block: sets.mean_scores(
-            space.scores(a.take(queries[block]), modality_pair[0], gallery, modality_pair[1]).float()
-        ),
+        lambda block: sets.mean_scores(space.scores(a.take(queries[block]), gallery).float()),
         lambda block: centroids[own_sets[block]] @ centroids.T,
         own_sets,
         [positive_sets[query] for query in queries],
@@ -212,7 +204,6 @@ def _find_alternatives(
     space: Space,
     a: EmbeddedContents,
     b: EmbeddedContents,
-    modality_pair: ModalityPair,
     rows: Sequence[int],
     candidate_rows: Sequence[int],
 ) -> Arrays:
@@ -224,16 +215,14 @@ def _find_alternatives(
     queries = [a.contents.by_row[row][0] for row in rows]
 
     def score_contents(block: slice) -> Tensor:
-        return space.scores(a.take(queries[block]), modality_pair[0], gallery, modality_pair[1]).float()
+        return space.scores(a.take(queries[block]), gallery).float()
 
     items, item_of_row = np.unique([a.contents.by_row[row][0] for row in candidate_rows], return_inverse=True)
     a_gallery = a.take(items)
 
     def score_reverse(block: slice) -> Tensor:
         block_sets = ContentSets(b.contents, rows[block])
-        scores = space.scores(
-            a_gallery, modality_pair[0], b.take(block_sets.contents), modality_pair[1]
-        ).float()  # (items, V)
+        scores = space.scores(a_gallery, b.take(block_sets.contents)).float()  # (items, V)
         return block_sets.mean_scores(scores).T[block_sets.set_of_row]  # (rows, items)
 
     own_sets = [{int(sets.set_of_row[i])} for i in own_index]

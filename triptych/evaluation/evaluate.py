@@ -75,4 +75,4 @@ def measure_directions(
 
 
 def _score_items(space: Space, a: EvalItems, b: EvalItems, rows: Tensor, columns: Tensor) -> Tensor:
-    return space.scores(a.take(rows), a.modality, b.take(columns), b.modality)
+    return space.scores(a.take(rows), b.take(columns))

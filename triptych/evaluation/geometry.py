@@ -92,7 +92,7 @@ def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_
     for a, b in permutations(samples, 2):
         x, y = samples[a][0], samples[b][0]
         k = min(NUM_NEIGHBOURS, len(y.embedding))
-        nearest = [space.scores(rows, a, y, b).topk(k, dim=1).indices for _, rows in iter_blocks(x, 256)]
+        nearest = [space.scores(rows, y).topk(k, dim=1).indices for _, rows in iter_blocks(x, 256)]
         hubness_by_direction.append(Hubness(a, b, k, *hubness(torch.cat(nearest), len(y.embedding))))
     return Geometry(modalities, pairs, hubness_by_direction)
 

@@ -39,9 +39,8 @@ class EvalItems:
         return len(self.entries)
 
     def take(self, rows: Tensor) -> Features:
-        """The features of some of them, by number."""
-        features = self.features
-        return Features(features.embedding[rows], features.parts[rows], features.mask[rows])
+        """Return the features of the selected items."""
+        return self.features.take(rows)
 
 
 def embed_items(

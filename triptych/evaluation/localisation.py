@@ -17,7 +17,7 @@ from triptych.errors import MediaError, UsageError
 from triptych.interfaces import MODALITIES, Features, Modality, Region, Source
 from triptych.media import image
 from triptych.progress import track_progress
-from triptych.space import Space
+from triptych.space import Space, iter_blocks
 
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (
     ("text", "image"),
@@ -166,8 +166,7 @@ def _embed_sources(
         embedded = space.embed(sources, modality, progress=progress)
     for message in embedded.failures.values():
         raise MediaError(message)
-    rows = zip(*(tensor.split(1) for tensor in vars(embedded.features).values()), strict=True)
-    return dict(zip(sources, (Features(*row) for row in rows), strict=True))
+    return {source: row for source, (_, row) in zip(sources, iter_blocks(embedded.features, 1), strict=True)}
 
 
 def _iter_attributions(

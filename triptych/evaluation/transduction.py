@@ -111,7 +111,7 @@ def solve_potentials(
 
 
 def _make_score_function(space: Space, a: EvalItems, b: EvalItems) -> ScoreFunction:
-    return lambda rows, columns: space.scores(a.take(rows), a.modality, b.take(columns), b.modality)
+    return lambda rows, columns: space.scores(a.take(rows), b.take(columns))
 
 
 def _add_potential(scores: ScoreFunction, potential: Tensor) -> ScoreFunction:

@@ -65,7 +65,7 @@ def classify(
         if embedded.indices:
             item_labels = list(items.values())
             labels = torch.tensor([classes.index(item_labels[i]) for i in embedded.indices])
-            scores = score_classes(space, embedded.features, modality, embedded_prompts.features, len(classes))
+            scores = score_classes(space, embedded.features, embedded_prompts.features, len(classes))
             results.append(
                 measure_accuracy(modality, f"prompts {', '.join(map(repr, templates))}", classes, scores, labels)
             )
@@ -75,11 +75,9 @@ def classify(
 
 
 @torch.inference_mode()
-def score_classes(
-    space: Space, items: Features, modality: Modality, prompts: Features, num_classes: int, block_size: int = 256
-) -> Tensor:
+def score_classes(space: Space, items: Features, prompts: Features, num_classes: int, block_size: int = 256) -> Tensor:
     """Items against classes (N, C), of prompts that come as all classes of the first, all of the second, …"""
-    rows = [space.scores(chunk, modality, prompts, "text") for _, chunk in iter_blocks(items, block_size)]
+    rows = [space.scores(chunk, prompts) for _, chunk in iter_blocks(items, block_size)]
     return torch.cat([row.reshape(len(row), -1, num_classes).mean(dim=1) for row in rows])
 
 

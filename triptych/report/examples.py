@@ -83,7 +83,7 @@ def _make_example(
     query_modality, gallery_modality = cast(Modality, direction.query), cast(Modality, direction.gallery)
     query_items, gallery_items = items[query_modality], items[gallery_modality]
     query = query_items.take(torch.tensor([item_index]))
-    scores = space.scores(query, query_modality, gallery_items.features, gallery_modality)[0]
+    scores = space.scores(query, gallery_items.features)[0]
     positive_mask = gallery_items.group_ids == query_items.group_ids[item_index]
     first = scores.topk(min(num_answers, len(gallery_items))).indices.tolist()
     answers = [

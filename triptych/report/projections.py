@@ -113,9 +113,7 @@ def compute_match_matrices(
         a_indices, b_indices = ([p for p in indices[m] if int(items[m].group_ids[p]) in groups] for m in (a, b))
         if len(groups) < 2:
             continue
-        scores = space.scores(
-            items[a].take(torch.tensor(a_indices)), a, items[b].take(torch.tensor(b_indices)), b
-        ).double()
+        scores = space.scores(items[a].take(torch.tensor(a_indices)), items[b].take(torch.tensor(b_indices))).double()
         pair_temperature = temperatures.get(frozenset((a, b)))
         # Without one, the scores' own spread makes both squares about as sharp as a trained one.
         t = (

@@ -47,7 +47,6 @@ class BackgroundScores:
             scores = self._score(
                 store,
                 query_features if query_features is not None else fallback_query,
-                query_modality,
                 row_ids,
                 keys,
                 item_modality,
@@ -62,7 +61,7 @@ class BackgroundScores:
         """The numbers and features of random questions of a modality: items of the collection, else plain phrases."""
         if len(gallery) >= MIN_QUERY_ITEMS:
             row_ids, keys = gallery.sample(BACKGROUND_QUERIES if self._has_exact_keys else PARTS_SAMPLE[0])
-            return row_ids, self._load_features(store, row_ids, keys)
+            return row_ids, self._load_features(store, row_ids, keys, modality)
         if modality != "text":
             return np.array([-1]), None
         if self._phrase_features is None:
@@ -76,18 +75,19 @@ class BackgroundScores:
         self,
         store: Store,
         queries: Features,
-        query_modality: Modality,
         row_ids: np.ndarray,
         keys: np.ndarray,
         item_modality: Modality,
     ) -> np.ndarray:
         if self._has_exact_keys:
             return self.space.similarity.query(queries).float().numpy() @ keys.T
-        features = self._load_features(store, row_ids, keys)
-        return self.space.scores(queries, query_modality, features, item_modality).float().numpy().copy()
+        features = self._load_features(store, row_ids, keys, item_modality)
+        return self.space.scores(queries, features).float().numpy().copy()
 
-    def _load_features(self, store: Store, row_ids: np.ndarray, keys: np.ndarray) -> Features:
+    def _load_features(self, store: Store, row_ids: np.ndarray, keys: np.ndarray, modality: Modality) -> Features:
         if self._can_query_with_keys:
-            return features_without_parts(torch.from_numpy(np.array(keys)))
+            return features_without_parts(torch.from_numpy(np.array(keys)), modality)
         rows = store.take(VECTOR_COLUMNS, row_ids)
-        return features_from_rows([rows[int(number)] for number in row_ids], self.space.recipe.space.embed_dim)
+        return features_from_rows(
+            [rows[int(number)] for number in row_ids], self.space.recipe.space.embed_dim, modality
+        )

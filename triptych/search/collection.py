@@ -193,7 +193,8 @@ class Collection:
 
     def load_features(self, item_id: str) -> Features:
         """What the collection has kept of an item for scoring."""
-        return features_from_rows([self._load_row(item_id, VECTOR_COLUMNS)], self.space.recipe.space.embed_dim)
+        row = self._load_row(item_id, ("modality", *VECTOR_COLUMNS))
+        return features_from_rows([row], self.space.recipe.space.embed_dim, row["modality"])
 
     def list_items(
         self, item_filter: Filter | None = None, limit: int | None = None, offset: int = 0
@@ -221,7 +222,8 @@ class Collection:
         if isinstance(part.value, Source):
             return EmbeddedPart(self.space.embed_one(part.value), part.value.modality, part.weight)
         row = self._load_row(part.value, ("modality", *VECTOR_COLUMNS))
-        return EmbeddedPart(features_from_rows([row], self.space.recipe.space.embed_dim), row["modality"], part.weight)
+        modality, embed_dim = row["modality"], self.space.recipe.space.embed_dim
+        return EmbeddedPart(features_from_rows([row], embed_dim, modality), modality, part.weight)
 
     def _find_query_rows(self, version: Version, parts: Sequence[QueryPart]) -> set[int]:
         """The numbers of the items that a query asks with: by their content; of a longer file, all of its moments."""

@@ -16,7 +16,7 @@ import torch
 from triptych.data.cache import to_float16
 from triptych.data.loader import collate
 from triptych.errors import CollectionError, InputError
-from triptych.interfaces import MODALITIES, Features, Similarity, Source
+from triptych.interfaces import MODALITIES, Features, Modality, Similarity, Source
 from triptych.search.items import Item, merge_items
 from triptych.space import features_without_parts
 
@@ -128,7 +128,7 @@ def stored_item_from_row(row: Mapping[str, Any]) -> StoredItem:
     return StoredItem(item, tuple(provenance), row["content_hash"], row["modified_time"], row["row_id"], excerpt)
 
 
-def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int) -> Features:
+def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int, modality: Modality) -> Features:
     """The features of rows with vector, embedding and parts, for a space of a width."""
     embeddings = [
         np.asarray(row["vector"], np.float32) if row["embedding"] is None else np.frombuffer(row["embedding"], "<f4")
@@ -136,11 +136,11 @@ def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int) -> Fea
     ]
     embedding = torch.from_numpy(np.array(embeddings).reshape(len(rows), -1))
     if any(row["parts"] is None for row in rows):
-        return features_without_parts(embedding)
+        return features_without_parts(embedding, modality)
     parts = [
         torch.from_numpy(np.frombuffer(row["parts"], "<f2").reshape(-1, embed_dim).astype(np.float32)) for row in rows
     ]
-    return Features(embedding, *collate(parts))
+    return Features(embedding, *collate(parts), modality)
 
 
 def can_query_with_keys(similarity: Similarity, embed_dim: int) -> bool:

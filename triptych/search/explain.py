@@ -78,7 +78,7 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
             sides[axis] = replace(side, part_locations=locations)
             contributions = _reduce_groups(contributions, groups, axis, should_sum=True)
             attribution = _reduce_groups(attribution, groups, axis, should_sum=method == "pooled")
-    computed_score = float(space.scores(query_features, query.modality, hit_features, hit.modality))
+    computed_score = float(space.scores(query_features, hit_features))
     shown_score = computed_score if score is None else score
     return Explanation(
         sides[0], sides[1], contributions, attribution, shown_score, shown_score - float(contributions.sum())
@@ -153,7 +153,7 @@ def decompose_embedding(space: Space, modality: Modality, parts: Tensor) -> Feat
     embedding = _make_features(space, Source(modality, ""), parts).embedding
     scale = float(output.norm() / embedding.norm().clamp_min(1e-12))  # what the geometry divided by
     scaled = scaled * (len(scaled) / max(scale, 1e-12))
-    return Features(embedding, scaled[None], torch.ones(1, len(scaled), dtype=torch.bool))
+    return Features(embedding, scaled[None], torch.ones(1, len(scaled), dtype=torch.bool), modality)
 
 
 def pooling_contributions(parts: Tensor, has_max: bool) -> Tensor:

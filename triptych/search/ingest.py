@@ -144,7 +144,7 @@ class Ingest:
             uncached_items = [entry for entry in stored_items if entry.content_hash not in cached]
             progress_bar.advance(len(cached_items))
             features = (
-                [features_without_parts(torch.stack([cached[entry.content_hash] for entry in cached_items]))]
+                [features_without_parts(torch.stack([cached[entry.content_hash] for entry in cached_items]), modality)]
                 if cached_items
                 else []
             )
@@ -165,7 +165,9 @@ class Ingest:
             self._next_row_id += len(new_items)
             if new_items:
                 self._pending.append(
-                    to_arrow(new_items, concat_features(features, self.space.recipe.space.embed_dim), similarity)
+                    to_arrow(
+                        new_items, concat_features(features, self.space.recipe.space.embed_dim, modality), similarity
+                    )
                 )
         return len(new_items)
 

@@ -113,8 +113,10 @@ class Ranker:
         if self.space.similarity.is_exact or not len(row_ids):
             return keys @ self.query_vectors.T
         rows = self.store.take(VECTOR_COLUMNS, row_ids)
-        features = features_from_rows([rows[int(number)] for number in row_ids], self.space.recipe.space.embed_dim)
-        scores = [self.space.scores(part.features, part.modality, features, self.modality)[0] for part in self.parts]
+        features = features_from_rows(
+            [rows[int(number)] for number in row_ids], self.space.recipe.space.embed_dim, self.modality
+        )
+        scores = [self.space.scores(part.features, features)[0] for part in self.parts]
         return np.stack([column.float().numpy() for column in scores], axis=1)
 
     def _combine_parts(self, part_scores: np.ndarray) -> np.ndarray:

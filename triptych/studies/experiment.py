@@ -27,7 +27,7 @@ from triptych.progress import track_progress
 from triptych.recipe import ObjectiveConfig, Recipe, SpaceConfig, TrainingConfig
 from triptych.settings import Component, read_component
 from triptych.similarities import SIMILARITIES
-from triptych.space import Space, concat_features, features_without_parts
+from triptych.space import Space, concat_features
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer, set_learning_rates
 from triptych.training.step import take_step
@@ -211,7 +211,7 @@ class Experiment:
             space(modality, vectors[i : i + CHUNK_SIZE], mask[i : i + CHUNK_SIZE], input_kind="pooled")
             for i in range(0, len(vectors), CHUNK_SIZE)
         ]
-        return concat_features(chunks, space.recipe.space.embed_dim), group
+        return concat_features(chunks, space.recipe.space.embed_dim, modality), group
 
     def evaluate(
         self, space: Space, split: str = "test", a: Modality = "image", b: Modality = "text"
@@ -223,7 +223,7 @@ class Experiment:
         for query, gallery in directions:
             (query_features, query_group), (gallery_features, gallery_group) = features[query], features[gallery]
             positive_ranks = rank_positives(
-                partial(_score_tile, space, (query, query_features), (gallery, gallery_features)),
+                partial(_score_tile, space, query_features, gallery_features),
                 query_group,
                 gallery_group,
             )
@@ -261,13 +261,8 @@ class RetrievalRanks:
         return (sums / torch.bincount(group_index)).tolist()
 
 
-def _score_tile(
-    space: Space, query: tuple[Modality, Features], gallery: tuple[Modality, Features], rows: Tensor, columns: Tensor
-) -> Tensor:
-    query_features, gallery_features = (
-        features_without_parts(side[1].embedding[selection]) for side, selection in ((query, rows), (gallery, columns))
-    )
-    return space.scores(query_features, query[0], gallery_features, gallery[0])
+def _score_tile(space: Space, query: Features, gallery: Features, rows: Tensor, columns: Tensor) -> Tensor:
+    return space.scores(query.take(rows), gallery.take(columns))
 
 
 def configure_objective(

@@ -126,7 +126,7 @@ class _ForwardConfig:
             )
         if self.precision == "float32":
             return features
-        return Features(features.embedding.float(), features.parts.float(), features.mask)
+        return replace(features, embedding=features.embedding.float(), parts=features.parts.float())
 
 
 @torch.no_grad()
@@ -178,7 +178,7 @@ class _GradCache:
             for chunk_rows in _iter_chunks(num_rows, chunk_size):
                 rng_states.append(read_rng_state(batch.group.device))
                 chunks.append(forward_config.compute_features(space, batch, modality, chunk_rows))
-        features = concat_features(chunks, space.recipe.space.embed_dim).to(batch.group.device)
+        features = concat_features(chunks, space.recipe.space.embed_dim, modality).to(batch.group.device)
         embedding = context.all_gather(features.embedding.detach()).requires_grad_()
         parts = context.all_gather(features.parts.detach()).requires_grad_() if forward_config.with_parts else None
         mask = context.all_gather(features.mask)
@@ -189,9 +189,9 @@ class _GradCache:
 
     def to_features(self) -> Features:
         return (
-            features_without_parts(self.embedding)
+            features_without_parts(self.embedding, self.modality)
             if self.parts is None
-            else Features(self.embedding, self.parts, self.mask)
+            else Features(self.embedding, self.parts, self.mask, self.modality)
         )
 
     def backward(self, local_rows: slice) -> None:

@@ -7,7 +7,7 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -141,6 +141,5 @@ class MicroBatcher:
 def _select_row(features: Features, row: int) -> Features:
     """One row of features without its padding."""
     length = int(features.mask[row].nonzero().max()) + 1
-    return Features(
-        features.embedding[row : row + 1], features.parts[row : row + 1, :length], features.mask[row : row + 1, :length]
-    )
+    selected = features.take(slice(row, row + 1))
+    return replace(selected, parts=selected.parts[:, :length], mask=selected.mask[:, :length])

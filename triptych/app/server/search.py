@@ -133,7 +133,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             space, explanations = state.collection.space, []
             hit_source = opened.get(entry.item.source, entry.item.source)
             for resolved, features in zip(resolved_parts, query_features, strict=True):
-                score = float(space.scores(features, resolved.source.modality, hit_features, hit_source.modality))
+                score = float(space.scores(features, hit_features))
                 with state.batcher.workers.sandbox():  # it reads uploads again
                     explanation = search_explain.explain(
                         space, opened.get(resolved.source, resolved.source), hit_source, score
