@@ -45,8 +45,8 @@ def iter_object_samples(folder: Path, scenes):
     """Each performer with the samples from its first note to its last."""
     for scene in scenes:
         samples = read_samples(folder, scene)
-        for annotation in scene.performers:
-            start, end = annotation.time
+        for annotation in scene.objects:
+            start, end = annotation.time_span
             yield annotation, samples[round(start * 16_000) : round(end * 16_000)]
 
 
@@ -55,7 +55,7 @@ def test_audio_is_loud_in_the_notes_and_quiet_elsewhere(easy):
     for scene in scenes:
         samples = read_samples(folder, scene)
         silent = np.ones(len(samples), dtype=bool)
-        for annotation in scene.performers:
+        for annotation in scene.objects:
             for start, end in annotation.notes:
                 part = slice(round(start * 16_000), round(end * 16_000))
                 assert np.sqrt(np.mean(samples[part] ** 2)) > 0.05
@@ -78,9 +78,9 @@ def test_notes_keep_to_their_third_of_the_clip_and_their_tempo(dataset):
     _, scenes, settings = dataset
     seconds = settings.seconds
     lengths, steps = defaultdict(set), defaultdict(set)
-    for annotation in (annotation for truth in scenes for annotation in truth.performers):
-        third = FACTORS["timing"].values.index(annotation.attributes.moment) * seconds / 3
-        assert third - 1e-3 <= annotation.time[0] < annotation.time[1] <= third + seconds / 3 + 1e-3
+    for annotation in (annotation for truth in scenes for annotation in truth.objects):
+        third = FACTORS["timing"].values.index(annotation.attributes.timing) * seconds / 3
+        assert third - 1e-3 <= annotation.time_span[0] < annotation.time_span[1] <= third + seconds / 3 + 1e-3
         lengths[annotation.attributes.tempo] |= {round(end - start, 3) for start, end in annotation.notes}
         steps[annotation.attributes.tempo] |= {round(b[0] - a[0], 3) for a, b in pairwise(annotation.notes)}
     for durations in (lengths, steps):

@@ -83,7 +83,7 @@ def test_manifest_lists_existing_files_and_annotated_captions(easy):
         assert (row["id"], row["split"], row["label"]) == (
             scene.id,
             scene.split,
-            scene.performers[0].attributes.category,
+            scene.objects[0].attributes.category,
         )
         assert [row[f"caption_{n}"] for n in range(1, 6)] == [caption.text for caption in scene.captions]
 
@@ -167,8 +167,8 @@ def test_words_match_the_factors_of_their_object(easy):
     for scene in scenes:
         for word in (word for caption in scene.captions for word in caption.words):
             if word.factor in ("colour", "tempo", "height", "side", "timing", "count"):
-                (index,) = word.actors
-                value = str(getattr(scene.performers[index].attributes, word.factor))
+                (index,) = word.object_indices
+                value = str(getattr(scene.objects[index].attributes, word.factor))
                 assert word.text.lower() in {w for phrase in phrases_for(word.factor, value) for w in phrase.split()}
                 counts[word.factor, value] += 1
     assert all(counts[name, value] for name in ("colour", "tempo", "height") for value in FACTORS[name].values)
@@ -178,22 +178,22 @@ def test_words_have_boxes_and_times_only_where_their_factor_shows(easy):
     _, scenes = easy
     for scene in scenes:
         for word in (word for caption in scene.captions for word in caption.words):
-            mentioned_objects = [scene.performers[index] for index in word.actors]
+            mentioned_objects = [scene.objects[index] for index in word.object_indices]
             is_visible = word.factor in ("category", "count", "height", "colour", "side")
             is_audible = word.factor in ("category", "count", "height", "tempo", "timing")
             assert word.boxes == (tuple(box for each in mentioned_objects for box in each.boxes) if is_visible else ())
-            assert word.times == (
+            assert word.time_spans == (
                 tuple(note for each in mentioned_objects for note in each.notes) if is_audible else ()
             )
-            assert bool(word.actors) == (word.factor not in (None, "occasion"))
+            assert bool(word.object_indices) == (word.factor not in (None, "occasion"))
 
 
 def test_grammar_follows_the_count(easy):
     _, scenes = easy
     for scene in scenes:
-        if len(scene.performers) > 1:
+        if len(scene.objects) > 1:
             continue
-        is_plural = scene.performers[0].attributes.count > 1
+        is_plural = scene.objects[0].attributes.count > 1
         for caption in scene.captions:
             category_words = [word.text for word in caption.words if word.factor == "category"]
             assert any(text.endswith("s") for text in category_words) or any(
@@ -206,7 +206,7 @@ def test_grammar_follows_the_count(easy):
 
 def test_hard_captions_omit_more_factors(easy, hard):
     def mean_num_factors(scenes) -> float:
-        single_object_scenes = [truth for truth in scenes if len(truth.performers) == 1]
+        single_object_scenes = [truth for truth in scenes if len(truth.objects) == 1]
         captions = [caption for truth in single_object_scenes for caption in truth.captions]
         return float(
             np.mean([len({word.factor for word in caption.words} - {None, "occasion"}) for caption in captions])
@@ -228,10 +228,10 @@ def test_held_out_combinations_occur_in_the_novel_split_only(easy):
         is_held_out = [
             (each.attributes.category, each.attributes.colour) in held_out.colours
             or (each.attributes.category, each.attributes.height) in held_out.heights
-            for each in truth.performers
+            for each in truth.objects
         ]
         assert any(is_held_out) == (truth.split == "novel")
-    train_objects = [each.attributes for scene in scenes if scene.split == "train" for each in scene.performers]
+    train_objects = [each.attributes for scene in scenes if scene.split == "train" for each in scene.objects]
     for name in ("category", "colour", "height", "side", "tempo", "timing"):
         assert {getattr(actor, name) for actor in train_objects} == set(FACTORS[name].values)
 
@@ -253,12 +253,12 @@ def test_holding_out_half_leaves_every_category_and_value(num_categories):
 
 def test_objects_of_a_scene_differ_in_category_side_and_timing(hard):
     _, scenes = hard
-    assert {len(scene.performers) for scene in scenes} == {1, 2, 3}
+    assert {len(scene.objects) for scene in scenes} == {1, 2, 3}
     for truth in scenes:
-        attributes = [each.attributes for each in truth.performers]
+        attributes = [each.attributes for each in truth.objects]
         for name in ("category", "side", "timing"):
             assert len({getattr(actor, name) for actor in attributes}) == len(attributes)
-        assert [each.time for each in truth.performers] == sorted(each.time for each in truth.performers)
+        assert [each.time_span for each in truth.objects] == sorted(each.time_span for each in truth.objects)
 
 
 @pytest.mark.parametrize("noise_kind", ["random", "category"])

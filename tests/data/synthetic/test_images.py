@@ -44,7 +44,7 @@ def test_object_colour_fills_its_boxes_and_nothing_outside(easy):
         pixels = read_pixels(folder, scene)
         outside = np.ones(pixels.shape[:2], dtype=bool)
         near = {name: np.linalg.norm(pixels - value, axis=2) < 60 for name, value in COLOURS.items()}
-        for annotation in scene.performers:
+        for annotation in scene.objects:
             for x0, y0, x1, y1 in annotation.boxes:
                 fractions = {name: mask[y0:y1, x0:x1].mean() for name, mask in near.items()}
                 assert max(fractions, key=lambda name: fractions[name]) == annotation.attributes.colour, (
@@ -61,7 +61,7 @@ def test_boxes_are_tight(easy):
     for scene in scenes:
         pixels = read_pixels(folder, scene)
         foreground = np.abs(pixels - np.median(pixels, axis=(0, 1))).max(axis=2) > 40
-        for annotation in scene.performers:
+        for annotation in scene.objects:
             if annotation.attributes.category == "bee":  # its wings are almost as pale as the background
                 continue
             x0, y0, x1, y1 = annotation.box
@@ -75,7 +75,7 @@ def test_copies_do_not_overlap_and_lie_in_the_cell_of_their_factors(dataset):
     for scene in scenes:
         size = read_pixels(folder, scene).shape[0]
         covered = np.zeros((size, size), dtype=int)
-        for annotation in scene.performers:
+        for annotation in scene.objects:
             assert len(annotation.boxes) == annotation.attributes.count
             for x0, y0, x1, y1 in annotation.boxes:
                 assert 0 <= x0 < x1 <= size
