@@ -210,7 +210,7 @@ def test_until_includes_the_whole_day(collection, files, until, count):
         os.utime(file, (noon, noon))
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     assert len(search_scores(collection, TEXT_QUERY, item_filter=Filter(until=parse_date(until)))) == count
-    command = ["search", "a bell", "--in", collection.uri, "--until", until, "--json", "-k", "50"]
+    command = ["search", "a bell", "--collection", collection.uri, "--until", until, "--json", "-k", "50"]
     assert len(json.loads(CliRunner().invoke(app, command).stdout)) == count
     assert (
         len(search_scores(collection, TEXT_QUERY, item_filter=Filter(since=date(2001, 9, 9), until=date(2001, 9, 9))))

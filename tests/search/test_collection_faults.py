@@ -140,7 +140,7 @@ def test_a_damaged_store_raises_and_is_rebuilt_from_the_cache(collection, files,
 def test_the_rebuild_option_repairs_a_damaged_store(collection, files, run_dir):
     before = read_contents(collection.folder)
     damage_store(collection.folder, "manifest")
-    command = ["index", str(files), "--space", str(run_dir), "--into", str(collection.folder)]
+    command = ["index", str(files), "--space", str(run_dir), "--collection", str(collection.folder)]
     result = CliRunner().invoke(app, command)
     assert isinstance(result.exception, CollectionError)
     assert "--rebuild" in str(result.exception)
