@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from triptych.data.cache import Cache, FeatureRecord, FeatureStore
 from triptych.data.loader import collate
 from triptych.errors import InputError, MediaError
 from triptych.interfaces import Encoder, Source
-from triptych.progress import ProgressBar
+from triptych.progress import ProgressBar, track_progress
 
 BATCH_SIZE = 32
 BATCHES_PER_BLOCK = (
@@ -47,10 +48,32 @@ class CachedFeatures:
 
 
 def compute_or_load(
-    encoder: Encoder, sources: Sequence[Source], cache: Cache, workers: int = 2, progress: ProgressBar | None = None
+    encoder: Encoder,
+    sources: Sequence[Source],
+    cache: Cache,
+    workers: int = 2,
+    progress: ProgressBar | str | None = None,
+    shard: tuple[int, int] = (0, 1),
+    barrier: Callable[[], None] | None = None,
 ) -> CachedFeatures:
-    """The features of all sources that can be read; only what the cache lacks is computed, and kept as it is made."""
+    """Load the features of all sources from the cache; compute and store those it lacks.
+
+    Sources that cannot be read are listed in `failures`. `progress` is a bar to advance, or the title of a new one.
+    Of several processes, each computes its `shard` (rank, world size) first; `barrier` waits for the others.
+    """
     sources = list(dict.fromkeys(sources))
+    title = progress if isinstance(progress, str) else None
+    with track_progress(title, len(sources)) if title else nullcontext(progress) as bar:
+        rank, world_size = shard
+        if world_size > 1 and barrier:
+            _compute_or_load(encoder, sources[rank::world_size], cache, workers, None)
+            barrier()
+        return _compute_or_load(encoder, sources, cache, workers, bar)
+
+
+def _compute_or_load(
+    encoder: Encoder, sources: Sequence[Source], cache: Cache, workers: int, bar: ProgressBar | None
+) -> CachedFeatures:
     store, failures = cache.feature_store(encoder), dict[Source, str]()
     keys: dict[Source, bytes] = {}
     for source, key in zip(sources, cache.content_keys(sources), strict=True):
@@ -60,25 +83,22 @@ def compute_or_load(
             keys[source] = key
     records, pooled = _read_intact(store, store.find(keys.values()))
     missing = list({key: source for source, key in keys.items() if key not in records}.values())
-    if progress:
-        progress.advance(len(sources) - len(missing))
+    if bar:
+        bar.advance(len(sources) - len(missing))
     if missing:
         for block, failed in encode_blocks(encoder, missing, workers):
             failures |= failed
             if block:
                 store.add([(keys[source], parts) for source, parts in block])
-            if progress:
-                progress.advance(len(block) + len(failed))
+            if bar:
+                bar.advance(len(block) + len(failed))
         new_records, new_pooled = _read_intact(store, store.find(keys[source] for source in missing))
         records, pooled = records | new_records, pooled | new_pooled
     records_by_source = {source: records[key] for source, key in keys.items() if key in records}
     reasons = {keys[source]: reason for source, reason in failures.items() if source in keys}
     failures |= {source: reasons[key] for source, key in keys.items() if key in reasons}
-    pooled_rows = (
-        np.array([pooled[keys[s]] for s in records_by_source])
-        if records_by_source
-        else np.empty((0, 2, encoder.feature_dim))
-    )
+    rows = [pooled[keys[source]] for source in records_by_source]
+    pooled_rows = np.array(rows) if rows else np.empty((0, 2, encoder.feature_dim))
     return CachedFeatures(store, records_by_source, torch.from_numpy(pooled_rows).float(), failures)
 
 

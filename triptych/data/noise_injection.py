@@ -27,7 +27,6 @@ from triptych.data.sources.manifest_writer import (
 )
 from triptych.errors import UsageError, describe_unknown
 from triptych.interfaces import Encoder, Modality
-from triptych.progress import track_progress
 
 NoiseKind = Literal["random", "category", "similar"]
 NOISE_KINDS: tuple[NoiseKind, ...] = get_args(NoiseKind)
@@ -132,8 +131,8 @@ def _swap_labels(
     if encoder is None:
         raise UsageError("--noise-kind similar needs an encoder of texts to tell which captions are alike")
     sources = [source for row in rows for source in sources_of(row, "text")]
-    with track_progress("reading captions", len(set(sources)), show_progress) as bar:
-        features = compute_or_load(encoder, sources, Cache.default(), progress=bar)
+    title = "reading captions" if show_progress else None
+    features = compute_or_load(encoder, sources, Cache.default(), progress=title)
     means = [
         features.pooled[[features.index_of[s] for s in sources_of(row, "text")], 0].mean(dim=0).numpy() for row in rows
     ]

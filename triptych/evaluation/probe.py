@@ -155,9 +155,7 @@ def compute_frozen_features(
     if not encoder.frozen:
         raise UsageError(f"{type(encoder).__name__} is trained with its space: it has no frozen features to probe")
     cached = compute_or_load(encoder, sources, cache, progress=progress)
-    read = [source for source in sources if source in cached.index_of]
-    pooled = cached.load_batch([cached.index_of[source] for source in read], with_parts=False)[0]
-    return ProbeFeatures(read, pooled.flatten(1).numpy(), cached.failures)
+    return ProbeFeatures(list(cached.index_of), cached.pooled.flatten(1).numpy(), cached.failures)
 
 
 def _compute_embeddings(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from triptych.data import manifest
 from triptych.data.cache import Cache
-from triptych.data.features import compute_or_load
+from triptych.data.features import CachedFeatures, compute_or_load
 from triptych.data.label_noise import Swap
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
@@ -23,7 +23,6 @@ from triptych.errors import UsageError, describe_unknown
 from triptych.evaluation.retrieval import rank_positives
 from triptych.interfaces import Batch, Encoder, Features, InputKind, Modality, Source
 from triptych.objectives import OBJECTIVES
-from triptych.progress import track_progress
 from triptych.recipe import ObjectiveConfig, Recipe, SpaceConfig, TrainingConfig
 from triptych.settings import Component, read_component
 from triptych.similarities import SIMILARITIES
@@ -147,8 +146,14 @@ class Experiment:
         sources_by_row: dict[Modality, dict[str, list[Source]]] = {
             m: {row.id: list_sources(row, m) if m in row.modalities else [] for row in all_rows} for m in modalities
         }
-        features: dict[Modality, PooledFeatures] = {
-            m: _compute_or_load_features(encoders[m], m, sources_by_row[m]) for m in modalities
+        features: dict[Modality, CachedFeatures] = {
+            m: compute_or_load(
+                encoders[m],
+                [source for row_sources in sources_by_row[m].values() for source in row_sources],
+                Cache.default(),
+                progress=f"features of {m}",
+            )
+            for m in modalities
         }
         tables = {split: _build_table(split_rows, sources_by_row, features) for split, split_rows in splits.items()}
         used_names: dict[Modality, str] = {m: encoder_names[m] for m in modalities}
@@ -294,27 +299,16 @@ def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
             )
 
 
-def _compute_or_load_features(
-    encoder: Encoder, modality: Modality, sources_by_row: Mapping[str, list[Source]]
-) -> PooledFeatures:
-    sources = [source for row_sources in sources_by_row.values() for source in row_sources]
-    with track_progress(f"features of {modality}", len(dict.fromkeys(sources))) as progress:
-        features = compute_or_load(encoder, sources, Cache.default(), progress=progress)
-    return features.index_of, features.pooled
-
-
-PooledFeatures = tuple[dict[Source, int], Tensor]
-
-
 def _build_table(
     rows: Sequence[Row],
     sources_by_row: Mapping[Modality, Mapping[str, list[Source]]],
-    features: Mapping[Modality, PooledFeatures],
+    features: Mapping[Modality, CachedFeatures],
 ) -> FeatureTable:
     groups = {name: i for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
     vector_indices: TensorsByModality = {}
     vector_counts: TensorsByModality = {}
-    for modality, (index_of, _) in features.items():
+    for modality, cached in features.items():
+        index_of = cached.index_of
         indices_by_row = [
             [index_of[source] for source in sources_by_row[modality][row.id] if source in index_of] for row in rows
         ]
@@ -325,7 +319,7 @@ def _build_table(
     group = torch.tensor([groups[row.group] for row in rows])
     return FeatureTable(
         [row.id for row in rows],
-        {m: pooled for m, (_, pooled) in features.items()},
+        {m: cached.pooled for m, cached in features.items()},
         vector_indices,
         vector_counts,
         group,

@@ -236,8 +236,14 @@ def compute_teacher_targets(
         return {}
     teacher, cache = ENCODERS[recipe.data.teacher](), resolve_cache(recipe.data.cache) or Cache.default()
     sources = [source_of(row, "image") for row in rows if "image" in row.modalities]
-    features = _compute_or_load_features(
-        teacher.to(context.device), sources, cache, recipe, "the teacher's view", context, show_progress
+    features = compute_or_load(
+        teacher.to(context.device),
+        sources,
+        cache,
+        recipe.data.workers,
+        "teacher features" if show_progress else None,
+        (context.rank, context.world_size),
+        context.barrier,
     )
     with torch.inference_mode():
         probabilities = teacher.cpu().class_probabilities(features.pooled[:, 0])
@@ -259,24 +265,9 @@ def _load_frozen_features(
     for modality, encoder in encoders.items():
         if cache and encoder.frozen:
             sources = [s for row in rows if modality in row.modalities for s in sources_of(row, modality)]
-            features[modality] = _compute_or_load_features(
-                encoder, sources, cache, recipe, f"features of {modality}", context, show_progress
+            title = f"features of {modality}" if show_progress else None
+            shard = context.rank, context.world_size
+            features[modality] = compute_or_load(
+                encoder, sources, cache, recipe.data.workers, title, shard, context.barrier
             )
     return features
-
-
-def _compute_or_load_features(
-    encoder: Encoder,
-    sources: Sequence[Source],
-    cache: Cache,
-    recipe: Recipe,
-    title: str,
-    context: DistributedContext,
-    show_progress: bool,
-) -> CachedFeatures:
-    """The features of all sources; of several processes, each computes its share of what the cache lacks."""
-    with track_progress(title, len(dict.fromkeys(sources)), show_progress) as progress:
-        if context.world_size > 1:
-            compute_or_load(encoder, sources[context.rank :: context.world_size], cache, recipe.data.workers)
-            context.barrier()
-        return compute_or_load(encoder, sources, cache, recipe.data.workers, progress)
