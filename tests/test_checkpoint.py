@@ -60,7 +60,7 @@ def test_errors_name_changed_headers_and_weights(run_dir, tmp_path):
         ({k: v for k, v in header.items() if k != "recipe"}, tensors, "do not fit together"),
         ({**header, "recipe": "name = 3"}, tensors, "the recipe in"),
         (header, dict(list(tensors.items())[1:]), "do not fit together"),
-        (header, nan, "heads.text.weight hold NaN"),
+        (header, nan, "heads.text.weight contain NaN"),
         ([], tensors, "not a space saved by triptych"),
     ]
     for changed, weights, message in cases:
@@ -83,7 +83,7 @@ def test_errors_name_files_that_are_not_spaces(run_dir, tmp_path):
     cases = {
         "missing": "no such run folder",
         "text.safetensors": "cannot be read as safetensors",
-        "cut.safetensors": "may be cut short",
+        "cut.safetensors": "may be truncated",
         "other.safetensors": "not a space saved by triptych",
         ".": "no space.safetensors in this folder",
     }
@@ -130,7 +130,9 @@ def test_only_names_with_the_hub_prefix_are_downloaded(monkeypatch):
     with pytest.raises(CheckpointError, match="runs/typo: no such run folder"):
         load("runs/typo")
     assert not requested, "a mistyped folder went to the network"
-    with pytest.raises(CheckpointError, match="hf:openai/clip: cannot be fetched from the Hugging Face hub: division"):
+    with pytest.raises(
+        CheckpointError, match="hf:openai/clip: cannot be downloaded from the Hugging Face hub: division"
+    ):
         load("hf:openai/clip")
     assert requested == ["openai/clip"]
 
@@ -155,10 +157,10 @@ def make_hub_error(name):
             make_hub_error("RepositoryNotFoundError"),
             "has no public model of this name; if it is private",
         ),
-        (make_hub_error("GatedRepoError"), "accept the terms on its page on the hub, then type: hf auth login"),
-        (make_hub_error("HFValidationError"), "not a name of a model on the Hugging Face hub"),
-        (ImportError("no huggingface_hub"), r"type: pip install 'triptych\[pretrained\]'"),
-        (ValueError("odd\nlines"), r"cannot be fetched from the Hugging Face hub: odd$"),
+        (make_hub_error("GatedRepoError"), "accept the terms on its page on the hub, then run: hf auth login"),
+        (make_hub_error("HFValidationError"), "not a valid model name on the Hugging Face hub"),
+        (ImportError("no huggingface_hub"), r"run: pip install 'triptych\[pretrained\]'"),
+        (ValueError("odd\nlines"), r"cannot be downloaded from the Hugging Face hub: odd$"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

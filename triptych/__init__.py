@@ -1,10 +1,10 @@
-"""One embedding space for sound, pictures and words: train it on your own pairs, measure it, search it.
+"""One embedding space for audio, images and text: train it on your own pairs, evaluate it, search with it.
 
     import triptych
     space = triptych.train(triptych.Recipe.load("trimodal", ["data.manifest=pairs.csv"]), "runs/first")
     hits = triptych.Collection.open("collection").search(triptych.Source("text", "rain on a tin roof"))
 
-Importing the package is light: torch and the rest are loaded when a name is first used.
+Importing the package is fast: torch and other libraries are imported when a name is first used.
 """
 
 import os
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triptych.checkpoint import load
+    from triptych.checkpoint import load, save_pretrained
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
     from triptych.interfaces import Source
@@ -23,10 +23,21 @@ if TYPE_CHECKING:
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Recipe", "Source", "Space", "__version__", "compare", "evaluate", "load", "train"]
+__all__ = [
+    "Collection",
+    "Recipe",
+    "Source",
+    "Space",
+    "__version__",
+    "compare",
+    "evaluate",
+    "load",
+    "save_pretrained",
+    "train",
+]
 
-# Threads of torch's pool that wait for each other sleep instead of spinning: on a busy machine a spinning thread takes
-# the processor from the very thread it waits for. OpenMP reads this once, when torch loads it; a user's choice stays.
+# OpenMP threads that wait sleep instead of spinning: on a busy machine a spinning thread takes the processor from the
+# thread it waits for. OpenMP reads the variable once, when torch is imported. A value set by the user is kept.
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -38,6 +49,7 @@ _MODULE_BY_NAME = {
     "compare": "triptych.evaluation.comparison",
     "evaluate": "triptych.evaluation.evaluate",
     "load": "triptych.checkpoint",
+    "save_pretrained": "triptych.checkpoint",
     "train": "triptych.training.loop",
 }
 

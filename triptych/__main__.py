@@ -1,4 +1,4 @@
-"""`python -m triptych` is `triptych`."""
+"""Entry point of `python -m triptych`, the same as the command `triptych`."""
 
 from triptych.app.cli import main
 

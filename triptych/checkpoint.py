@@ -1,37 +1,358 @@
-"""Saving and loading a space, alone or with what a trainer must find again."""
+"""Save and load a space: one safetensors file, or a folder in the format of the Hugging Face hub.
+
+The file holds the weights; its header holds the recipe, the encoders' extra files (tokenizers) and the training history.
+A file is replaced as a whole or not at all, so its contents are always consistent.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from triptych import saved
-from triptych.saved import SPACE_FILE, compute_fingerprint, resolve_path
-from triptych.space import Space, from_joint_model
+from triptych import __version__
+from triptych.data.cache import fingerprint_encoder
+from triptych.encoders import ENCODERS
+from triptych.encoders.joint import joint_modalities
+from triptych.encoders.weights import INSTALL_PRETRAINED
+from triptych.errors import CheckpointError, RecipeError
+from triptych.files import atomic_write, write_text
+from triptych.interfaces import Encoder, Modality
+from triptych.recipe import Recipe, SpaceConfig
+from triptych.settings import Component
+from triptych.space import Space
 
-__all__ = ["SPACE_FILE", "compute_fingerprint", "load", "load_with_extras", "resolve_path", "save"]
+SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
+MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
+HUB_PREFIX = "hf:"  # required for a name on the hub, so that a mistyped folder never causes a network request
+HEADER_KEY, FORMAT_VERSION = "triptych", "space-4"
+WEIGHTS_PREFIX = "space."  # of the tensors that belong to the space; a trainer saves others beside them
+RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
 
 
 def save(
-    space: Space, path: Path, extra_tensors: dict[str, Tensor] | None = None, extra_header: dict[str, str] | None = None
+    space: Space, path: Path, extra_tensors: dict[str, Tensor] | None = None, extra_header: dict[str, Any] | None = None
 ) -> None:
-    """Write a space, and what else a trainer wants to find again, to one file."""
-    tensors, header = space.to_checkpoint()
-    saved.write_tensors(path, tensors | (extra_tensors or {}), header | (extra_header or {}))
+    """Write a space, and a trainer's own tensors and header entries, to one file."""
+    header = {
+        "format_version": FORMAT_VERSION,
+        "recipe": space.recipe.to_toml(),
+        "files": {m: space.encoder(m).extra_files() for m in space.modalities},
+        "frozen": {m: fingerprint_encoder(space.encoder(m)) for m in space.frozen_modalities},
+        "history": space.history,
+    }
+    tensors = {f"{WEIGHTS_PREFIX}{name}": value for name, value in space.state_dict_without_frozen().items()}
+    contiguous = {name: value.contiguous() for name, value in (tensors | (extra_tensors or {})).items()}
+    # One metadata key: safetensors writes several in random order, and the same space must give the same bytes.
+    metadata = {HEADER_KEY: json.dumps(header | (extra_header or {}), sort_keys=True)}
+    try:
+        with atomic_write(path) as temp_path:
+            # Not `save_file`: it leaves a temporary file of its own behind when the process is killed.
+            temp_path.write_bytes(to_bytes(contiguous, metadata=metadata))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
 def load(path: str | Path) -> Space:
-    """The space of a run folder, of a folder in Hugging Face's form, or of a .safetensors file, ready to embed."""
+    """Load a space for inference from a run folder, a folder of `save_pretrained`, a .safetensors file or a joint model.
+
+    A joint model (CLIP, SigLIP, CLAP) is a folder, or a name on the Hugging Face hub such as hf:laion/clap-htsat-unfused.
+    """
     return load_with_extras(path)[0]
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
-    """A space, the other tensors of its file, and the header."""
+    """Load a space, the other tensors of its file, and the header."""
     path = resolve_path(path)
     if path.is_dir():
-        return from_joint_model(path), {}, {}
-    tensors, header = saved.read_tensors(path)
-    space = Space.from_checkpoint(path, tensors, header)
-    return space, {name: value for name, value in tensors.items() if not name.startswith("space.")}, header
+        return _load_joint_model(path), {}, {}
+    tensors, header = _read_safetensors(path)
+    extra_tensors = {name: value for name, value in tensors.items() if not name.startswith(WEIGHTS_PREFIX)}
+    return _restore_space(path, tensors, header), extra_tensors, header
+
+
+def save_pretrained(space: Space, folder: str | Path) -> None:
+    """Write a space for sharing, in the layout of the Hugging Face hub: weights, config, recipe, tokenizer, model card.
+
+    Local paths are left out. `load` reads the folder on any machine, without network access.
+    """
+    folder, recipe = Path(folder), space.recipe.without_local_paths()
+    save(space, folder / PRETRAINED_FILE, extra_header={"recipe": recipe.to_toml()})
+    encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
+    config = {
+        "model_type": "triptych",
+        "architectures": ["Space"],
+        "triptych_version": __version__,
+        "modalities": list(encoders),
+        "embed_dim": recipe.space.embed_dim,
+        "geometry": recipe.space.geometry,
+        "similarity": recipe.space.similarity.name,
+        "encoders": {m: component.name for m, component in recipe.space.encoders.items()},
+    }
+    files = {CONFIG_FILE: json.dumps(config, indent=2) + "\n", RECIPE_FILE: recipe.to_toml()}
+    for modality, encoder in encoders.items():
+        for name, text in encoder.extra_files().items():
+            files[name if modality == "text" else f"{modality}_{name}"] = text
+    for name, text in (files | {MODEL_CARD_FILE: render_model_card(recipe, encoders, space.history)}).items():
+        write_text(folder / name, text)
+
+
+def resolve_path(path: str | Path) -> Path:
+    """Return the file of a space, given the file or its folder; for a joint model, return its folder.
+
+    A name with the prefix `hf:` is downloaded from the Hugging Face hub once.
+    """
+    resolved = Path(path)
+    if str(path).startswith(HUB_PREFIX):
+        resolved = _download_from_hub(str(path).removeprefix(HUB_PREFIX))
+    if resolved.is_dir():
+        for candidate in (resolved / SPACE_FILE, resolved / PRETRAINED_FILE):
+            if candidate.is_file() and (candidate.name == SPACE_FILE or _is_triptych_model(resolved)):
+                return candidate
+        if joint_modalities(resolved):
+            return resolved
+        raise CheckpointError(
+            f"{resolved}: no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP); "
+            "give the folder of a finished training run"
+        )
+    if not resolved.is_file():
+        raise CheckpointError(f"{resolved}: no such run folder or space file; `triptych train` creates one")
+    return resolved
+
+
+def compute_fingerprint(path: str | Path) -> str:
+    """Return a hash of a saved space; a collection records the fingerprint of the space that embedded its items."""
+    resolved = resolve_path(path)
+    if resolved.is_file():
+        return _hash_file(resolved).hexdigest()[:16]
+    files = sorted([*resolved.glob("*.json"), *resolved.glob("*.safetensors")])
+    return hashlib.sha256(b"".join(_hash_file(file).digest() for file in files)).hexdigest()[:16]
+
+
+def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
+    """Return the model card: YAML metadata for the Hugging Face hub, then Markdown."""
+    space = recipe.space
+    encoder_rows = [
+        f"| {m} | `{space.encoders[m].name}` | {'frozen' if encoder.frozen else 'trained'} | {encoder.origin} "
+        f"| {encoder.licence} |"
+        for m, encoder in encoders.items()
+    ]
+    objectives = "; ".join(
+        f"`{objective.name}` on {', '.join('–'.join(pair) for pair in objective.pairs)}"
+        for objective in recipe.objectives
+    )
+    frozen_note = (
+        "\nThe weights of frozen encoders are not included: they come with their own packages or files, under their own "
+        "licences. Their hash is checked when the space is loaded.\n"
+    )
+    example = '"text", "a dog barks"' if "text" in encoders else '"image", pathlib.Path("dog.jpg")'
+    return f"""---
+{_render_card_metadata(recipe, encoders, history)}
+---
+
+# {recipe.name}
+
+{recipe.description or "An embedding space."}
+
+| modality | encoder | weights | origin | licence |
+|---|---|---|---|---|
+{chr(10).join(encoder_rows)}
+
+Embeddings have {space.embed_dim} dimensions ({space.geometry}) and are compared by `{space.similarity.name}`.
+Training objectives: {objectives or "none; this is a pretrained joint model"}.
+{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}
+## Training data
+
+{_format_training_data(history)}
+
+## Evaluation
+
+{_format_score(history)}
+
+## Usage
+
+```python
+import triptych
+
+space = triptych.load("path/to/this/folder")
+features = space.embed_one(triptych.Source({example}))
+print(features.embedding)
+```
+"""
+
+
+def _render_card_metadata(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    card_data = ModelCardData(
+        library_name="triptych",
+        pipeline_tag="feature-extraction",
+        tags=["triptych", "embeddings", "cross-modal-retrieval", *encoders],
+    )
+    if "valid" in history:
+        card_data.model_name = recipe.name
+        card_data.eval_results = [
+            EvalResult(
+                task_type="cross-modal-retrieval",
+                dataset_type="manifest",
+                dataset_name=", ".join(history.get("data", {})) or "unknown",
+                dataset_split=recipe.data.valid_split,
+                metric_type="recall",
+                metric_name=f"{RECALL_SUMMARY} in %, all trained directions",
+                metric_value=round(history["valid"], 2),
+            )
+        ]
+    return card_data.to_yaml()
+
+
+def _format_training_data(history: Mapping[str, Any]) -> str:
+    if "data" not in history:
+        return "Not recorded."
+    manifests = [f"- `{name}`, SHA-256 `{digest}`" for name, digest in history["data"].items()]
+    return "\n".join([f"{history.get('rows', '?')} rows, {history.get('epochs', '?')} epochs.", "", *manifests])
+
+
+def _format_score(history: Mapping[str, Any]) -> str:
+    if "valid" not in history:
+        return "The training data had no validation split. Run `triptych evaluate` on your own data."
+    summary = f"{RECALL_SUMMARY.capitalize()} on the validation split, over both directions of every trained pair"
+    return f"{summary}: {history['valid']:.2f}%. The epoch was selected by this score, so it is slightly optimistic."
+
+
+def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Space:
+    """Rebuild a space for inference from the contents of its file; check everything that could have been changed."""
+    saved_weights = {n.removeprefix(WEIGHTS_PREFIX): t for n, t in tensors.items() if n.startswith(WEIGHTS_PREFIX)}
+    try:
+        space = Space(Recipe.parse(header["recipe"], location=f"the recipe in {path}"))
+        for modality in space.modalities:
+            if extra_files := header["files"].get(modality):
+                _load_extra_files(path, space.encoder(modality), extra_files)
+        _check_frozen_weights(path, space, header.get("frozen", {}))
+        expected_weights = space.state_dict_without_frozen()
+        frozen_weights = {name: t for name, t in space.state_dict().items() if name not in expected_weights}
+        space.load_state_dict(saved_weights | frozen_weights)
+        space.history = dict(header.get("history", {}))
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{path}: its contents do not fit together ({error}); the file was modified") from error
+    for name, value in space.named_parameters():
+        if name not in saved_weights:
+            continue  # of a frozen encoder
+        if saved_weights[name].dtype != value.dtype:
+            raise CheckpointError(f"{path}: the weights {name} are {saved_weights[name].dtype}; expected {value.dtype}")
+        if not torch.isfinite(value).all():
+            raise CheckpointError(f"{path}: the weights {name} contain NaN or infinity; train the space again")
+    _check_embeddings_vary(path, space.eval())
+    return space
+
+
+def _load_joint_model(folder: Path) -> Space:
+    """Wrap a joint model of transformers as a space: its encoders, its projections and cosine similarity."""
+    modalities = joint_modalities(folder)
+    if modalities is None:
+        raise RecipeError(f"{folder}: not a joint model of two modalities (CLIP, SigLIP, CLAP …)")
+    components: dict[Modality, Component] = {m: Component(f"joint_{m}", {"model": str(folder)}) for m in modalities}
+    embed_dim = ENCODERS[components["text"].name](**components["text"].settings).feature_dim
+    config = SpaceConfig(components, Component("cosine"), embed_dim=embed_dim, head="none")
+    space = Space(Recipe("joint-model", config, objectives=())).eval()
+    _check_embeddings_vary(folder, space)
+    return space
+
+
+def _load_extra_files(path: Path, encoder: Encoder, extra_files: dict[str, str]) -> None:
+    try:
+        encoder.load_extra_files(extra_files)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+
+
+def _check_frozen_weights(path: Path, space: Space, fingerprints: Mapping[str, str]) -> None:
+    for modality in space.frozen_modalities:
+        encoder = space.encoder(modality)
+        if fingerprint_encoder(encoder) != fingerprints.get(modality):
+            raise CheckpointError(
+                f"{path}: was trained with other weights or settings of {type(encoder).__name__} than those installed; "
+                f"install the version it was trained with ({encoder.origin}), or train again"
+            )
+
+
+@torch.inference_mode()
+def _check_embeddings_vary(path: Path, space: Space) -> None:
+    """Raise an error if all items of a modality would get the same embedding, as they do from zero weights."""
+    for modality in space.modalities:
+        matrices = [weight for weight in space.encoder(modality).parameters() if weight.ndim > 1]
+        num_pools = 2 if space.recipe.space.pooling == "mean_max" else 1
+        pooled = torch.randn(
+            2, num_pools, space.encoder(modality).feature_dim, generator=torch.Generator().manual_seed(0)
+        )
+        embedding = space.project(modality, pooled, torch.ones(2, num_pools, dtype=torch.bool), "pooled")
+        if (matrices and not any(matrix.any() for matrix in matrices)) or torch.equal(*embedding):
+            raise CheckpointError(
+                f"{path}: gives every {modality} the same embedding, because its weights are 0; train the space again"
+            )
+
+
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
+            # Clones: the library maps the file into memory, and a mapped file keeps its disk space after it has been
+            # replaced. A resumed training would then need space for one more state than it has checked for.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); it may be truncated") from error
+    if not isinstance(header, dict) or not header:
+        raise CheckpointError(f"{path}: not a space saved by triptych; `triptych train` creates one")
+    if header.get("format_version") != FORMAT_VERSION:
+        version = header.get("format_version", "unknown format")
+        raise CheckpointError(f"{path}: saved by another version of triptych ({version}); train again (--restart)")
+    return tensors, header
+
+
+def _is_triptych_model(folder: Path) -> bool:
+    """Return whether a folder in the layout of the hub contains a space, not another model."""
+    try:
+        return json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")).get("model_type") == "triptych"
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _hash_file(path: Path) -> hashlib._Hash:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256")
+
+
+def _download_from_hub(name: str) -> Path:
+    try:
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+    except Exception as error:  # the library raises a dozen different errors for network and name problems
+        raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error)}") from error
+
+
+def _describe_hub_error(error: Exception) -> str:
+    """Explain why a model could not be downloaded from the Hugging Face hub, and what to do."""
+    if isinstance(error, ImportError):
+        return f"downloading a model needs huggingface_hub, which cannot be imported; run: {INSTALL_PRETRAINED}"
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.HFValidationError):
+        return "not a valid model name on the Hugging Face hub; an example is openai/clip-vit-base-patch32"
+    if isinstance(error, errors.GatedRepoError):
+        return "the model is gated: accept the terms on its page on the hub, then run: hf auth login"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return "the Hugging Face hub has no public model of this name; if it is private, run: hf auth login"
+    if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
+        return (
+            "the Hugging Face hub cannot be reached, and the model has not been downloaded before; "
+            "connect to the network once, or give a folder that contains the model"
+        )
+    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return f"cannot be downloaded from the Hugging Face hub: {reason[:200]}"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych import checkpoint
-from triptych.card import MODEL_CARD_FILE, RECIPE_FILE, render_model_card
+from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE, render_model_card
 from triptych.errors import CheckpointError, TrainingError
 from triptych.files import find_stale_temp_files, lock_file_names, remove_stale_temp_files, write_text
 from triptych.interfaces import Encoder, Modality

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych.card import MODEL_CARD_FILE, RECIPE_FILE
+from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE
 from triptych.errors import TriptychError, UsageError
 from triptych.recipe import Recipe
 from triptych.training.run_directory import ERROR_FILE, METRICS_FILE
