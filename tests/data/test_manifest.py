@@ -40,44 +40,6 @@ def test_rows_without_id_and_group_get_their_own(folder: Path) -> None:
     assert [(row.id, row.group) for row in rows] == [("row-1", "(row-1)"), ("row-2", "(row-2)")]
 
 
-def test_numbers_and_nan_of_pandas_become_strings(folder: Path) -> None:
-    rows = [{"id": 7, "text": "a", "label": 3.0, "group": float("nan"), "split": 1.5, "start": None}]
-    (row,) = read(write_manifest(folder / "m.jsonl", rows)).rows
-    assert (row.id, row.label, row.group, row.split, row.start) == ("7", "3", "(row-1)", "1.5", None)
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-@pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_byte_order_mark_and_windows_lines(folder: Path, mark: str, newline: str) -> None:
-    for file_format, lines in (
-        ("csv", ["audio,text", "a.wav,Käse"]),
-        ("jsonl", ['{"audio": "a.wav", "text": "Käse"}']),
-    ):
-        path = folder / f"m.{file_format}"
-        path.write_bytes((mark + newline.join(lines) + newline).encode())
-        manifest = read(path)
-        assert manifest.problems == ()
-        assert manifest.rows[0].texts == ("Käse",)
-
-
-def test_captions_in_every_spelling(folder: Path) -> None:
-    row = {f"caption_{n}": f"c{n}" for n in (10, 2, 1)} | {"captions": ["l1", "l2"], "caption": "c", "text": "t"}
-    texts = ("t", "c", "l1", "l2", "c1", "c2", "c10")
-    assert read(write_manifest(folder / "m.jsonl", [row])).rows[0].texts == texts
-    assert read(write_manifest(folder / "m.parquet", [row])).rows[0].texts == texts
-    assert read(write_manifest(folder / "m.csv", [row | {"captions": '["l1", "l2"]'}])).rows[0].texts == texts
-
-
-@pytest.mark.parametrize("text", ["[music] plays", "[", "[1, 2]", '["a", 3]', "[" * 5000])
-def test_a_csv_caption_in_brackets_is_a_caption(folder: Path, text: str) -> None:
-    assert read(write_manifest(folder / "m.csv", [{"text": text}])).rows[0].texts == (text,)
-
-
-def test_a_list_is_read_as_json_only_where_a_format_has_no_lists(folder: Path) -> None:
-    assert read(write_manifest(folder / "m.jsonl", [{"text": '["a"]'}])).rows[0].texts == ('["a"]',)
-    assert read(write_manifest(folder / "n.csv", [{"caption_1": '["a"]'}])).rows[0].texts == ('["a"]',)
-
-
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_hugging_face_folder(folder: Path, file_format: str) -> None:
     rows = [{"file_name": "a.wav", "text": "a"}, {"file_name": "a.png", "text": "b"}, {"file_name": "a.mp4"}]
@@ -88,14 +50,6 @@ def test_hugging_face_folder(folder: Path, file_format: str) -> None:
     assert (a.audio, a.image, a.texts) == (folder / "a.wav", None, ("a",))
     assert (b.audio, b.image, b.texts) == (None, folder / "a.png", ("b",))
     assert (c.video, c.modalities) == (folder / "a.mp4", ("audio", "image"))
-
-
-def test_hugging_face_columns_of_several_files(folder: Path) -> None:
-    row = {"image_file_name": "a.png", "audio_file_name": "a.wav", "clip_file_name": "a.mp4", "caption": "x"}
-    manifest = read(write_manifest(folder / "metadata.csv", [row]))
-    (found,) = manifest.rows
-    assert manifest.problems == ()
-    assert (found.image, found.audio, found.video) == (folder / "a.png", folder / "a.wav", folder / "a.mp4")
 
 
 @pytest.mark.parametrize("audio_folder", [".", "{part}", "clotho_audio_{part}", "clotho_audio_{part}/{part}"])
@@ -209,16 +163,6 @@ def test_captions_survive_every_format(tmp_path: Path, file_format: str, texts: 
         assert all(problem.category in ("duplicate caption", "pairs with nothing") for problem in manifest.problems)
 
 
-@many
-@given(content=st.binary(max_size=300), start=st.sampled_from([b"", b"text\n", b"audio,text\n", b'{"text": ', b"PAR1"]))
-@pytest.mark.parametrize("file_format", FORMATS)
-def test_junk_raises_nothing_but_manifest_error(tmp_path: Path, file_format: str, content: bytes, start: bytes) -> None:
-    path = tmp_path / f"m.{file_format}"
-    path.write_bytes(start + content)
-    result = read_or_error(path)
-    assert result.startswith(str(path)) if isinstance(result, str) else summarise(result)
-
-
 cells = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
@@ -236,18 +180,6 @@ def test_any_json_is_diagnosed(tmp_path: Path, rows: list[dict]) -> None:
         return
     assert len(manifest.rows) + manifest.counts.unusable == len(rows)
     assert all(str(problem).isprintable() for problem in manifest.problems)
-
-
-@many
-@given(damage=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4))
-def test_corrupt_parquet_raises_only_manifest_error(tmp_path: Path, damage: list[tuple[int, int]]) -> None:
-    path = write_manifest(tmp_path / "m.parquet", ROWS)
-    content = bytearray(path.read_bytes())
-    for offset, byte in damage:
-        content[offset % len(content)] = byte
-    path.write_bytes(content)
-    result = read_or_error(path)
-    assert result.startswith(str(path)) if isinstance(result, str) else summarise(result)
 
 
 def test_rows_and_problems_are_values(folder: Path) -> None:

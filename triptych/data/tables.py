@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -175,26 +177,47 @@ def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
 
 
 def _check_unpacked_size(path: Path, file: parquet.ParquetFile, names: list[str]) -> None:
-    """Refuse a file whose content takes far more memory than the file is large."""
+    """Raise a ManifestError for a file whose content takes far more memory than the file's size suggests."""
     from pyarrow import parquet
 
-    rows = file.metadata.num_rows
-    max_bytes = min(MAX_UNPACKED_BYTES, MAX_EXPANSION * path.stat().st_size + BASE_BYTES + BASE_BYTES_PER_ROW * rows)
-    leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path.split(".")[0] in names]
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    size = sum(group.column(leaf).total_uncompressed_size for group in groups for leaf in leaves)
-    if size <= max_bytes:  # else not even the different texts fit
-        texts = [file.schema.column(leaf).path for leaf in leaves]
-        with parquet.ParquetFile(path, read_dictionary=texts) as dictionary_file:
-            size = sum(
-                _unpacked_size(chunk)
-                for column in dictionary_file.read(columns=names).columns
-                for chunk in column.chunks
-            )
+    metadata = file.metadata
+    max_bytes = MAX_EXPANSION * path.stat().st_size + BASE_BYTES + BASE_BYTES_PER_ROW * metadata.num_rows
+    max_bytes = min(MAX_UNPACKED_BYTES, max_bytes)
+    leaf_paths = [file.schema.column(i).path for i in range(len(file.schema))]
+    leaves = [i for i, leaf in enumerate(leaf_paths) if leaf.split(".")[0] in names]
+    # The sum over all columns comes first: metadata of single columns is not safe to read in this process.
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if size > max_bytes:
+        size = _sum_column_sizes(path, leaves)
+    if size <= max_bytes:  # the dictionary-encoded columns fit into memory
+        with parquet.ParquetFile(path, read_dictionary=[leaf_paths[i] for i in leaves]) as dictionary_file:
+            columns = dictionary_file.read(columns=names).columns
+        size = sum(_unpacked_size(chunk) for column in columns for chunk in column.chunks)
     if size > max_bytes:
         raise ManifestError(
             f"{path}: unpacks to {size:,} bytes; at most {max_bytes:,} for a file of its size: write a .jsonl"
         )
+
+
+COLUMN_SIZES_SCRIPT = """
+import sys
+from pyarrow import parquet
+metadata = parquet.read_metadata(sys.argv[1])
+groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+print(sum(group.column(int(leaf)).total_uncompressed_size for group in groups for leaf in sys.argv[2:]))
+"""
+
+
+def _sum_column_sizes(path: Path, leaves: list[int]) -> int:
+    """Return the uncompressed bytes of some columns, read in a child process.
+
+    On damaged column metadata, pyarrow ends its process: a C++ exception that Cython does not translate.
+    """
+    command = [sys.executable, "-c", COLUMN_SIZES_SCRIPT, str(path.absolute()), *map(str, leaves)]
+    result = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own script and a path
+    if result.returncode:
+        raise ManifestError(f"{path}: cannot be read as Parquet: its column metadata is damaged; write the file again")
+    return int(result.stdout)
 
 
 def _unpacked_size(array: pyarrow.Array) -> int:
