@@ -21,12 +21,12 @@ DATASETS = [
     ),
     Dataset(
         "world",
-        ("triptych", "world", f"{RESULTS_FOLDER}/data/world", "--scenes", "1000", "--captions", "2"),
+        ("triptych", "data", "synthetic", f"{RESULTS_FOLDER}/data/world", "--scenes", "1000", "--captions", "2"),
         file="world/manifest.csv",
     ),
     Dataset(
         "films",
-        ("triptych", "world", f"{RESULTS_FOLDER}/data/films", "--video", "--scenes", "600"),
+        ("triptych", "data", "synthetic", f"{RESULTS_FOLDER}/data/films", "--video", "--scenes", "600"),
         file="films/manifest.csv",
     ),
     Dataset("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),

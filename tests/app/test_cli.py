@@ -210,7 +210,7 @@ def test_validate_lists_problems_and_exits_2(synthetic_manifest, tmp_path):
 
 
 def test_synthetic_data_and_recipes(tmp_path):
-    result = triptych("world", tmp_path / "w", "--scenes", "12", "--captions", "1")
+    result = triptych("data", "synthetic", tmp_path / "w", "--scenes", "12", "--captions", "1")
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "w" / "manifest.csv").exists()
     assert "trimodal" in triptych("recipes").stdout
@@ -234,8 +234,8 @@ USAGE_ERRORS = [
     (["search", "bell", "--modality", "smell"], "modality 'smell' is unknown; known: audio, image, text"),
     (["search", "bell", "-k", "0"], "greater than or equal to 1"),
     (["validate", "missing.csv"], "missing.csv: no such file"),
-    (["world", "here", "--scenes", "1"], "scenes is 1; allowed"),
-    (["world", "here", "--noise-rate", "1.5"], "noise_rate is 1.5; allowed"),
+    (["data", "synthetic", "here", "--scenes", "1"], "scenes is 1; allowed"),
+    (["data", "synthetic", "here", "--noise-rate", "1.5"], "noise_rate is 1.5; allowed"),
 ]
 
 
@@ -284,7 +284,7 @@ def interrupt(arguments, ready, tmp_path):
 
 
 def test_interrupted_synthetic_data_leaves_no_files(tmp_path):
-    code, errors = interrupt(["world", "w"], lambda: any(tmp_path.glob(".w.*/images/*")), tmp_path)
+    code, errors = interrupt(["data", "synthetic", "w"], lambda: any(tmp_path.glob(".w.*/images/*")), tmp_path)
     assert code == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.data.dataset_replicas import WAV, png_bytes, write_file
-from tests.data.test_sources_cli import triptych
+from tests.app.cli.test_data import triptych
 from triptych.data import manifest
 from triptych.data.sources import SOURCES
 from triptych.data.sources.convert import convert, default_output_path
@@ -277,10 +277,10 @@ def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
     write_file(root / "a.heic")
     result = triptych("data", "folder", root, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "made: my archive-manifest.csv" in result.stdout
+    assert "wrote: my archive-manifest.csv" in result.stdout
     assert "splits  train 24, " in result.stdout
     assert "train 24 (80%), valid 3 (10%), test 3 (10%)" in result.stderr
-    assert "left out: files without a caption: neither name nor folder says anything: 1" in result.stderr
+    assert "skipped: files without a caption: neither name nor folder says anything: 1" in result.stderr
     assert ": barking dog\n" in result.stderr
     assert "passed over: .heic 1" in result.stderr
     assert "next: triptych validate 'my archive-manifest.csv'" in result.stderr

@@ -51,7 +51,7 @@ def count_runs() -> int:
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Every way to train, asked in every way."""
     if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
-        raise UsageError("this study needs films: rows with a video column; `triptych world --video` makes some")
+        raise UsageError("this study needs films: rows with a video column; generate some: `triptych data synthetic FOLDER --video`")
     results = {
         view: [
             cache.cached_run(

@@ -122,7 +122,7 @@ def test_interrupted_generation_leaves_no_files(tmp_path):
 
 
 def test_stale_folders_of_dead_processes_only_are_removed(tmp_path):
-    command = [sys.executable, "-m", "triptych", "world", str(tmp_path / "world"), "--scenes", "100000"]
+    command = [sys.executable, "-m", "triptych", "data", "synthetic", str(tmp_path / "world"), "--scenes", "100000"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         part = tmp_path / f".world.{process.pid}.part"
         try:

@@ -28,16 +28,14 @@ from triptych.app.cli import (
     search,
     serve,
     study,
-    synthetic,
     train,
     validate,
 )
 from triptych.errors import TriptychError
 
-COMMANDS: dict[str, Callable[..., None]] = {
+COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "demo": demo.demo,
-    "world": synthetic.synthetic,
-    "data": data.data,
+    "data": data.app,
     "validate": validate.validate,
     "recipes": recipes.recipes,
     "encoders": encoders.encoders,
@@ -69,7 +67,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for name, command in COMMANDS.items():
-    can_run_bare = name in {"cache", "data", "demo", "encoders", "recipes", "runs", "serve", "study"}
+    if isinstance(command, typer.Typer):  # a group of sub-commands
+        app.add_typer(command, name=name)
+        continue
+    can_run_bare = name in {"cache", "demo", "encoders", "recipes", "runs", "serve", "study"}
     app.command(name, no_args_is_help=not can_run_bare)(command)
 
 

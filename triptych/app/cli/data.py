@@ -1,173 +1,295 @@
-"""triptych data"""
+"""triptych data: convert datasets to manifests, derive manifests, generate synthetic data."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from triptych.app.cli.synthetic import synthetic
+
 if TYPE_CHECKING:
     from triptych.data.sources.draft import ManifestDraft
     from triptych.data.sources.manifest_writer import WrittenManifest
 
-HASH_DIGITS = 16  # digits of a hash
+HASH_DIGITS = 16  # hexadecimal digits of a hash that are printed
+DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # panels of the help page
+LAYOUT_HINT = "`triptych data` lists the files that each source expects."
+
+app = typer.Typer(
+    help="""Convert a local copy of a dataset to a manifest, derive a manifest from another, or generate synthetic data.
+
+    Without a sub-command: list all sources with the files they expect. Nothing is downloaded. Every manifest gets a
+    sidecar (NAME.source.json) with its origin, options, licence, counts and a hash of the exact test set.
+
+    \b
+    Examples:
+      triptych data
+      triptych data esc50 ~/ESC-50 --fold 1
+      triptych data folder ~/recordings
+      triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv
+      triptych data inject-noise pairs.csv -o noisy.csv --noise-rate 0.2
+      triptych data synthetic demo/data
+    """,
+    rich_markup_mode="rich",
+)
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of the dataset.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
+ManifestPath = Annotated[Path, typer.Argument(metavar="MANIFEST", help="Manifest to read.")]
+DerivedOutput = Annotated[Path, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
+AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Allow files outside the manifest's folder.")]
 
 
-def _option(help: str, command: str = "single sources", *names: str) -> Any:  # noqa: A002 - typer's own word
-    return typer.Option(*names, help=help, rich_help_panel=f"Options of {command}")
+def _command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    epilog = None if panel == GENERATED else LAYOUT_HINT
+    return app.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=name != "tuxpaint")
 
 
-SourceArgument = Annotated[
-    str | None, typer.Argument(help="A source (none: list them), or add-speech, or inject-noise.")
-]
-FolderArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="FOLDER", help="Your copy of the data; for add-speech and inject-noise, a manifest."),
-]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="The manifest to write: .csv, .jsonl or .parquet.")
-]
-ListOption = Annotated[bool, typer.Option("--list", help="List the sources and what each expects.")]
-Fold = Annotated[int | None, _option("esc50: this official fold is the test split.")]
-Classes = Annotated[int | None, _option("esc50: this fold of ten classes is the test split; classes never overlap.")]
-Captions = Annotated[str | None, _option("esc50: titles, classes or both; places_audio: none or asr.")]
-Language = Annotated[str | None, _option("gcompris: en, fr or both; tuxpaint: en or fr,es or all.")]
-Audio = Annotated[str | None, _option("tuxpaint: effects, speech or both.")]
-Splits = Annotated[str | None, _option("coco: official or karpathy; esc50: three, or two (no valid).")]
-Text = Annotated[str | None, _option("hf: the columns with captions, with commas.")]
-Program = Annotated[str | None, _option("espeak-ng or flite.", "add-speech")]
-Voices = Annotated[str | None, _option("The program's voices, with commas.", "add-speech")]
-Workers = Annotated[int | None, _option("Programs at once; 2 unless given.", "add-speech")]
-CaptionsPerRow = Annotated[int | None, _option("Only so many captions of each row; all unless given.", "add-speech")]
-NoiseRate = Annotated[float | None, _option("Share of the rows that get something of another row.", "inject-noise")]
-NoiseKind = Annotated[
-    str | None, _option("Whose: random; category (same label); similar (close captions).", "inject-noise")
-]
-NoiseModality = Annotated[str | None, _option("What: text (unless given), image or audio.", "inject-noise")]
-Split = Annotated[str | None, _option("Only the rows of this split; all unless given.", "inject-noise")]
-ClusterSize = Annotated[
-    int | None, _option("With similar: rows to a cluster, about; 50 unless given, more are easier.", "inject-noise")
-]
-Seed = Annotated[int | None, _option("Another seed damages other rows.", "inject-noise")]
-Drop = Annotated[
-    bool,
-    _option("Leave those rows out in place of damaging them: what is left for one who knew.", "inject-noise", "--drop"),
-]
-Outside = Annotated[
-    bool,
-    typer.Option(
-        "--allow-outside", help="Accept files elsewhere.", rich_help_panel="Options of add-speech and inject-noise"
-    ),
-]
+@app.callback(invoke_without_command=True)
+def list_sources(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        _print_sources()
 
 
-def data(
-    source: SourceArgument = None,
-    folder: FolderArgument = None,
-    output: OutputOption = None,
-    list_sources: ListOption = False,
-    fold: Fold = None,
-    classes: Classes = None,
-    captions: Captions = None,
-    language: Language = None,
-    audio: Audio = None,
-    splits: Splits = None,
-    text: Text = None,
-    program: Program = None,
-    voices: Voices = None,
-    workers: Workers = None,
-    captions_per_row: CaptionsPerRow = None,
-    noise_rate: NoiseRate = None,
-    noise_kind: NoiseKind = None,
-    modality: NoiseModality = None,
-    split: Split = None,
-    cluster_size: ClusterSize = None,
-    seed: Seed = None,
-    drop: Drop = False,
-    allow_outside: Outside = False,
+@_command("esc50", DATASETS)
+def esc50(
+    folder: Folder,
+    output: Output = None,
+    fold: Annotated[int | None, typer.Option(help="Official fold to test on, 1 to 5. Default: 1.")] = None,
+    classes: Annotated[
+        int | None, typer.Option(help="Test on this fold of ten classes instead: classes never overlap between splits.")
+    ] = None,
+    captions: Annotated[str | None, typer.Option(help="titles, classes or both. Default: both.")] = None,
+    splits: Annotated[str | None, typer.Option(help="three, or two (no valid split). Default: three.")] = None,
 ) -> None:
-    """Turn a copy of a data set into a manifest, with official splits and a hash of the exact test set.
-
-    `add-speech` makes a manifest whose captions are read aloud; `inject-noise` one with wrong pairs, and the key to them.
+    """ESC-50: 2,000 environmental recordings in 50 classes and 5 folds.
 
     \b
     Examples:
       triptych data esc50 ~/ESC-50 --fold 1
-      triptych data gcompris ~/gcompris -o gcompris.jsonl --language both
-      triptych data folder ~/sounds
-      triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
-      triptych data inject-noise pairs.csv -o wrong.csv --noise-rate 0.2 --noise-kind similar
+      triptych data esc50 ~/ESC-50 -o disjoint.csv --classes 2 --captions titles
     """
+    _convert("esc50", folder, output, fold=fold, classes=classes, captions=captions, splits=splits)
+
+
+@_command("clotho", DATASETS)
+def clotho(folder: Folder, output: Output = None) -> None:
+    """Clotho: Freesound recordings with five captions each.
+
+    Example: triptych data clotho ~/clotho
+    """
+    _convert("clotho", folder, output)
+
+
+@_command("audiocaps", DATASETS)
+def audiocaps(folder: Folder, output: Output = None) -> None:
+    """AudioCaps: ten-second AudioSet clips with captions.
+
+    Example: triptych data audiocaps ~/audiocaps
+    """
+    _convert("audiocaps", folder, output)
+
+
+@_command("wavcaps", DATASETS)
+def wavcaps(folder: Folder, output: Output = None) -> None:
+    """WavCaps: recordings of four sites with captions by a language model.
+
+    Example: triptych data wavcaps ~/WavCaps
+    """
+    _convert("wavcaps", folder, output)
+
+
+@_command("flickr8k", DATASETS)
+def flickr8k(
+    folder: Folder,
+    output: Output = None,
+    captions: Annotated[
+        str | None, typer.Option(help="together: one row per image; single: one row per caption. Default: together.")
+    ] = None,
+) -> None:
+    """Flickr8k: photographs with five captions each, official splits.
+
+    Example: triptych data flickr8k ~/flickr8k --captions single
+    """
+    _convert("flickr8k", folder, output, captions=captions)
+
+
+@_command("coco", DATASETS)
+def coco(
+    folder: Folder,
+    output: Output = None,
+    splits: Annotated[
+        str | None, typer.Option(help="official, karpathy, or auto: karpathy if its file exists. Default: auto.")
+    ] = None,
+) -> None:
+    """COCO Captions: photographs with five captions each.
+
+    Example: triptych data coco ~/coco --splits karpathy
+    """
+    _convert("coco", folder, output, splits=splits)
+
+
+@_command("places_audio", DATASETS)
+def places_audio(
+    folder: Folder,
+    output: Output = None,
+    captions: Annotated[
+        str | None, typer.Option(help="none, or asr: transcripts by a speech recogniser. Default: none.")
+    ] = None,
+) -> None:
+    """Places Audio Captions: photographs with spoken descriptions.
+
+    Example: triptych data places_audio ~/PlacesAudio --captions asr
+    """
+    _convert("places_audio", folder, output, captions=captions)
+
+
+@_command("flickr_audio", DATASETS)
+def flickr_audio(folder: Folder, output: Output = None) -> None:
+    """Flickr 8k Audio Captions: photographs with captions read aloud.
+
+    Example: triptych data flickr_audio ~/flickr8k
+    """
+    _convert("flickr_audio", folder, output)
+
+
+@_command("tuxpaint", DATASETS)
+def tuxpaint(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Stamps folder or .deb file. Default: the installed package."),
+    ] = None,
+    output: Output = None,
+    language: Annotated[str | None, typer.Option(help="Languages, such as en or fr,es; or all. Default: en.")] = None,
+    audio: Annotated[str | None, typer.Option(help="effects, speech or both. Default: both.")] = None,
+) -> None:
+    """Tux Paint stamps: images with captions, sound effects and speech.
+
+    \b
+    Examples:
+      triptych data tuxpaint -o tuxpaint.csv
+      triptych data tuxpaint tuxpaint-stamps-default.deb -o tuxpaint.csv --language fr,es --audio speech
+    """
+    _convert("tuxpaint", folder, output, language=language, audio=audio)
+
+
+@_command("gcompris", DATASETS)
+def gcompris(
+    folder: Folder,
+    output: Output = None,
+    language: Annotated[str | None, typer.Option(help="en, fr or both. Default: en.")] = None,
+) -> None:
+    """GCompris: images of objects with a word and its recorded speech.
+
+    Example: triptych data gcompris ~/gcompris -o gcompris.jsonl --language both
+    """
+    _convert("gcompris", folder, output, language=language)
+
+
+@_command("folder", FORMATS)
+def folder(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with your own files.")],
+    output: Output = None,
+) -> None:
+    """Any folder: pair files by name; take captions from text files or from file and folder names.
+
+    Example: triptych data folder ~/recordings
+    """
+    _convert("folder", folder, output)
+
+
+@_command("webdataset", FORMATS)
+def webdataset(folder: Folder, output: Output = None) -> None:
+    """WebDataset: tar shards.
+
+    Example: triptych data webdataset ~/shards -o shards.csv
+    """
+    _convert("webdataset", folder, output)
+
+
+@_command("hf", FORMATS)
+def hf(
+    folder: Folder,
+    output: Output = None,
+    text: Annotated[
+        str | None, typer.Option(help="Caption columns, comma-separated. Default: text, caption and similar names.")
+    ] = None,
+) -> None:
+    """Hugging Face: a save_to_disk folder or Parquet files.
+
+    Example: triptych data hf ~/my_dataset -o mine.csv --text caption,title
+    """
+    _convert("hf", folder, output, text=text)
+
+
+@_command("add-speech", GENERATED)
+def add_speech(
+    manifest: ManifestPath,
+    output: DerivedOutput,
+    program: Annotated[str | None, typer.Option(help="espeak-ng or flite. Default: the first one installed.")] = None,
+    voices: Annotated[str | None, typer.Option(help="Voices of the program, comma-separated.")] = None,
+    workers: Annotated[int, typer.Option(help="Number of parallel processes.")] = 2,
+    captions_per_row: Annotated[int, typer.Option(help="Maximum captions per row; 0: all.")] = 0,
+    allow_outside: AllowOutside = False,
+) -> None:
+    """Synthesise speech from captions: write a manifest with one row of audio per caption.
+
+    Example: triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
+    """
+    from triptych.data.speech_synthesis import synthesise_speech
+
+    voice_names = [voice.strip() for voice in voices.split(",")] if voices else ()
+    print_written(*synthesise_speech(manifest, output, program, voice_names, workers, captions_per_row, allow_outside))
+
+
+@_command("inject-noise", GENERATED)
+def inject_noise(
+    manifest: ManifestPath,
+    output: DerivedOutput,
+    noise_rate: Annotated[float, typer.Option(help="Fraction of rows that get content of another row.")],
+    noise_kind: Annotated[
+        str | None,
+        typer.Option(help="Donors: random rows (default), category (same label) or similar (similar captions)."),
+    ] = None,
+    modality: Annotated[str | None, typer.Option(help="Content to swap: text (default), image or audio.")] = None,
+    split: Annotated[str | None, typer.Option(help="Change this split only. Default: all splits.")] = None,
+    cluster_size: Annotated[
+        int | None, typer.Option(help="For similar: mean rows per cluster. Larger is easier. Default: 50.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed. Default: 0.")] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop the chosen rows instead of swapping (oracle).")] = False,
+    allow_outside: AllowOutside = False,
+) -> None:
+    """Inject label noise: write a manifest with mismatched pairs, and the list of swapped rows.
+
+    Example: triptych data inject-noise pairs.csv -o noisy.csv --noise-rate 0.2 --noise-kind similar
+    """
+    from triptych.app.terminal import relative_path, stdout
+    from triptych.data import noise_injection
+    from triptych.encoders.minilm import MiniLM
+
+    options = _drop_unset(noise_kind=noise_kind, modality=modality, split=split, cluster_size=cluster_size, seed=seed)
+    encoder = MiniLM() if noise_kind == "similar" else None
+    written, draft = noise_injection.inject_noise(
+        manifest, output, noise_rate, encoder=encoder, drop=drop, allow_outside=allow_outside, **options
+    )
+    print_written(written, draft)
+    swaps = noise_injection.swaps_path(written.path)
+    stdout.print(f"  {'dropped' if drop else 'swapped'} rows: {relative_path(swaps)}")
+
+
+app.command("synthetic", rich_help_panel=GENERATED, no_args_is_help=True)(synthetic)
+
+
+def _convert(source: str, folder: Path | None, output: Path | None, **options: Any) -> None:
     from triptych.data.sources import SOURCES
     from triptych.data.sources.convert import convert
-    from triptych.errors import UsageError, describe_unknown
 
-    source_options = _drop_unset(
-        fold=fold, classes=classes, captions=captions, language=language, audio=audio, splits=splits, text=text
-    )
-    speech_options = _drop_unset(program=program, voices=voices, workers=workers, captions_per_row=captions_per_row)
-    noise_options = _drop_unset(
-        noise_rate=noise_rate,
-        noise_kind=noise_kind,
-        modality=modality,
-        split=split,
-        cluster_size=cluster_size,
-        seed=seed,
-        drop=drop or None,
-    )
-    path_options = _drop_unset(allow_outside=allow_outside or None)
-    if source is None or list_sources:
-        _print_sources()
-    elif source == "add-speech":
-        _check_no_options(source, source_options | noise_options)
-        _add_speech(folder, output, speech_options | path_options)
-    elif source == "inject-noise":
-        _check_no_options(source, source_options | speech_options)
-        _inject_noise(folder, output, noise_options | path_options)
-    elif source not in SOURCES:
-        raise UsageError(describe_unknown("source", source, [*SOURCES, "add-speech", "inject-noise"]))
-    else:
-        _check_no_options(f"source {source!r}", speech_options | noise_options | path_options)
-        print_written(*convert(source, SOURCES[source], folder, output, source_options))
-
-
-def _check_no_options(name: str, options: dict[str, Any]) -> None:
-    from triptych.errors import UsageError
-
-    if options:
-        option = next(iter(options)).replace("_", "-")
-        raise UsageError(f"{name} has no option --{option}; see `triptych data --help`")
-
-
-def _inject_noise(manifest: Path | None, output: Path | None, options: dict[str, Any]) -> None:
-    from triptych.app.terminal import relative_path, stdout
-    from triptych.data.noise_injection import inject_noise, swaps_path
-    from triptych.encoders.minilm import MiniLM
-    from triptych.errors import UsageError
-
-    if manifest is None or output is None or "noise_rate" not in options:
-        raise UsageError(
-            "inject-noise reads a manifest and writes another: triptych data inject-noise MANIFEST -o NEW --noise-rate 0.2"
-        )
-    if options.get("noise_kind") == "similar":
-        options["encoder"] = MiniLM()
-    written, draft = inject_noise(manifest, output, **options)
-    print_written(written, draft)
-    effect = "left out" if options.get("drop") else "wrong"
-    stdout.print(f"  which rows are {effect}: {relative_path(swaps_path(written.path))}")
-
-
-def _add_speech(manifest: Path | None, output: Path | None, options: dict[str, Any]) -> None:
-    from triptych.data.speech_synthesis import synthesise_speech
-    from triptych.errors import UsageError
-
-    if manifest is None or output is None:
-        raise UsageError("add-speech reads a manifest and writes another: triptych data add-speech MANIFEST -o NEW")
-    if "voices" in options:
-        options["voices"] = [voice.strip() for voice in options["voices"].split(",")]
-    print_written(*synthesise_speech(manifest, output, **options))
+    print_written(*convert(source, SOURCES[source], folder, output, _drop_unset(**options)))
 
 
 def _drop_unset(**options: Any) -> dict[str, Any]:
@@ -185,37 +307,34 @@ def _print_sources() -> None:
         if dataset.option_names:
             stdout.print(f"{'':<14}options: {', '.join(f'--{option}' for option in dataset.option_names)}")
         stdout.print(f"{'':<14}licence: {dataset.licence}", style="dim")
-    stdout.print("\ntriptych data SOURCE FOLDER turns your copy into a manifest; nothing is fetched from anywhere")
+    stdout.print("\n`triptych data SOURCE FOLDER` converts your copy to a manifest. Nothing is downloaded.")
 
 
 def print_written(written: WrittenManifest, draft: ManifestDraft) -> None:
-    """What was written, what was not, and what to do next."""
+    """Print what was written and skipped, and the next command."""
     from triptych.app.terminal import relative_path, stderr, stdout
     from triptych.progress import notify
 
     summary = written.summary
-    stdout.print(f"made: {relative_path(written.path)}")
-    stdout.print(
-        f"  {summary['rows']} rows, {summary['captions']} captions, {summary['groups']} groups, {summary['labels']} labels"
-    )
+    totals = ", ".join(f"{summary[name]} {name}" for name in ("rows", "captions", "groups", "labels"))
+    stdout.print(f"wrote: {relative_path(written.path)}\n  {totals}")
     for title in ("splits", "pairs"):
-        stdout.print(
-            f"  {title:<8}{', '.join(f'{name} {count}' for name, count in summary[title].items() if count) or 'none'}"
-        )
+        counts = ", ".join(f"{name} {count}" for name, count in summary[title].items() if count)
+        stdout.print(f"  {title:<8}{counts or 'none'}")
     for name, test_set in summary["test"].items():
+        rows_hash, files_hash = (test_set[key][:HASH_DIGITS] for key in ("rows_hash", "files_hash"))
         stdout.print(
-            f"  {name}: {test_set['rows']} rows, {test_set['captions']} captions, hash {test_set['rows_hash'][:HASH_DIGITS]}, "
-            f"with the bytes of its files {test_set['files_hash'][:HASH_DIGITS]}"
+            f"  {name}: {test_set['rows']} rows, {test_set['captions']} captions, hash of the rows {rows_hash}, "
+            f"of the files {files_hash}"
         )
-    stdout.print(f"  licence: {summary['licence']}")
-    stdout.print(f"  all of this: {relative_path(written.sidecar)}")
+    stdout.print(f"  licence: {summary['licence']}\n  details: {relative_path(written.sidecar)}")
     for reason, count in summary["skipped"].items():
-        notify(f"left out: {reason}: {count}")
+        notify(f"skipped: {reason}: {count}")
     for note in draft.notes:
         stderr.print(f"note: {note}")
     if written.num_errors or written.num_warnings:
-        notify(f"{written.num_errors} errors and {written.num_warnings} warnings; `triptych validate` lists them")
+        notify(f"{written.num_errors} errors and {written.num_warnings} warnings; list them with `triptych validate`")
     flag = " --allow-outside" if written.needs_allow_outside else ""
-    if written.needs_allow_outside:
-        notify("the files lie outside the manifest's folder: every command that reads it needs --allow-outside")
+    if flag:
+        notify("files lie outside the manifest's folder: every command that reads this manifest needs --allow-outside")
     stderr.print(f"next: triptych validate {shlex.quote(relative_path(written.path))}{flag}")

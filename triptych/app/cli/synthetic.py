@@ -1,4 +1,4 @@
-"""triptych world"""
+"""triptych data synthetic"""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -7,32 +7,32 @@ import typer
 
 
 def synthetic(
-    folder: Annotated[Path, typer.Argument(help="Where to write it: a new or empty folder.")],
-    scenes: Annotated[int, typer.Option(help="How many scenes.")] = 3000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
+    folder: Annotated[Path, typer.Argument(help="Output folder: new or empty.")],
+    scenes: Annotated[int, typer.Option(help="Number of scenes.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Random seed. The same seed gives the same files.")] = 0,
     difficulty: Annotated[
-        Literal["easy", "medium", "hard"], typer.Option(help="How much grain, hiss, jitter.")
+        Literal["easy", "medium", "hard"], typer.Option(help="Amount of noise, jitter and omissions in captions.")
     ] = "easy",
     noise_rate: Annotated[
-        float, typer.Option(help="Share of the training rows that get another row's captions.")
+        float, typer.Option(help="Fraction of training rows that get captions of another row.")
     ] = 0.0,
     noise_kind: Annotated[
-        Literal["random", "category"], typer.Option(help="From any row, or only from rows of the same label.")
+        Literal["random", "category"], typer.Option(help="Take these captions from any row, or from the same label.")
     ] = "random",
-    max_objects: Annotated[int, typer.Option(help="At most so many things in a scene.")] = 2,
-    captions: Annotated[int, typer.Option(help="Captions for each scene.")] = 5,
-    image_size: Annotated[int, typer.Option(help="Pixels along a picture's side.")] = 64,
-    seconds: Annotated[float, typer.Option(help="Length of a sound.")] = 2.0,
-    video: Annotated[bool, typer.Option("--video", help="Films whose things hop while they sound (mp4).")] = False,
+    max_objects: Annotated[int, typer.Option(help="Maximum number of object categories in a scene.")] = 2,
+    captions: Annotated[int, typer.Option(help="Captions per scene.")] = 5,
+    image_size: Annotated[int, typer.Option(help="Width and height of images in pixels.")] = 64,
+    seconds: Annotated[float, typer.Option(help="Duration of the audio.")] = 2.0,
+    video: Annotated[bool, typer.Option("--video", help="Write videos (mp4) instead of images and audio.")] = False,
 ) -> None:
-    """Make a small world: pictures, sounds and captions whose true answers are known.
+    """Generate synthetic data: images, audio and captions with exact annotations.
 
     \b
     Examples:
-      triptych world demo/data
-      triptych world noisy --scenes 5000 --noise-rate 0.4 --noise-kind category
-      triptych world moving --video --scenes 1000
-      triptych world large --image-size 128 --seconds 5 --max-objects 3 --difficulty hard
+      triptych data synthetic demo/data
+      triptych data synthetic noisy --scenes 5000 --noise-rate 0.4 --noise-kind category
+      triptych data synthetic videos --video --scenes 1000
+      triptych data synthetic large --image-size 128 --seconds 5 --max-objects 3 --difficulty hard
     """
     from triptych.app.terminal import stdout
     from triptych.data.synthetic import SyntheticConfig, generate
@@ -50,6 +50,6 @@ def synthetic(
         seconds=seconds,
         video=video,
     )
-    with track_progress("making scenes", config.scenes) as bar:
+    with track_progress("generating scenes", config.scenes) as bar:
         manifest = generate(config, folder, on_progress=lambda done, _: bar.advance(done - bar.completed))
-    stdout.print(f"made: {manifest}")
+    stdout.print(f"wrote: {manifest}")

@@ -36,7 +36,7 @@ class LocalCopy:
         contents = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
         return ManifestError(
             f"{self.path}: {self.source_name} expects {expected} here; found: {contents or 'nothing'}. "
-            f"`triptych data --list` shows every source's layout"
+            f"`triptych data` lists every source's layout"
         )
 
     def require_file(self, *names: str) -> Path:

@@ -1,13 +1,16 @@
-"""`triptych data` as a user meets it."""
+"""The sub-commands of `triptych data`, run as processes."""
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.data.dataset_replicas import REPLICAS
+from triptych.app.cli.data import app
 from triptych.data.sources import SOURCES
 
 pytestmark = pytest.mark.slow
@@ -25,18 +28,28 @@ def triptych(*arguments, cwd=None):
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("--list",)])
-def test_without_arguments_every_source_is_listed_with_its_expected_files(arguments):
-    result = triptych("data", *arguments)
+def test_without_sub_command_every_source_is_listed_with_its_expected_files():
+    result = triptych("data")
     assert result.returncode == 0
     for name, dataset in SOURCES.items():
         assert f"\n{name} " in f"\n{result.stdout}"
         assert all(line in result.stdout for line in dataset.expected_files)
 
 
-def test_every_option_of_every_source_is_an_option_of_the_command():
-    page = triptych("data", "--help").stdout
-    assert [o for dataset in SOURCES.values() for o in dataset.option_names if f"--{o} " not in page] == []
+def test_every_source_is_a_sub_command_with_the_options_of_its_read_function():
+    commands = {command.name: command.callback for command in app.registered_commands}
+    assert {*commands} == {*SOURCES, "add-speech", "inject-noise", "synthetic"}
+    for name, dataset in SOURCES.items():
+        parameters = inspect.signature(commands[name]).parameters
+        assert tuple(parameters) == ("folder", "output", *dataset.option_names), name
+        assert all(parameters[option].default is None for option in dataset.option_names), name
+
+
+@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
+def test_every_sub_command_has_help_with_an_example(command):
+    result = triptych("data", command, "--help")
+    assert result.returncode == 0
+    assert re.search(rf"Examples?:\s+triptych data {command} ", result.stdout)
 
 
 def test_a_converted_copy_passes_the_check(tmp_path):
@@ -59,24 +72,24 @@ def test_files_outside_the_manifest_folder_are_noted(tmp_path):
     result = triptych("data", "gcompris", "../copy", cwd=tmp_path / "here")
     (tmp_path / "copy").chmod(0o755)
     assert result.returncode == 0
-    assert "made: gcompris/manifest.csv" in result.stdout
+    assert "wrote: gcompris/manifest.csv" in result.stdout
     assert "needs --allow-outside" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["esc5", "x"], "source 'esc5' is unknown"),
-        (["coco", "x", "--fold", "1"], "source 'coco' has no option --fold; its options: --splits"),
-        (["coco", "x", "--voices", "y"], "source 'coco' has no option --voices"),
-        (["esc50"], "give the folder of your copy"),
-        (["add-speech", "x", "--fold", "1"], "add-speech has no option --fold"),
-        (["add-speech", "x"], "triptych data add-speech MANIFEST -o NEW"),
+        (["esc5", "x"], "No such command 'esc5'. Did you mean 'esc50'?"),
+        (["coco", "x", "--fold", "1"], "No such option: --fold"),
+        (["coco", "x", "--voices", "y"], "No such option: --voices"),
+        (["esc50", "--fold", "1"], "Missing argument 'FOLDER'"),
+        (["add-speech", "x", "--fold", "1"], "No such option: --fold"),
+        (["add-speech", "x"], "Missing option '--output' / '-o'"),
         (["add-speech", "x", "-o", "y.csv"], "x: no such file"),
         (["add-speech", "x", "-o", "y.csv", "--workers", "0"], "--workers 0: at least 1"),
         (["add-speech", "x", "-o", "y.csv", "--captions-per-row", "-1"], "--captions-per-row -1: 0 for all"),
-        (["inject-noise", "x", "--voices", "y"], "inject-noise has no option --voices"),
-        (["inject-noise", "x", "-o", "y.csv"], "triptych data inject-noise MANIFEST -o NEW --noise-rate 0.2"),
+        (["inject-noise", "x", "--voices", "y"], "No such option: --voices"),
+        (["inject-noise", "x", "-o", "y.csv"], "Missing option '--noise-rate'"),
         (["inject-noise", "x", "-o", "y.csv", "--noise-rate", "0.2", "--noise-kind", "rndom"], "did you mean 'random'"),
     ],
 )
