@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.dataset_replicas import WAV, png_bytes, write_file
 from tests.app.cli.test_data import triptych
+from tests.data.dataset_replicas import WAV, png_bytes, write_file
 from triptych.data import manifest
 from triptych.data.sources import SOURCES
 from triptych.data.sources.convert import convert, default_output_path
