@@ -51,7 +51,9 @@ def count_runs() -> int:
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Every way to train, asked in every way."""
     if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
-        raise UsageError("this study needs films: rows with a video column; generate some: `triptych data synthetic FOLDER --video`")
+        raise UsageError(
+            "this study needs films: rows with a video column; generate some: `triptych data synthetic FOLDER --video`"
+        )
     results = {
         view: [
             cache.cached_run(
