@@ -18,7 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.data.loader import collate, prepare_sources
+from triptych.checkpoint import resolve_path
+from triptych.data import manifest
+from triptych.data.loader import collate, prepare_sources, sources_of
 from triptych.errors import MediaError, UsageError
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Modality, Source
@@ -28,6 +30,7 @@ from triptych.space import Space
 REQUIRED_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 REPORT_FILE = "report.json"
 BATCH_SIZE, REPEATS = 8, 7  # items in a batch, and timings of it
+NUM_EXAMPLES = 64  # inputs per modality that a graph is verified on
 MAX_GRAPH_BYTES = 1_900_000_000  # bytes of one graph with its weights: the format's own limit is 2 GB
 INPUTS_NAME, MASK_NAME, OUTPUT_NAME = "inputs", "mask", "embeddings"
 
@@ -66,6 +69,29 @@ def export_onnx(
                 write_text(folder / f"{modality}_{name}", text)
     write_text(folder / REPORT_FILE, json.dumps([asdict(result) for result in results], indent=2) + "\n")
     return results
+
+
+def default_folder(run: str | Path) -> Path:
+    """Return the folder for the graphs of a run: RUN-onnx, beside it."""
+    checkpoint_path = resolve_path(run)
+    folder = checkpoint_path if checkpoint_path.is_dir() else checkpoint_path.parent
+    return folder.with_name(f"{Path(run).resolve().stem}-onnx")
+
+
+def load_examples(
+    space: Space, manifest_path: Path | None = None, allow_outside: bool = False
+) -> dict[Modality, list[Source]]:
+    """Return real inputs of every modality, from the test split if there is one; default: the run's own manifest."""
+    config = space.recipe.data
+    path = manifest_path or (Path(config.manifest) if config.manifest else None)
+    if path is None or not path.exists():
+        raise UsageError(f"the run's own manifest ({path}) is missing; give --data MANIFEST with some examples")
+    table = manifest.read(path, allow_outside or config.allow_outside)
+    rows = table.split(config.test_split).rows if config.test_split in table.counts.splits else table.rows
+    return {
+        m: list(dict.fromkeys(s for row in rows if m in row.modalities for s in sources_of(row, m)))[:NUM_EXAMPLES]
+        for m in space.modalities
+    }
 
 
 class _Tower(nn.Module):

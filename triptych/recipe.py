@@ -143,6 +143,15 @@ class Recipe:
             suffix = f" with {', '.join(overrides)}" if overrides else ""
             raise RecipeError(f"{location}{suffix}: {error}") from error
 
+    def with_manifests(self, paths: Sequence[str | Path], allow_outside: bool = False) -> Recipe:
+        """Return a copy that trains on these manifests; the recipe's extra manifests are kept."""
+        data = replace(self.data, allow_outside=allow_outside or self.data.allow_outside)
+        if paths:
+            first, *others = map(str, paths)
+            extra_manifests = (*others, *(path for path in data.extra_manifests if path not in others))
+            data = replace(data, manifest=first, extra_manifests=extra_manifests)
+        return replace(self, data=data)
+
     def without_local_paths(self) -> Recipe:
         """The recipe without where things lay on this machine."""
         data = self.data

@@ -84,7 +84,7 @@ def test_suggested_command_is_shell_quoted(
     _, message = training_advice(monkeypatch, capsys, folder, recipe)
     table.unlink()
     if suggested is None:
-        assert message.startswith("next: no row is kept out of training to measure on; mark some as split test")
+        assert message.startswith("next: there is no held-out split to evaluate on; mark some rows as split test")
         assert shlex.quote(str(folder)) in message
     else:
         command = ["triptych", "evaluate", str(folder), "--data", str(table), "--split", suggested]

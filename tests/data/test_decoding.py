@@ -69,7 +69,7 @@ def test_validate_says_whether_files_were_decoded(manifest_path, tmp_path):
 
     quick = check()
     assert quick.returncode == 0
-    assert "nothing is wrong with it" not in quick.stdout
+    assert "no problems found\n" not in quick.stdout
     assert "the files were not decoded: add --decode" in quick.stdout
     full = check("--decode")
     assert full.returncode == 2

@@ -48,6 +48,6 @@ def test_the_runs_command(run_dir, tmp_path):
     assert "finished" in table.stdout
     assert "2/2" in table.stdout
     (tmp_path / "empty").mkdir()
-    assert "no runs here" in CliRunner().invoke(app, ["runs", str(tmp_path / "empty")]).stdout
+    assert "no runs;" in CliRunner().invoke(app, ["runs", str(tmp_path / "empty")]).stdout
     missing = CliRunner().invoke(app, ["runs", str(tmp_path / "nowhere")])
     assert isinstance(missing.exception, UsageError)

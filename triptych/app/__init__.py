@@ -1,1 +1,1 @@
-"""What a person touches: thin layers over the package."""
+"""User interfaces: command line, terminal output, server and web page."""

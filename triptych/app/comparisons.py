@@ -1,4 +1,4 @@
-"""How two runs side by side look on a terminal."""
+"""Terminal output of `triptych compare`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 METRICS = ("R@1", "R@10", "mAP@10")
 
 
+def print_comparisons(comparisons: Sequence[Comparison], show_all: bool = False) -> None:
+    """Print the table of differences, then the changed queries and slices of every direction."""
+    stdout.print(make_comparison_table(comparisons))
+    for comparison in comparisons:
+        print_comparison(comparison, show_all)
+
+
 def make_comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """What B has more than A in every direction, in points, and whether these queries can tell."""
+    """Tabulate B − A for every direction and metric, in percentage points, with interval and verdict."""
     table = Table(title="in %; B − A with its 95% interval", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → found", "", "A", "B", "B − A", "95% interval", "verdict"):
+    for heading in ("query → gallery", "", "A", "B", "B − A", "95% interval", "verdict"):
         table.add_column(
-            heading, justify="left" if heading in {"query → found", "", "verdict"} else "right", no_wrap=True
+            heading, justify="left" if heading in {"query → gallery", "", "verdict"} else "right", no_wrap=True
         )
     for c in comparisons:
         for name in METRICS:
@@ -40,11 +47,11 @@ def make_comparison_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def print_comparison(comparison: Comparison, show_all: bool = False) -> None:
-    """The queries of one direction that flipped, and its slices; of labels only the few with the largest difference."""
+    """Print the changed queries and the slices of one direction; by default only the labels that differ most."""
     c = comparison
     stdout.print(f"{c.query} → {c.gallery}", style="bold", end="  ")
     stdout.print(
-        f"of {c.num_queries} queries {len(c.losses)} are found by A alone and {len(c.wins)} by B alone, among the first 10"
+        f"{c.num_queries} queries: {len(c.losses)} have a positive in the top 10 only with A, {len(c.wins)} only with B"
     )
     for sign, flips in (("−", c.losses), ("+", c.wins)):
         for flip in flips if show_all else flips[: MAX_PROBLEMS // 2]:
@@ -54,7 +61,7 @@ def print_comparison(comparison: Comparison, show_all: bool = False) -> None:
     for s in [s for s in c.slices if s.attribute != "label"] + (labels if show_all else labels[:MAX_PROBLEMS]):
         stdout.print(f"  {_format_slice(s)}")
     if len(labels) > MAX_PROBLEMS and not show_all:
-        stdout.print(f"  … and {len(labels) - MAX_PROBLEMS} more labels: --all shows them")
+        stdout.print(f"  … and {len(labels) - MAX_PROBLEMS} more labels (show them with --all)")
 
 
 def _format_slice(result: Slice) -> str:

@@ -1,4 +1,4 @@
-"""The demo: a small world, a space trained on it, its recall, and a few searches. Everything once, in order."""
+"""The demo: generate synthetic data, train a space on it, evaluate it, and run a few searches."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ DATASET = SyntheticConfig(scenes=3000, seed=0)
 
 
 def run_demo(folder: Path, restart: bool = False) -> None:
-    """Make, train, measure, index, search; a second call reuses what is there."""
+    """Run every step in order. A second call reuses existing results, unless `restart` is set."""
     started = time.monotonic()
-    terminal.stdout.rule(f"1 · a small world of {DATASET.scenes} scenes: pictures, sounds and captions", align="left")
-    with track_progress("making scenes", DATASET.scenes) as bar:
-        pairs = generate(DATASET, folder / "data", on_progress=lambda done, _: bar.advance(done - bar.completed))
+    terminal.stdout.rule(f"1 · generate {DATASET.scenes} synthetic scenes: images, audio and captions", align="left")
+    with track_progress("generating scenes", DATASET.scenes) as progress:
+        pairs = generate(
+            DATASET, folder / "data", on_progress=lambda done, _: progress.advance(done - progress.completed)
+        )
     table = manifest.read(pairs)
     held_out = table.split("test").rows
     counts = table.counts.splits
     terminal.stdout.print(", ".join(f"{name} {count}" for name, count in counts.items()))
-    terminal.stdout.print(f'for example: "{held_out[0].texts[0]}"')
+    terminal.stdout.print(f'example: "{held_out[0].texts[0]}"')
 
-    terminal.stdout.rule("2 · one space for all three, trained from scratch", align="left")
+    terminal.stdout.rule("2 · train one space for all three modalities, from scratch", align="left")
     recipe = Recipe.load("trimodal")
     recipe = replace(recipe, data=replace(recipe.data, manifest=str(pairs)))
     train(recipe, folder / "run", restart=restart)
 
-    terminal.stdout.rule(f"3 · does it find what belongs together? {len(held_out)} held-out scenes", align="left")
+    terminal.stdout.rule(f"3 · evaluate retrieval on {len(held_out)} held-out scenes", align="left")
     result = evaluate(load(folder / "run"), held_out)
     terminal.stdout.print(terminal.make_recall_table(result.directions))
 
-    terminal.stdout.rule("4 · search the held-out files", align="left")
+    terminal.stdout.rule("4 · index and search the held-out files", align="left")
     if restart:
-        shutil.rmtree(folder / "collection", ignore_errors=True)  # of the space that was there before
+        shutil.rmtree(folder / "collection", ignore_errors=True)  # it belongs to the previous space
     collection = Collection.create(folder / "collection", folder / "run")
     collection.index(items_from_rows(held_out, collection.space), pairs)
     _run_example_searches(collection, held_out)
@@ -61,9 +63,9 @@ def run_demo(folder: Path, restart: bool = False) -> None:
 
 
 def _run_example_searches(collection: Collection, rows: tuple[Row, ...]) -> None:
-    """Queries in different directions; a hit is marked where it is the very scene the query came from."""
-    terminal.stdout.print("✓ marks the very scene that was asked for")
-    examples = random.Random(1).sample(rows, 4)  # noqa: S311 - a fixed choice of examples, nothing secret
+    """Search in several directions and mark hits from the scene of the query."""
+    terminal.stdout.print("✓ marks hits from the same scene as the query")
+    examples = random.Random(1).sample(rows, 4)  # noqa: S311 - not for security
     directions: list[tuple[Modality, Modality]] = [
         ("text", "image"),
         ("text", "audio"),
@@ -84,8 +86,8 @@ NEXT_STEPS = """Next:
   {program} search "two red bells high up" --collection {folder}/collection
   {program} search --audio {folder}/data/audio/000007.wav --modality image --collection {folder}/collection
   {program} evaluate {folder}/run --data {folder}/data/manifest.csv --split novel
-The same in the browser, with reasons for every hit and a map, at http://127.0.0.1:8765/ as long as this runs:
+Search in the browser, with explanations and a map, at http://127.0.0.1:8765/:
   {program} serve {folder}/collection
-Your own files: write down what belongs together as in docs/manifest.md, then
+For your own files, write a manifest (docs/manifest.md), then:
   {program} validate pairs.csv
   {program} train trimodal --data pairs.csv -o runs/mine"""

@@ -1,7 +1,8 @@
-"""How results look on a terminal: shared by the commands and the demo."""
+"""Terminal output of results, shared by the commands and the demo."""
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections import Counter
@@ -18,35 +19,50 @@ from triptych.progress import notify
 
 if TYPE_CHECKING:
     from triptych.data.manifest import Manifest
+    from triptych.encoders.catalogue import EncoderInfo
     from triptych.evaluation.classification import Classification
     from triptych.evaluation.localisation import LocalisationResult
     from triptych.evaluation.retrieval import RetrievalResult
     from triptych.export import ExportResult
-    from triptych.interfaces import Hit
+    from triptych.interfaces import Hit, Modality
     from triptych.recipe import Recipe
-    from triptych.search.items import SkippedPath
+    from triptych.search.items import PathScan, SkippedPath
     from triptych.training.run_summary import RunSummary
 
-MAX_PROBLEMS = 5  # how many problems of a kind are shown
-WIDE_COLUMNS = 78  # columns of a terminal that has room for everything
-FEW_STEPS = 300  # below this, encoders from scratch have hardly begun
-EXCERPT_CHARACTERS = 200  # characters of a text file
-MAX_NAMES = 12  # how many names of a kind are shown
-# Without markup: a user's path may hold square brackets.
+MAX_PROBLEMS = 5  # problems printed per category
+WIDE_COLUMNS = 78  # terminal width from which every column is printed
+FEW_STEPS = 300  # fewer steps are too few for encoders trained from scratch
+EXCERPT_CHARACTERS = 200
+MAX_NAMES = 12
+# Markup is off: paths may contain square brackets.
 stdout = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201
+
+
+def read_manifest(path: Path, allow_outside: bool = False) -> Manifest:
+    """Read a manifest and print a warning if some of its rows are unusable."""
+    from triptych.data import manifest
+
+    table = manifest.read(path, allow_outside)
+    print_unusable_rows(table)
+    return table
+
+
 def make_recall_table(directions: Iterable[RetrievalResult], transductive: Iterable[RetrievalResult] = ()) -> Table:
-    """Recall in every direction with its doubt and chance; what was ranked transductively in columns of its own."""
-    is_wide = stdout.width >= WIDE_COLUMNS  # on a narrow terminal columns go, never digits
-    title = "recall in % ± half of its 95% interval; chance is that of R@10" if is_wide else "recall in %"
+    """Tabulate recall with interval and chance level by direction; transductive results get their own columns."""
+    is_wide = stdout.width >= WIDE_COLUMNS  # a narrow terminal gets fewer columns, never truncated numbers
+    title = "recall in % ± half of the 95% interval; chance level of R@10" if is_wide else "recall in %"
     transductive_by_direction = {(d.query, d.gallery): d for d in transductive}
     cuts = (1, 10) if transductive_by_direction else (1, 5, 10)
     extra_headings = ("median rank", "mAP@10", "items") if is_wide and not transductive_by_direction else ()
     transductive_headings = tuple(f"transductive\nR@{k}" for k in cuts if transductive_by_direction)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → found", *(f"R@{k}" for k in cuts), "chance", *extra_headings, *transductive_headings):
+    for heading in ("query → gallery", *(f"R@{k}" for k in cuts), "chance", *extra_headings, *transductive_headings):
         table.add_column(heading, justify="left" if "→" in heading else "right", no_wrap=True)
     for d in directions:
         extra_cells = (
@@ -62,33 +78,33 @@ def make_recall_table(directions: Iterable[RetrievalResult], transductive: Itera
             f"{d.query} → {d.gallery}", *cells, f"{100 * d.chance_recall[10]:.1f}", *extra_cells, *transductive_cells
         )
     if transductive_by_direction:
-        table.caption = "transductive: all queries of the test set ranked together, which is another question"
+        table.caption = "transductive: all test queries are ranked jointly; not comparable with the other columns"
     return table
 
 
 def print_classifications(results: Iterable[Classification], show_all: bool = False) -> None:
-    """Accuracy of each modality with chance beside it, then its classes, worst first: all of them, or the first few."""
+    """Print accuracy and chance level of each modality, then its classes, worst first."""
     for c in results:
         low, high = 100 * c.interval.low, 100 * c.interval.high
-        stdout.print(f"{c.modality}: {100 * c.accuracy:.1f}% named rightly", style="bold", end=" ")
+        stdout.print(f"{c.modality}: {100 * c.accuracy:.1f}% accuracy", style="bold", end=" ")
         stdout.print(f"(95% interval {low:.1f}–{high:.1f}); chance {100 * c.chance_level:.1f}%")
         stdout.print(
-            f"  {c.num_items} items, {round(1 / c.chance_level)} classes; top 5 {100 * c.top5_accuracy:.1f}%, "
-            f"mean over classes {100 * c.balanced_accuracy:.1f}%, always the largest class {100 * c.majority_baseline:.1f}%"
+            f"  {c.num_items} items, {round(1 / c.chance_level)} classes; top-5 {100 * c.top5_accuracy:.1f}%, "
+            f"balanced {100 * c.balanced_accuracy:.1f}%, majority-class baseline {100 * c.majority_baseline:.1f}%"
         )
         stdout.print(f"  by {c.method}")
         worst = sorted(c.classes, key=lambda result: (result.accuracy, result.label))
         for result in worst if show_all else worst[:MAX_PROBLEMS]:
-            confused = f"   most often taken for {result.most_confused_with}" if result.most_confused_with else ""
+            confused = f"   most often confused with {result.most_confused_with}" if result.most_confused_with else ""
             stdout.print(
                 f"  {100 * result.accuracy:5.1f}%  {result.num_correct}/{result.num_items}  {result.label}{confused}"
             )
         if len(worst) > MAX_PROBLEMS and not show_all:
-            stdout.print(f"  … and {len(worst) - MAX_PROBLEMS} better ones: --all shows them")
+            stdout.print(f"  … and {len(worst) - MAX_PROBLEMS} more classes (show them with --all)")
 
 
 def format_metric(direction: RetrievalResult, name: str, show_interval: bool = True) -> str:
-    """A share in %, with ± half of its interval where there is one."""
+    """Format a metric in %, with ± half of its interval if there is one."""
     interval = direction.intervals.get(name)
     return f"{100 * direction.metrics[name]:.1f}" + (
         f" ±{100 * interval.half_width:.1f}" if show_interval and interval else ""
@@ -96,11 +112,11 @@ def format_metric(direction: RetrievalResult, name: str, show_interval: bool = T
 
 
 def make_localisation_table(results: Iterable[LocalisationResult]) -> Table:
-    """How often heat falls on the right thing, with chance beside it."""
-    title = "in %: hottest part on the thing, heat inside it, hotter than the scene's other things (chance 50)"
+    """Tabulate pointing accuracy, attribution mass and discrimination with their chance levels."""
+    title = "in %: maximum on the object, mass inside it, higher than on the scene's other objects (chance level 50)"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("asked → where", "about", "questions", "hit", "chance", "mass", "chance", "told apart"):
-        table.add_column(heading, justify="left" if heading in {"asked → where", "about"} else "right", no_wrap=True)
+    for heading in ("query → gallery", "factor", "queries", "hit", "chance", "mass", "chance", "discrimination"):
+        table.add_column(heading, justify="left" if heading in {"query → gallery", "factor"} else "right", no_wrap=True)
     for result in results:
         values = (result.hit, result.hit_chance_level, result.mass, result.mass_chance_level, result.discrimination)
         cells = ["–" if value is None else f"{100 * value:.1f}" for value in values]
@@ -109,39 +125,50 @@ def make_localisation_table(results: Iterable[LocalisationResult]) -> Table:
 
 
 def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
-    """Print search results, most relevant first; those that are known to be right are marked.
+    """Print search results, most relevant first, with a line above the first probably irrelevant hit.
 
-    A line stands where hits become probably irrelevant.
+    Hits in `positives` are marked.
     """
     from triptych.search.relevance import RELEVANCE_THRESHOLD
 
     table = Table(box=None, padding=(0, 1), header_style="dim")
-    for title, style in (("relevance", "bold"), ("score", "dim"), ("kind", "dim"), ("item", "cyan"), ("words", "")):
-        table.add_column(title, style=style, overflow="fold", no_wrap=title in {"relevance", "score", "kind"})
+    for title, style in (("relevance", "bold"), ("score", "dim"), ("modality", "dim"), ("item", "cyan"), ("text", "")):
+        table.add_column(title, style=style, overflow="fold", no_wrap=title in {"relevance", "score", "modality"})
     first_irrelevant = next((i for i, hit in enumerate(hits) if hit.relevance < RELEVANCE_THRESHOLD), len(hits))
     for i, hit in enumerate(hits):
         if i == first_irrelevant and stdout.is_terminal:
-            table.add_row("", "", "", Text("below this, probably not relevant", style="dim italic"), "")
+            table.add_row("", "", "", Text("hits below are probably not relevant", style="dim italic"), "")
         segment = "" if hit.start is None else f" [{hit.start:g}–{'end' if hit.end is None else f'{hit.end:g}'} s]"
         file = _hit_path(hit)
         name = relative_path(file) + segment if file else ""
-        # Of several captions the longest: it says the most.
+        # The longest caption is usually the most informative.
         text = max(hit.captions, key=len, default="")
         if hit.modality == "text":
             text = _read_excerpt(file) if file else hit.item
-        name += f" (+{len(hit.copies)} nearly the same)" if hit.copies else ""
+        name += f" (+{len(hit.copies)} near-duplicates)" if hit.copies else ""
         mark = "✓" if hit.item in positives else " "
         cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", hit.modality
         if stdout.is_terminal:
             table.add_row(*cells, Text(name), Text(text))
-        else:  # for pipes and files: nothing is folded, and tabs stay tabs
+        else:  # in pipes and files: one tab-separated line per hit, never wrapped
             print(*cells, name, text, sep="\t", file=stdout.file)
     if stdout.is_terminal:
         stdout.print(table)
 
 
+def print_search_results(hits: Sequence[Hit]) -> None:
+    """Print hits, and a note if there are none or none is relevant."""
+    from triptych.search.relevance import RELEVANCE_THRESHOLD
+
+    print_hits(hits)
+    if not hits:
+        stderr.print("no matching items in this collection")
+    elif hits[0].relevance < RELEVANCE_THRESHOLD:
+        stderr.print("probably nothing matches: no score is unusual for this collection")
+
+
 def _hit_path(hit: Hit) -> Path | None:
-    """The file a hit is; a text may be one, too."""
+    """Return the path of a hit that is a file; texts may be files, too."""
     from triptych.media import TEXT_EXTENSIONS
 
     if hit.modality == "text" and not (hit.item.startswith("/") and hit.item.lower().endswith(tuple(TEXT_EXTENSIONS))):
@@ -160,15 +187,15 @@ def _read_excerpt(path: Path) -> str:
 
 
 def relative_path(path: Path) -> str:
-    """A path as one would type it: from the current folder where the file lies below it."""
+    """Format a path relative to the current folder if it is below it."""
     cwd = Path.cwd()
     return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
 
 
 def print_failures(messages: Collection[str], list_path: Path | None = None) -> None:
-    """What could not be read: how many, the first few, and why; all of them are in the file `listed`, where given."""
+    """Print how many files were unreadable, and the first few; `list_path` is the file that lists all of them."""
     if messages:
-        notify(f"could not be read and left out: {len(messages)}")
+        notify(f"unreadable files skipped: {len(messages)}")
         for message in list(messages)[:MAX_PROBLEMS]:
             stderr.print(f"  {message}")
         if len(messages) > MAX_PROBLEMS:
@@ -177,55 +204,70 @@ def print_failures(messages: Collection[str], list_path: Path | None = None) -> 
 
 
 def print_skipped(skipped: Iterable[SkippedPath]) -> None:
-    """One line for each reason why files were passed over, with their number by ending."""
+    """Print one line per reason with the number of skipped files by extension."""
     by_reason: dict[str, Counter[str]] = {}
     for file in skipped:
         by_reason.setdefault(file.reason, Counter())[file.extension] += 1
-    for reason, endings in by_reason.items():
-        most_common = endings.most_common(MAX_NAMES)
-        counts = [f"{count} {ending}" for ending, count in most_common]
-        num_others = endings.total() - sum(count for _, count in most_common)
-        notify(f"passed over: {', '.join([*counts, f'{num_others} others'] if num_others else counts)} ({reason})")
+    for reason, extensions in by_reason.items():
+        most_common = extensions.most_common(MAX_NAMES)
+        counts = [f"{count} {extension}" for extension, count in most_common]
+        num_others = extensions.total() - sum(count for _, count in most_common)
+        notify(f"skipped: {', '.join([*counts, f'{num_others} others'] if num_others else counts)} ({reason})")
+
+
+def print_scan(scan: PathScan) -> None:
+    """Print what `triptych index` will not use: skipped files, unusable rows, an ignored manifest."""
+    if scan.manifest is not None:
+        print_unusable_rows(scan.manifest)
+    if scan.has_unused_manifest:
+        stderr.print(f"note: {scan.path} contains a manifest; index that file instead to use its captions")
+    print_skipped(scan.skipped)
+
+
+def print_search_commands(uri: str, modalities: Sequence[Modality]) -> None:
+    """Suggest how to search a collection."""
+    example = ["some words"] if "text" in modalities else ["--audio", "one.wav"]
+    search_command = format_command("search", *example, "--collection", uri)
+    stderr.print(f"next: {search_command}, or {format_command('serve', uri)}")
 
 
 def print_unusable_rows(manifest: Manifest) -> None:
-    """One line on the rows of a manifest that cannot be used."""
+    """Print how many rows of a manifest are unusable, if any."""
     counts = manifest.counts
     if counts.unusable:
         total = counts.rows + counts.unusable
         notify(
-            f"{counts.unusable} of {total} rows cannot be used; `{format_command('validate', manifest.path)}` says why"
+            f"{counts.unusable} of {total} rows are unusable; `{format_command('validate', manifest.path)}` lists why"
         )
 
 
 def format_command(name: str, *arguments: str | Path) -> str:
-    """A triptych command as one can paste it into a shell: paths with spaces are quoted."""
+    """Format a triptych command with shell quoting."""
     return shlex.join(["triptych", name, *map(str, arguments)])
 
 
 def print_training_advice(folder: Path, recipe: Recipe) -> None:
-    """What to know and do after training."""
+    """Print a warning if the training was short, and the command for the next step."""
     from triptych.training.run_directory import count_steps, is_improving
 
     steps = count_steps(folder)
     if steps < FEW_STEPS and _trains_from_scratch(recipe) and is_improving(folder):
         epochs = math.ceil(recipe.training.epochs * FEW_STEPS / max(1, steps))
         notify(
-            f"only {steps} steps: encoders that start from scratch want more, such as "
-            f"--set training.epochs={epochs} --restart"
+            f"only {steps} steps: encoders trained from scratch need more; try --set training.epochs={epochs} --restart"
         )
     stderr.print(_suggest_evaluation(folder, recipe))
 
 
 def _trains_from_scratch(recipe: Recipe) -> bool:
-    """Whether some encoder comes without pretrained weights."""
+    """Return whether some encoder has no pretrained weights."""
     from triptych.encoders import ENCODERS
 
-    return any(not ENCODERS[part.name].frozen for part in recipe.space.encoders.values())
+    return any(not ENCODERS[component.name].frozen for component in recipe.space.encoders.values())
 
 
 def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
-    """How to measure the run: on its test split, else on another split that it has not learned from."""
+    """Return the command that evaluates the run on its test split, or on another held-out split."""
     from triptych.data import manifest
 
     data = recipe.data
@@ -236,8 +278,8 @@ def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
     ]
     if not held_out:
         return (
-            f"next: no row is kept out of training to measure on; mark some as split {data.test_split} in "
-            f"{' or '.join(paths)} and train again, or measure on other data: "
+            f"next: there is no held-out split to evaluate on; mark some rows as split {data.test_split} in "
+            f"{' or '.join(paths)} and train again, or evaluate on other data: "
             f"{format_command('evaluate', folder)} --data MANIFEST"
         )
     path, name = next(((path, name) for path, name in held_out if name == data.test_split), held_out[0])
@@ -246,7 +288,7 @@ def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
 
 
 def make_runs_table(summaries: Iterable[RunSummary]) -> Table:
-    """Runs with their state, scores and time."""
+    """Tabulate runs with their state, scores and time."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     for heading in ("run", "recipe", "state", "epochs", "loss", "valid", "time"):
         is_left = heading in {"run", "recipe", "state"}
@@ -264,10 +306,10 @@ def make_runs_table(summaries: Iterable[RunSummary]) -> Table:
 
 
 def make_export_table(results: Iterable[ExportResult]) -> Table:
-    """Graphs with their drift and speed."""
+    """Tabulate exported graphs with their deviation from the space and their speed."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("takes", "encoder", "MB", "items", "drift", "graph ms", "space ms", "ratio (spread)"):
-        table.add_column(heading, justify="left" if heading in {"takes", "encoder"} else "right", no_wrap=True)
+    for heading in ("modality", "encoder", "MB", "items", "1 - cosine", "ONNX ms", "PyTorch ms", "ratio (range)"):
+        table.add_column(heading, justify="left" if heading in {"modality", "encoder"} else "right", no_wrap=True)
     for result in results:
         if result.time_ratio is None or result.time_ratio_range is None:
             table.add_row(result.modality, result.encoder, *["–"] * 6)
@@ -278,14 +320,33 @@ def make_export_table(results: Iterable[ExportResult]) -> Table:
     return table
 
 
+def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
+    """Print a table of encoders, their origins, and why some are not available."""
+    table = Table(box=box.SIMPLE_HEAD, padding=0)
+    for heading in ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "available"):
+        table.add_column(heading, justify="right" if heading in {"feature_dim", "parameters"} else "left", no_wrap=True)
+    for info in encoders:
+        parameters = "–" if info.parameters is None else f"{info.parameters / 1e6:.1f} M"
+        feature_dim = "–" if info.feature_dim is None else str(info.feature_dim)
+        is_available = "no" if info.unavailable_reason else "yes"
+        table.add_row(info.name, info.modality, info.part_name, feature_dim, parameters, info.licence, is_available)
+    stdout.print(table)
+    for title, field in (("origin", "origin"), ("not available", "unavailable_reason")):
+        names: dict[str, list[str]] = {}  # encoders with the same text share a line
+        for info in encoders:
+            names.setdefault(getattr(info, field) or "", []).append(info.name)
+        lines = [f"  {', '.join(encoder_names)}: {line}" for line, encoder_names in names.items() if line]
+        stdout.print("\n".join([f"{title}:", *lines]) if lines else "all encoders are available")
+
+
 def print_manifest_summary(summary: Mapping[str, Any]) -> None:
-    """What a manifest holds and everything that is wrong with it."""
+    """Print the contents and the problems of a manifest, as `manifest.summarise` returns them."""
     counts = summary["counts"]
     total = counts["rows"] + counts["unusable"]
-    rows = f"{total} rows" if not counts["unusable"] else f"{counts['rows']} of {total} rows can be used"
+    rows = f"{total} rows" if not counts["unusable"] else f"{counts['rows']} of {total} rows usable"
     distinct = counts["unique_captions"]
     captions = f"{counts['captions']} captions"
-    captions += f" ({distinct} different)" if distinct < counts["captions"] else ""
+    captions += f" ({distinct} unique)" if distinct < counts["captions"] else ""
     stdout.print(f"{summary['path']}: {rows}, {captions}, {counts['files']} files")
     for title in ("modalities", "pairs", "splits", "labels"):
         items = [f"{name} {number}" for name, number in counts[title].items() if number]
@@ -300,6 +361,6 @@ def print_manifest_summary(summary: Mapping[str, Any]) -> None:
             stdout.print(f"  … and {group['more']} more")
     if not summary["problems"]:
         is_complete = summary["decoded"] or not counts["files"]
-        stdout.print(f"nothing is wrong with {'it' if is_complete else 'the table'}", style="green")
+        stdout.print("no problems found" if is_complete else "no problems found in the table", style="green")
     if counts["files"] and not summary["decoded"]:
-        stdout.print("the files were not decoded: add --decode to find those that cannot be", style="yellow")
+        stdout.print("the files were not decoded: add --decode to check them", style="yellow")

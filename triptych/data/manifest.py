@@ -98,7 +98,9 @@ class Manifest:
     problems: tuple[ManifestProblem, ...]
 
     def split(self, name: str) -> Manifest:
-        """Only the rows of one split; the problems stay, as a row with an error may have belonged to it."""
+        """Select the rows of one split ("all": every row). All problems are kept: a bad row may belong to the split."""
+        if name == "all":
+            return self
         rows = tuple(row for row in self.rows if row.split == name)
         if not rows and not self.counts.splits:
             raise ManifestError(f"{self.path}: no row names a split; add a split column, or use --split all")

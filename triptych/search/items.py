@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from triptych.data import manifest
 from triptych.data.cache import content_key
 from triptych.data.loader import source_of
-from triptych.data.manifest import Row
-from triptych.errors import CollectionError, MediaError
+from triptych.data.manifest import Manifest, Row
+from triptych.errors import CollectionError, MediaError, UsageError
 from triptych.interfaces import Modality, Source
 from triptych.media import audio, modalities_of, video
 from triptych.space import Space
@@ -61,6 +62,41 @@ class SkippedPath:
             return "folder"
         suffix = self.path.suffix.lower()
         return suffix if re.fullmatch(r"\.\w{1,8}", suffix) else "without an ending"
+
+
+@dataclass(frozen=True)
+class PathScan:
+    """The items of a folder or manifest, and the files that were skipped."""
+
+    path: Path
+    items: list[Item]
+    skipped: list[SkippedPath]
+    manifest: Manifest | None  # None: the path is a folder
+    has_unused_manifest: bool = False  # the folder contains a manifest, whose captions are not used
+
+    def check_not_empty(self, space: Space) -> None:
+        """Raise a UsageError if there is nothing to index."""
+        if not self.items:
+            modalities = ", ".join(space.modalities)
+            raise UsageError(f"{self.path}: nothing here that this space can embed ({modalities})")
+
+
+def scan_path(
+    path: Path, space: Space, split: str | None = None, allow_outside: bool = False, exclude: Path | None = None
+) -> PathScan:
+    """Collect the items of a folder, or of a manifest with their captions; nothing below the folder `exclude`."""
+    if path.is_dir():
+        if split:
+            raise UsageError(f"--split {split} needs a manifest; {path} is a folder")
+        skipped: list[SkippedPath] = []
+        items = list(items_from_folder(path, space, skipped, exclude))
+        has_manifest = any((path / name).exists() for name in manifest.MANIFEST_NAMES)
+        return PathScan(path, items, skipped, None, has_manifest)
+    if modalities_of(path):
+        raise UsageError(f"{path}: is a single file; give the folder it is in, or a manifest")
+    table = manifest.read(path, allow_outside)
+    rows = (table.split(split) if split else table).rows
+    return PathScan(path, list(items_from_rows(rows, space)), [], table)
 
 
 def items_from_folder(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
 
-from triptych.errors import MediaError, UsageError
-from triptych.interfaces import Features, Modality, Source
+from triptych.errors import MediaError, UsageError, describe_unknown
+from triptych.interfaces import MODALITIES, Features, Modality, Source
 from triptych.media import modalities_of, video
 
 
@@ -85,6 +85,74 @@ class Filter:
             conditions.append(f"modified_time <= {_to_timestamp(self.until, time.max)!r}")
         conditions += [f"array_has(columns, {quote_sql(f'{name}={value}')})" for name, value in self.columns.items()]
         return " AND ".join(conditions)
+
+
+PART_NAMES = ("text", "audio", "image", "video", "item", "not")  # the parts of a query that can have a weight
+
+
+@dataclass(frozen=True)
+class QueryInputs:
+    """The inputs of a query by kind, as given on the command line."""
+
+    text: str = ""
+    audio: Sequence[Path] = ()
+    images: Sequence[Path] = ()
+    videos: Sequence[Path] = ()
+    items: Sequence[str] = ()  # ids
+    negatives: Sequence[str] = ()  # texts or existing files
+    weights: Mapping[str, float] = field(default_factory=dict)  # by name, of PART_NAMES; default 1
+
+    def check_not_empty(self) -> None:
+        """Raise a UsageError if there is no input."""
+        if not any((self.text, self.audio, self.images, self.videos, self.items, self.negatives)):
+            raise UsageError("nothing to look for: give a text, --audio, --image, --video or --item")
+
+    def make_query(self, modalities: Sequence[Modality]) -> Query:
+        """Combine all inputs into one query for a space with these modalities."""
+        weights = dict.fromkeys(PART_NAMES, 1.0) | dict(self.weights)
+        return Query(
+            (
+                *([QueryPart(Source("text", self.text), weights["text"])] if self.text else []),
+                *(QueryPart(Source("audio", path), weights["audio"]) for path in self.audio),
+                *(QueryPart(Source("image", path), weights["image"]) for path in self.images),
+                *(part for path in self.videos for part in make_video_parts(path, modalities, weights["video"])),
+                *(QueryPart(item_id, weights["item"]) for item_id in self.items),
+                *(part for text in self.negatives for part in make_negative_parts(text, modalities, weights["not"])),
+            )
+        )
+
+
+def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
+    """Parse weights of query parts, such as "audio=0.5"."""
+    weights: dict[str, float] = {}
+    for name, value in parse_pairs(pairs, "--weight").items():
+        if name not in PART_NAMES:
+            raise UsageError(f"--weight: {describe_unknown('part', name, PART_NAMES)}")
+        with suppress(ValueError):
+            weights[name] = float(value)
+        if not 0 < weights.get(name, 0.0) < math.inf:
+            raise UsageError(f"--weight {name}={value}: give a number above 0; use --not for negative parts")
+    return weights
+
+
+def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """Parse values such as "name=value" of a command-line option."""
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise UsageError(f"{option} {pair}: write NAME=VALUE")
+        values[name] = value
+    return values
+
+
+def parse_modalities(names: str) -> list[Modality]:
+    """Parse a comma-separated list of modalities."""
+    given_names = [name.strip() for name in names.split(",") if name.strip()]
+    for name in given_names:
+        if name not in MODALITIES:
+            raise UsageError(f"--modality: {describe_unknown('modality', name, MODALITIES)}")
+    return [modality for modality in MODALITIES if modality in given_names]
 
 
 def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from triptych.data.loader import sources_of
 from triptych.errors import UsageError, describe_unknown
-from triptych.interfaces import Modality
+from triptych.interfaces import MODALITIES, Modality
 from triptych.progress import track_progress
 from triptych.studies import STUDIES, views
 from triptych.studies.experiment import Experiment, check_encoders
@@ -27,6 +28,26 @@ class StudyRequest:
     max_rows: int = 0  # at most so many training rows; 0 = all
     allow_outside: bool = False
     encoders: Mapping[Modality, str] | None = None
+
+
+def parse_encoders(overrides: Sequence[str]) -> dict[Modality, str]:
+    """Apply overrides such as "audio=soundnet" to the default encoders."""
+    encoders: dict[str, str] = {**DEFAULT_ENCODERS}
+    for override in overrides:
+        modality, _, name = override.partition("=")
+        if modality not in MODALITIES:
+            raise UsageError(f"--encoder {override}: {describe_unknown('modality', modality, MODALITIES)}")
+        encoders[modality] = name
+    return {modality: encoders[modality] for modality in DEFAULT_ENCODERS}
+
+
+def format_command(request: StudyRequest, output_options: Sequence[str], encoder_overrides: Sequence[str]) -> str:
+    """Format the command that reproduces a study, for its page: without local folders and without --restart."""
+    command = ["triptych", "study", request.name, "--data", request.manifest.name, *output_options]
+    command += ["--rows", str(request.max_rows)] if request.max_rows else []
+    command += [word for override in encoder_overrides for word in ("--encoder", override)]
+    command += ["--allow-outside"] if request.allow_outside else []
+    return shlex.join(command)
 
 
 def run_study(request: StudyRequest, folder: Path, command: str, restart: bool = False) -> Path:

@@ -1,4 +1,4 @@
-"""The command line. A new command is one file here and one line in COMMANDS."""
+"""The command line. To add a command, add a module here and an entry to COMMANDS."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     "serve": serve.serve,
 }
 
-INTERRUPTED = 130  # the exit code typer gives for Ctrl-C
+INTERRUPTED = 130  # exit code of typer after Ctrl-C
 
 app = typer.Typer(
     name="triptych",
-    help="One embedding space for sound, pictures and words: train it on your own pairs, measure it, search it.",
-    epilog="New here? `triptych demo` shows everything in a few minutes.",
+    help="One embedding space for audio, images and text: train it on your own pairs, evaluate it, search it.",
+    epilog="New to triptych? Run `triptych demo`: it shows every step in a few minutes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -76,9 +76,9 @@ for name, command in COMMANDS.items():
 
 @app.callback(invoke_without_command=True)
 def version(
-    show: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+    show: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
 ) -> None:
-    """Print the version, if asked."""
+    """Print the version if `--version` is given."""
     if show:
         from triptych import __version__
 
@@ -87,20 +87,20 @@ def version(
 
 
 def main() -> None:
-    """Run the command line: a mistake gets one clear message and exit code 2, an interruption 130."""
+    """Run the command line. User errors print one message and exit with 2; Ctrl-C exits with 130."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # an old terminal gets question marks, not a traceback
+            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of a traceback
     try:
         app()
     except TriptychError as error:
         _fail(str(error))
     except SystemExit as stop:
         if stop.code == INTERRUPTED:
-            Console(stderr=True).print("interrupted; the same command goes on from what was finished", style="yellow")
+            Console(stderr=True).print("interrupted; run the same command to resume", style="yellow")
         raise
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): nobody is left to tell.
+        # The reader closed the pipe, as `| head` does: discard the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""triptych audit"""
+"""The `triptych audit` command."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from triptych.app.cli.options import AllowOutside, Overrides
+
 if TYPE_CHECKING:
     from triptych.audit.audit import AuditResult
     from triptych.audit.decisions import Action
 
 
 def audit(
-    manifest: Annotated[Path, typer.Argument(help="The manifest to audit.")],
+    manifest: Annotated[Path, typer.Argument(help="Manifest to audit.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of the audit; with --apply, the new manifest.")
+        Path | None, typer.Option("--output", "-o", help="Output folder; with --apply, the manifest to write.")
     ] = None,
-    space: Annotated[str | None, typer.Option(help="A run of other data that judges; else spaces are trained.")] = None,
-    folds: Annotated[int, typer.Option(help="How many spaces, each judging rows it has not seen.")] = 4,
-    recipe: Annotated[str, typer.Option(help="How they are trained.")] = "audit",
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
-    seed: Annotated[int, typer.Option(help="Another seed parts the rows otherwise.")] = 0,
-    apply: Annotated[Path | None, typer.Option(help="Decisions saved from the review page, to be carried out.")] = None,
+    space: Annotated[
+        str | None, typer.Option(help="Run trained on other data that scores the pairs. Default: train one per fold.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="Number of cross-validation folds. Scores are out-of-fold.")] = 4,
+    recipe: Annotated[str, typer.Option(help="Recipe for the spaces of the folds.")] = "audit",
+    overrides: Overrides = None,
+    seed: Annotated[int, typer.Option(help="Seed of the fold assignment.")] = 0,
+    apply: Annotated[Path | None, typer.Option(help="Apply decisions exported from the review page.")] = None,
     undecided: Annotated[
-        Literal["keep", "reject"], typer.Option(help="With --apply: what becomes of wrong ones nobody decided on.")
+        Literal["keep", "reject"], typer.Option(help="With --apply: what to do with undecided suspects.")
     ] = "keep",
-    restart: Annotated[bool, typer.Option(help="Replace an audit that is in the folder.")] = False,
-    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
+    restart: Annotated[bool, typer.Option(help="Replace an existing audit in the output folder.")] = False,
+    allow_outside: AllowOutside = False,
 ) -> None:
-    """Find the pairs that are probably wrong, and what would fit better. Interrupted? The same command goes on.
+    """Find pairs that are probably mismatched, and suggest better matches.
 
-    Writes suspects.csv, clean.csv (the manifest without them) and review.html, to go through them with the keyboard.
+    Writes suspects.csv, clean.csv (the manifest without the suspects) and review.html, a page to review them. If it is
+    interrupted, run the same command to resume.
 
     \b
     Examples:
@@ -58,36 +63,33 @@ def _apply_decisions(
     from triptych.errors import UsageError
 
     if output is None:
-        raise UsageError("say where the new manifest goes: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
+        raise UsageError("give the manifest to write: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
     table = manifest.read(manifest_path, allow_outside)
-    written, draft = write_reviewed_manifest(
-        table, read_decisions(decisions_path, hash_manifest(table.path), undecided), output, "audit"
-    )
-    print_written(written, draft)
+    decisions = read_decisions(decisions_path, hash_manifest(table.path), undecided)
+    print_written(*write_reviewed_manifest(table, decisions, output, "audit"))
 
 
 def _print_audit(result: AuditResult) -> None:
-    """What was found, where it lies and what to do next."""
     from triptych.app.terminal import print_failures, relative_path, stderr, stdout
     from triptych.audit.audit import CLEAN_FILE, REVIEW_FILE, SUSPECTS_FILE
 
     print_failures(result.unreadable)
     for (a, b), pair_result in result.pair_scores.items():
-        stdout.print(f"{a}–{b}: of {pair_result.noise_rate.num_pairs} pairs about {pair_result.noise_rate} are wrong")
+        noise_rate = pair_result.noise_rate
+        stdout.print(f"{a}–{b}: estimated noise rate of {noise_rate.num_pairs} pairs: {noise_rate}")
         if pair_result.caption_noise_rate:
-            stdout.print(f"  of the captions in the other rows about {pair_result.caption_noise_rate}")
+            stdout.print(f"  of the captions in the other rows: {pair_result.caption_noise_rate}")
     wrong = [suspect for suspect in result.suspects if suspect.verdict == "wrong"]
     num_captions = sum(suspect.caption is not None for suspect in wrong)
     stdout.print(
-        f"suspected: {len(wrong) - num_captions} rows, {num_captions} single captions; "
-        f"nearly the same as another row: {len(result.suspects) - len(wrong)}"
+        f"suspects: {len(wrong) - num_captions} rows, {num_captions} single captions; "
+        f"near-duplicates: {len(result.suspects) - len(wrong)}"
     )
     for name, description in (
-        (SUSPECTS_FILE, "every suspect"),
+        (SUSPECTS_FILE, "all suspects"),
         (CLEAN_FILE, "the manifest without them"),
-        (REVIEW_FILE, "to review them"),
+        (REVIEW_FILE, "page to review them"),
     ):
         stdout.print(f"  {relative_path(result.folder / name)}: {description}")
-    stderr.print(
-        f"next: open {relative_path(result.folder / REVIEW_FILE)} in a browser; k keeps, r rejects, s swaps, u undoes"
-    )
+    review_path = relative_path(result.folder / REVIEW_FILE)
+    stderr.print(f"next: open {review_path} in a browser; keys: k keep, r reject, s swap, u undo")

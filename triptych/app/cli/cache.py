@@ -1,20 +1,22 @@
-"""triptych cache"""
+"""The `triptych cache` command."""
 
-import json
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import AsJson
+
 
 def cache(
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove everything: it is computed again when needed.")
+        bool, typer.Option("--clear", help="Delete all cached features. They are recomputed when needed.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show what is kept of frozen encoders' features, and how large it is.
+    """Show the size of the feature cache of frozen encoders, or clear it.
 
-    It lies in TRIPTYCH_CACHE, or where the system keeps caches. A file is computed once, whatever it is called.
+    The cache is in the folder TRIPTYCH_CACHE, or in the system's cache folder. Features are keyed by file content, so
+    renamed files are not computed again.
 
     \b
     Examples:
@@ -30,10 +32,8 @@ def cache(
     sizes = feature_cache.list_stores()
     if as_json:
         stores = [{"encoder": encoder, "items": items, "bytes": size} for encoder, items, size in sizes]
-        typer.echo(json.dumps({"folder": str(feature_cache.folder), "stores": stores}, indent=2))
+        terminal.print_json({"folder": str(feature_cache.folder), "stores": stores})
         return
-    terminal.stdout.print(
-        f"{feature_cache.folder}: {sum(size for *_, size in sizes) / 1e6:,.0f} MB", highlight=False, soft_wrap=True
-    )
-    for about, items, size in sizes:
-        terminal.stdout.print(f"{items:>9,} items {size / 1e6:>9,.1f} MB  {about}", highlight=False, soft_wrap=True)
+    terminal.stdout.print(f"{feature_cache.folder}: {sum(size for *_, size in sizes) / 1e6:,.0f} MB")
+    for encoder, items, size in sizes:
+        terminal.stdout.print(f"{items:>9,} items {size / 1e6:>9,.1f} MB  {encoder}")

@@ -1,4 +1,4 @@
-"""triptych demo"""
+"""The `triptych demo` command."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,10 +7,10 @@ import typer
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to put everything.")] = Path("demo"),
-    restart: Annotated[bool, typer.Option("--restart", help="Train anew even if the demo has run before.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Output folder.")] = Path("demo"),
+    restart: Annotated[bool, typer.Option("--restart", help="Train again even if the demo has run before.")] = False,
 ) -> None:
-    """Make a small world, train a space on it, measure it and search it: everything once, in a few minutes."""
+    """Generate synthetic data, then train, evaluate, index and search a space. Takes a few minutes."""
     from triptych.app.demo import run_demo
 
     run_demo(output, restart)

@@ -1,31 +1,32 @@
-"""triptych evaluate"""
+"""The `triptych evaluate` command."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split
+
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
-    data: Annotated[Path, typer.Option(help="The manifest with the rows to measure on.")],
-    split: Annotated[str, typer.Option(help="Which rows; 'all' for all of them.")] = "test",
+    run: Run,
+    data: Annotated[Path, typer.Option(help="Manifest to evaluate on.")],
+    split: Split = "test",
     transductive: Annotated[
-        bool, typer.Option(help="Also rank all queries together, by a transport plan over the whole test set.")
+        bool, typer.Option(help="Also rank all queries jointly, by a transport plan over the test set.")
     ] = False,
     epsilon: Annotated[
-        float | None, typer.Option(help="Of that plan; 0.03 of the span of the scores unless given.")
+        float | None, typer.Option(help="Regularisation of that plan. Default: 0.03 of the range of the scores.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write JSON, CSV and every query (Parquet) into this folder.")
+        Path | None, typer.Option("--output", "-o", help="Write JSON, CSV and per-query Parquet to this folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
+    as_json: AsJson = False,
+    allow_outside: AllowOutside = False,
 ) -> None:
-    """Measure recall in every direction, with 95% intervals and chance beside it.
+    """Evaluate retrieval in every direction: recall with 95% intervals and chance level.
 
-    Every caption is a query; any right answer among the first k is a hit; ties count against the space.
+    Every caption is a query. A query is a hit if any of its positives is in the top k. Ties count as misses.
 
     \b
     Examples:
@@ -36,20 +37,17 @@ def evaluate(
     """
     from triptych.app import terminal
     from triptych.checkpoint import load
-    from triptych.data import manifest
     from triptych.evaluation import result_files
-    from triptych.evaluation.evaluate import evaluate as measure
+    from triptych.evaluation.evaluate import evaluate as evaluate_space
 
-    table = manifest.read(data, allow_outside)
-    terminal.print_unusable_rows(table)
-    rows = table.rows if split == "all" else table.split(split).rows
-    result = measure(load(run), rows, transductive=transductive, epsilon=epsilon)
+    rows = terminal.read_manifest(data, allow_outside).split(split).rows
+    result = evaluate_space(load(run), rows, transductive=transductive, epsilon=epsilon)
     terminal.print_failures(result.failures.values())
     if output:
         result_files.write_results(result, output, {"run": str(run), "data": str(data), "split": split})
         terminal.stderr.print(f"written: {output}")
     if as_json:
         directions = [*result.directions, *result.transductive]
-        typer.echo(json.dumps([result_files.retrieval_to_dict(direction) for direction in directions], indent=2))
+        terminal.print_json([result_files.retrieval_to_dict(direction) for direction in directions])
     else:
         terminal.stdout.print(terminal.make_recall_table(result.directions, result.transductive))

@@ -1,33 +1,26 @@
-"""triptych export"""
+"""The `triptych export` command."""
 
-from __future__ import annotations
-
-import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from triptych.interfaces import Modality, Source
-    from triptych.space import Space
-
-NUM_EXAMPLES = 64
+from triptych.app.cli.options import AllowOutside, AsJson, Run
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
-    onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX graphs, one for each modality.")] = False,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder; RUN-onnx unless given.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Manifest with examples; the run's own unless given.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
+    run: Run,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Export ONNX graphs, one per modality.")] = False,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Output folder. Default: RUN-onnx.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Manifest with example inputs. Default: that of the run.")] = None,
+    as_json: AsJson = False,
+    allow_outside: AllowOutside = False,
 ) -> None:
-    """Write each encoder with its projection as a graph that runs without triptych, checked on real inputs.
+    """Export each encoder with its projection to ONNX, verified and timed on real inputs.
 
-    A graph takes prepared inputs and their mask (N, L), and gives embeddings. It is compared with the space it comes
-    from: the largest drift (1 - cosine), and the time of a batch, theirs over ours.
+    A graph takes prepared inputs and their mask (N, L) and returns embeddings. The table shows the largest deviation
+    from the space (1 - cosine) and the time per batch relative to PyTorch.
 
     \b
     Examples:
@@ -35,41 +28,19 @@ def export(
       triptych export runs/mine --onnx -o graphs --data pairs.csv
     """
     from triptych.app import terminal
-    from triptych.checkpoint import load, resolve_path
+    from triptych.checkpoint import load
     from triptych.errors import UsageError
-    from triptych.export import export_onnx
+    from triptych.export import default_folder, export_onnx, load_examples
 
     if not onnx:
-        raise UsageError("in which form? --onnx is the one there is")
-    space = load(run)
-    checkpoint_path = resolve_path(run)
-    folder = output or (checkpoint_path if checkpoint_path.is_dir() else checkpoint_path.parent).with_name(
-        f"{run.resolve().stem}-onnx"
-    )
-    results = export_onnx(space, _load_examples(space, data, allow_outside), folder, show_progress=not as_json)
+        raise UsageError("give the export format: --onnx is the only one")
+    space, folder = load(run), output or default_folder(run)
+    results = export_onnx(space, load_examples(space, data, allow_outside), folder, show_progress=not as_json)
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
+        terminal.print_json([asdict(result) for result in results])
         return
     terminal.stdout.print(terminal.make_export_table(results))
-    for one in results:
-        if one.problem:
-            terminal.stderr.print(f"{one.modality}: cannot be exported: {one.problem}")
+    for result in results:
+        if result.problem:
+            terminal.stderr.print(f"{result.modality}: export failed: {result.problem}")
     terminal.stdout.print(f"exported: {folder}")
-
-
-def _load_examples(space: Space, data: Path | None, allow_outside: bool) -> dict[Modality, list[Source]]:
-    """Real inputs of every modality: from the test rows, where there are any."""
-    from triptych.data import manifest
-    from triptych.data.loader import sources_of
-    from triptych.errors import UsageError
-
-    data_config = space.recipe.data
-    path = data or (Path(data_config.manifest) if data_config.manifest else None)
-    if path is None or not path.exists():
-        raise UsageError(f"the run's own manifest ({path}) is not here; give --data MANIFEST with some examples")
-    table = manifest.read(path, allow_outside or data_config.allow_outside)
-    rows = table.split(data_config.test_split).rows if data_config.test_split in table.counts.splits else table.rows
-    return {
-        m: list(dict.fromkeys(s for row in rows if m in row.modalities for s in sources_of(row, m)))[:NUM_EXAMPLES]
-        for m in space.modalities
-    }

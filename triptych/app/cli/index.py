@@ -1,73 +1,53 @@
-"""triptych index"""
+"""The `triptych index` command."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import AllowOutside
+
+Space = Annotated[
+    str, typer.Option(help="Run folder, checkpoint file, folder of a joint model, or hf:NAME on the Hugging Face Hub.")
+]
+Rebuild = Annotated[bool, typer.Option(help="Delete the collection and index again. Cached features are reused.")]
+
 
 def index(
-    path: Annotated[Path, typer.Argument(help="A folder of files, or a manifest whose captions come along.")],
-    space: Annotated[
-        str, typer.Option(help="A run folder, a space file, a joint model's folder, or hf:NAME of one on the hub.")
-    ],
-    uri: Annotated[
-        str, typer.Option("--collection", help="Folder of the collection, or s3://… of one.")
-    ] = "collection",
-    split: Annotated[str | None, typer.Option(help="Of a manifest, only these rows.")] = None,
-    rebuild: Annotated[bool, typer.Option(help="Make it anew; what was embedded before comes from the cache.")] = False,
-    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
+    path: Annotated[Path, typer.Argument(help="Folder of media files, or a manifest with captions.")],
+    space: Space,
+    uri: Annotated[str, typer.Option("--collection", help="Collection: a folder or s3://….")] = "collection",
+    split: Annotated[str | None, typer.Option(help="Index only this split of a manifest.")] = None,
+    rebuild: Rebuild = False,
+    allow_outside: AllowOutside = False,
 ) -> None:
-    """Embed files so that they can be searched. Run it again after changes: only what is new or changed is embedded.
+    """Embed files and store them in a searchable collection. Only new and changed files are embedded.
 
-    Several folders may go into one collection, one after the other. Killed at any moment, the same command goes on.
-    Files that were left out are listed with their reasons in not-indexed.tsv in the collection's folder.
+    Run it again after changes, and for each further folder. If it is interrupted, run the same command to resume.
+    Files that could not be indexed are listed with the reason in not-indexed.tsv in the collection's folder.
 
     \b
     Examples:
-      triptych index ~/sounds --space runs/trimodal
-      triptych index ~/pictures --space hf:openai/clip-vit-base-patch32
+      triptych index ~/recordings --space runs/trimodal
+      triptych index ~/photos --space hf:openai/clip-vit-base-patch32
       triptych index demo/data/manifest.csv --split test --space demo/run --collection demo/collection
-      triptych index ~/sounds --space runs/trimodal --rebuild
+      triptych index ~/recordings --space runs/trimodal --rebuild
     """
     from triptych.app import terminal
-    from triptych.data import manifest
-    from triptych.errors import UsageError
-    from triptych.media import modalities_of
     from triptych.search.collection import Collection
-    from triptych.search.items import SkippedPath, items_from_folder, items_from_rows
+    from triptych.search.items import scan_path
     from triptych.search.not_indexed import write_not_indexed
 
     collection = Collection.create(uri, space, rebuild)
-    skipped: list[SkippedPath] = []
-    if path.is_dir():
-        if split:
-            raise UsageError(f"--split {split} needs a manifest; {path} is a folder")
-        items = list(items_from_folder(path, collection.space, skipped, exclude=collection.folder))
-        if any((path / name).exists() for name in manifest.MANIFEST_NAMES):
-            terminal.stderr.print(
-                f"note: {path} holds a manifest; index that file instead, and its captions come along"
-            )
-    else:
-        if modalities_of(path):
-            raise UsageError(f"{path}: is a single file; give the folder it is in, or a manifest")
-        table = manifest.read(path, allow_outside)
-        terminal.print_unusable_rows(table)
-        items = list(items_from_rows((table.split(split) if split else table).rows, collection.space))
-    terminal.print_skipped(skipped)
-    if not items:
-        raise UsageError(f"{path}: nothing here that this space can embed ({', '.join(collection.space.modalities)})")
-    result = collection.index(items, path)
-    is_listed = write_not_indexed(collection.not_indexed_path, result.failures, skipped)
+    scan = scan_path(path, collection.space, split, allow_outside, exclude=collection.folder)
+    terminal.print_scan(scan)
+    scan.check_not_empty(collection.space)
+    result = collection.index(scan.items, path)
+    has_list = write_not_indexed(collection.not_indexed_path, result.failures, scan.skipped)
     terminal.print_failures(result.failures.values(), collection.not_indexed_path)
-    if is_listed:
-        terminal.stderr.print(f"what was left out, with reasons: {terminal.relative_path(collection.not_indexed_path)}")
+    if has_list:
+        terminal.stderr.print(f"files not indexed: {terminal.relative_path(collection.not_indexed_path)}")
     terminal.stdout.print(
-        f"{uri}: {len(collection)} items ({result.added} new, {result.unchanged} as before, {result.removed} gone)"
+        f"{uri}: {len(collection)} items ({result.added} new, {result.unchanged} unchanged, {result.removed} removed)"
     )
-    example = ["some words"] if "text" in collection.space.modalities else ["--audio", "one.wav"]
-    search_command, serve_command = (
-        terminal.format_command("search", *example, "--collection", uri),
-        terminal.format_command("serve", uri),
-    )
-    terminal.stderr.print(f"next: {search_command}, or {serve_command}")
+    terminal.print_search_commands(uri, collection.space.modalities)

@@ -1,20 +1,21 @@
-"""triptych localise"""
+"""The `triptych localise` command."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import AsJson, Run
+
 
 def localise(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
-    data: Annotated[Path, typer.Option(help="The folder of a made world.")],
-    split: Annotated[str, typer.Option(help="Which of its scenes.")] = "test",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    run: Run,
+    data: Annotated[Path, typer.Option(help="Folder of a synthetic data set.")],
+    split: Annotated[str, typer.Option(help="Split to use.")] = "test",
+    as_json: AsJson = False,
 ) -> None:
-    """Measure on a made world whether words and sounds point at the things they speak of.
+    """Evaluate localisation on synthetic data: does the attribution fall on the object the query names?
 
     \b
     Examples:
@@ -23,10 +24,10 @@ def localise(
     """
     from triptych.app import terminal
     from triptych.checkpoint import load
-    from triptych.evaluation.localisation import localise as measure
+    from triptych.evaluation.localisation import localise as evaluate_localisation
 
-    results = measure(load(run), data, split)
+    results = evaluate_localisation(load(run), data, split)
     if as_json:
-        typer.echo(json.dumps([asdict(result) for result in results], indent=2))
+        terminal.print_json([asdict(result) for result in results])
     else:
         terminal.stdout.print(terminal.make_localisation_table(results))

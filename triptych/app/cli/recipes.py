@@ -1,15 +1,17 @@
-"""triptych recipes"""
+"""The `triptych recipes` command."""
 
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import Overrides
+
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Show this one whole, every default written out.")] = None,
-    overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Print this recipe as TOML, with all defaults.")] = None,
+    overrides: Overrides = None,
 ) -> None:
-    """List the recipes that come with triptych, or show one.
+    """List the bundled recipes, or print one.
 
     \b
     Examples:

@@ -1,28 +1,25 @@
-"""triptych report"""
+"""The `triptych report` command."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import AllowOutside, Run
+
 
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, or the file of a space.")],
-    data: Annotated[
-        Path | None, typer.Option(help="The manifest to measure on; unless given, the one of the run.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Which rows; unless given, the recipe's test split; or 'all'.")
-    ] = None,
+    run: Run,
+    data: Annotated[Path | None, typer.Option(help="Manifest to evaluate on. Default: that of the run.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split to use, or 'all'. Default: the recipe's test split.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The HTML file; unless given, RUN-report.html.")
+        Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RUN-report.html.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Write the numbers beside it, as .json.")] = False,
-    max_megabytes: Annotated[float, typer.Option(min=0, help="Most that pictures and sounds may take.")] = 12.0,
-    allow_outside: Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Also write the numbers as JSON, beside the page.")] = False,
+    max_megabytes: Annotated[float, typer.Option(min=0, help="Size limit of embedded images and audio.")] = 12.0,
+    allow_outside: AllowOutside = False,
 ) -> None:
-    """Put a run on one page: recall with intervals, plots, examples to see and hear. One HTML file, no network.
+    """Write a report of a run: recall with intervals, plots, retrieval examples. One HTML file that works offline.
 
     \b
     Examples:
@@ -30,6 +27,8 @@ def report(
       triptych report runs/trimodal --data demo/data/manifest.csv -o trimodal.html --json
       triptych report runs/trimodal --split novel -o novel.html
     """
+    import json
+
     from triptych.errors import UsageError
 
     if output and output.suffix.lower() not in {".html", ".htm"}:
@@ -37,7 +36,6 @@ def report(
 
     from triptych.app import terminal
     from triptych.checkpoint import load
-    from triptych.data import manifest
     from triptych.files import write_text
     from triptych.report import page, report_data
 
@@ -45,11 +43,10 @@ def report(
     manifest_path = data or (Path(recipe.data.manifest) if recipe.data.manifest else None)
     if manifest_path is None:
         raise UsageError(f"{run}: its recipe names no manifest; give --data MANIFEST")
-    # Beside the run, not in it: a run folder holds nothing else. A ready-made space has no folder of its own.
+    # Beside the run folder, which contains only the files of the run. A joint model has no run folder.
     beside = run.resolve() if run.exists() else Path(run.name)
     file = output or beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
-    table = manifest.read(manifest_path, allow_outside or recipe.data.allow_outside)
-    terminal.print_unusable_rows(table)
+    table = terminal.read_manifest(manifest_path, allow_outside or recipe.data.allow_outside)
     results = report_data.collect_report_data(run, table, split)
     terminal.print_failures(results.evaluation.failures.values())
     write_text(file, page.render_report(results, round(max_megabytes * 1e6)))

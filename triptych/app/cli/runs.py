@@ -1,20 +1,21 @@
-"""triptych runs"""
+"""The `triptych runs` command."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import AsJson
+
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look; its sub-folders too.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder to search, recursively.")] = Path("runs"),
+    as_json: AsJson = False,
 ) -> None:
-    """List runs with their state, scores and time.
+    """List training runs with their state, score and time.
 
-    The score is the best mean of R@1, R@5 and R@10 in % on the validation rows, over all trained directions.
+    The score is the best mean of R@1, R@5 and R@10 in % on the validation split, over all trained directions.
 
     \b
     Examples:
@@ -26,10 +27,10 @@ def runs(
 
     run_summaries = list_runs(folder)
     if as_json:
-        typer.echo(json.dumps([asdict(summary) for summary in run_summaries], indent=2, ensure_ascii=False))
+        terminal.print_json([asdict(summary) for summary in run_summaries])
         return
     if not run_summaries:
-        terminal.stdout.print(f"{folder}: no runs here; `triptych train` makes one")
+        terminal.stdout.print(f"{folder}: no runs; create one with `triptych train`")
         return
     terminal.stdout.print(terminal.make_runs_table(run_summaries))
     for summary in run_summaries:

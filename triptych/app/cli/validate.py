@@ -1,27 +1,23 @@
-"""triptych validate"""
+"""The `triptych validate` command."""
 
-from __future__ import annotations
-
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from triptych.data.manifest import Manifest
+from triptych.app.cli.options import AllowOutside, AsJson
 
 
 def validate(
-    manifest: Annotated[Path, typer.Argument(help="CSV, JSONL or Parquet, or a folder that holds one.")],
-    allow_outside: Annotated[bool, typer.Option(help="Accept files that lie outside the manifest's folder.")] = False,
-    show_all: Annotated[bool, typer.Option("--all", help="List every problem, not the first few of a kind.")] = False,
-    decode: Annotated[bool, typer.Option("--decode", help="Decode every file, which takes a while.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    manifest: Annotated[Path, typer.Argument(help="Manifest (CSV, JSONL or Parquet), or a folder that contains one.")],
+    allow_outside: AllowOutside = False,
+    show_all: Annotated[bool, typer.Option("--all", help="List every problem, not only the first few.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Also decode every file. This takes a while.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Diagnose a manifest: what is there, and what is wrong in which row and column. Errors give exit code 2.
+    """Validate a manifest: list its contents and every problem by row and column. The exit code is 2 on errors.
 
-    Files must be there and not empty; with --decode each is decoded as well, and one that cannot be is an error.
+    Files must exist and must not be empty. With --decode, files that cannot be decoded are errors, too.
 
     \b
     Examples:
@@ -31,25 +27,18 @@ def validate(
     """
     from triptych.app import terminal
     from triptych.data import manifest as manifests
+    from triptych.data.decoding import count_decodings, decode_files
+    from triptych.progress import track_progress
 
     table = manifests.read(manifest, allow_outside)
     if decode:
-        table = _decode_files(table)
-    summary = manifests.summarise(table, max_examples=len(table.problems) if show_all else terminal.MAX_PROBLEMS) | {
-        "decoded": decode
-    }
+        with track_progress("decoding files", count_decodings(table)) as progress:
+            table = decode_files(table, progress.advance)
+    max_examples = len(table.problems) if show_all else terminal.MAX_PROBLEMS
+    summary = manifests.summarise(table, max_examples) | {"decoded": decode}
     if as_json:
-        typer.echo(json.dumps(summary, indent=2, ensure_ascii=False))
+        terminal.print_json(summary)
     else:
         terminal.print_manifest_summary(summary)
     if table.errors:
         raise typer.Exit(2)
-
-
-def _decode_files(table: Manifest) -> Manifest:
-    from triptych.data.decoding import count_decodings, decode_files
-    from triptych.progress import track_progress
-
-    total = count_decodings(table)
-    with track_progress("decoding files", total, total > 0) as bar:
-        return decode_files(table, bar.advance)

@@ -77,6 +77,20 @@ def make_token(host: str) -> str | None:
     return None if host_name in LOOPBACK_NAMES or host.startswith("127.") else secrets.token_urlsafe(32)
 
 
+def check_linked_pages(report: Path | None, review: Path | None) -> None:
+    """Raise a UsageError if the report or the review page does not exist."""
+    if report is not None and not report.is_file():
+        raise UsageError(f"--report {report}: no such file; `triptych report` writes one")
+    if review is not None and not ReviewFiles(review).page.is_file():
+        raise UsageError(f"--review {review}: no review.html there; `triptych audit` writes one")
+
+
+def format_url(host: str, listener: socket.socket, token: str | None) -> str:
+    """Return the URL of the page, with the token if there is one."""
+    host_name = f"[{host}]" if ":" in host else host
+    return f"http://{host_name}:{listener.getsockname()[1]}/{f'?token={token}' if token else ''}"
+
+
 def bind_socket(host: str, port: int) -> socket.socket:
     """A socket at an address, or an error that says why not."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
