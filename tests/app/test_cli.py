@@ -254,7 +254,7 @@ def test_train_reads_every_manifest(synthetic_manifest, tmp_path):
 
 def test_unwritable_output_folder_is_named(tiny_recipe, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    (tmp_path / "recipe.toml").write_text(tiny_recipe.text())
+    (tmp_path / "recipe.toml").write_text(tiny_recipe.to_toml())
     result = triptych("train", tmp_path / "recipe.toml", "-o", tmp_path / "file" / "run")
     assert result.returncode == 2
     assert "file" in result.stderr
@@ -290,7 +290,7 @@ def test_interrupted_synthetic_data_leaves_no_files(tmp_path):
 
 
 def test_interrupted_training_leaves_complete_files(tiny_recipe, tmp_path):
-    (tmp_path / "long.toml").write_text(tiny_recipe.text().replace("epochs = 2", "epochs = 500"))
+    (tmp_path / "long.toml").write_text(tiny_recipe.to_toml().replace("epochs = 2", "epochs = 500"))
     run = tmp_path / "run"
     code, errors = interrupt(["train", "long.toml", "-o", run], (run / "last.safetensors").exists, tmp_path)
     assert code == 130
