@@ -10,7 +10,7 @@ from triptych.studies.experiment import configure_objective
 def test_sample_vectors_takes_vectors_of_the_row(experiment):
     table = experiment.splits["train"]
     rows = torch.tensor([5, 2, 5])
-    drawn = table.draw("text", rows, np.array([0, 7, 4]))
+    drawn = table.sample_vectors("text", rows, np.array([0, 7, 4]))
     expected = [table.vectors["text"][5 * CAPTIONS + 0], table.vectors["text"][2 * CAPTIONS + 1]]
     torch.testing.assert_close(drawn[:2], torch.stack(expected))
     torch.testing.assert_close(drawn[2], table.vectors["text"][5 * CAPTIONS + 1])
@@ -45,29 +45,29 @@ def test_collect_items_has_each_vector_once_per_group():
 
 
 def test_fit_learns_and_is_deterministic(experiment):
-    recipe = experiment.recipe(configure_objective("infonce"), batch_size=32, epochs=20)
+    recipe = experiment.make_recipe(configure_objective("infonce"), batch_size=32, epochs=20)
     first, again = experiment.fit(recipe), experiment.fit(recipe)
     for a, b in zip(first.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
-    ranks = experiment.measure(first)
+    ranks = experiment.evaluate(first)
     assert ranks.recall("text", "image", 1) > 60  # chance is 4
-    untrained = experiment.measure(
-        experiment.fit(experiment.recipe(configure_objective("infonce"), batch_size=32, epochs=1, learning_rate=1e-12))
+    untrained = experiment.evaluate(
+        experiment.fit(experiment.make_recipe(configure_objective("infonce"), batch_size=32, epochs=1, learning_rate=1e-12))
     )
     assert untrained.recall("text", "image", 1) < 30
 
 
 def test_recall_matches_a_naive_loop(experiment):
-    space = experiment.fit(experiment.recipe(configure_objective("infonce"), batch_size=32, epochs=2))
-    (image, a), (text, b) = (experiment.features(space, "test", m) for m in ("image", "text"))
+    space = experiment.fit(experiment.make_recipe(configure_objective("infonce"), batch_size=32, epochs=2))
+    (image, a), (text, b) = (experiment.embed_split(space, "test", m) for m in ("image", "text"))
     hits = 0
     for i in range(len(b)):
         scores = [float(text.embedding[i].double() @ image.embedding[j].double()) for j in range(len(a))]
         best_positive = max(s for s, group in zip(scores, a.tolist(), strict=True) if group == int(b[i]))
         hits += sum(s >= best_positive for s, group in zip(scores, a.tolist(), strict=True) if group != int(b[i])) < 10
-    ranks = experiment.measure(space)
+    ranks = experiment.evaluate(space)
     assert ranks.recall("text", "image", 10) == pytest.approx(100 * hits / len(b), abs=1e-6)
-    assert np.mean(ranks.hits("text", "image")) == pytest.approx(hits / len(b))
+    assert np.mean(ranks.hit_rates("text", "image")) == pytest.approx(hits / len(b))
 
 
 def test_rows_without_a_modality_train_the_other_pairs():

@@ -61,8 +61,8 @@ def forbid_test_evaluation(monkeypatch):
         assert not (fitting and split == "test"), "the test rows were looked at during a fit"
         return evaluate(self, space, split, *rest)
 
-    monkeypatch.setattr(Experiment, "train_fold_space", tracked_fit)
-    monkeypatch.setattr(Experiment, "measure", checked_evaluate)
+    monkeypatch.setattr(Experiment, "fit", tracked_fit)
+    monkeypatch.setattr(Experiment, "evaluate", checked_evaluate)
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -143,7 +143,7 @@ class CountingCompute:
 
 
 def test_the_cache_resumes(experiment, tmp_path):
-    compute, recipe = CountingCompute(), experiment.recipe(configure_objective("infonce"))
+    compute, recipe = CountingCompute(), experiment.make_recipe(configure_objective("infonce"))
     cache = ResultCache(tmp_path / "b.jsonl", {"data": "d"})
     first = [cache.cached_run(compute, recipe, i=i) for i in range(3)]
     text = (tmp_path / "b.jsonl").read_text()
@@ -160,9 +160,9 @@ def test_the_cache_resumes(experiment, tmp_path):
 def test_another_recipe_or_format_version_invalidates_the_cache(experiment, tmp_path, monkeypatch):
     compute, path = CountingCompute(), tmp_path / "b.jsonl"
     for recipe in (
-        experiment.recipe(configure_objective("infonce")),
-        experiment.recipe(configure_objective("infonce", temperature=0.2)),
-        experiment.recipe(configure_objective("infonce")),
+        experiment.make_recipe(configure_objective("infonce")),
+        experiment.make_recipe(configure_objective("infonce", temperature=0.2)),
+        experiment.make_recipe(configure_objective("infonce")),
     ):
         ResultCache(path, {}).cached_run(compute, recipe, objective="infonce")
     assert [call.objectives[0].settings["temperature"] for call in compute.calls] == [0.07, 0.2]
@@ -172,9 +172,9 @@ def test_another_recipe_or_format_version_invalidates_the_cache(experiment, tmp_
 
 
 def test_recipes_write_out_default_settings(experiment):
-    text = experiment.recipe(
+    text = experiment.make_recipe(
         configure_objective("matching"), space={"similarity": Component("mahalanobis", {"embed_dim": 256})}
-    ).text()
+    ).to_toml()
     for setting in ("epsilon", "mass", "metric", "rank"):
         assert f"\n{setting} = " in text
 
@@ -200,8 +200,8 @@ def test_settings_are_chosen_on_the_validation_rows(experiment, tmp_path, monkey
     ((record,),) = result.tables.values()
     assert str(record["chosen"]).endswith("rate 0.03")
     untrained, trained = (
-        experiment.measure(
-            experiment.fit(experiment.recipe(configure_objective("infonce"), learning_rate=rate)), "test"
+        experiment.evaluate(
+            experiment.fit(experiment.make_recipe(configure_objective("infonce"), learning_rate=rate)), "test"
         ).score()
         for rate in (1e-12, 3e-2)
     )

@@ -84,7 +84,7 @@ def test_interrupted_at_any_file_of_a_save_it_resumes_to_the_same_weights(
 
 
 def test_foreign_files_with_the_names_of_run_files_are_kept(tiny_recipe, run_dir, tmp_path):
-    (tmp_path / "recipe.toml").write_text(f"# my own notes\n{tiny_recipe.text()}")
+    (tmp_path / "recipe.toml").write_text(f"# my own notes\n{tiny_recipe.to_toml()}")
     for restart in (False, True):
         with pytest.raises(TrainingError, match=r"holds other things \(recipe\.toml"):
             train(tiny_recipe, tmp_path, restart=restart, show_progress=False)

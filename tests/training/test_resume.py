@@ -123,7 +123,7 @@ def test_a_disk_quota_raises(tmp_path):
 def test_the_reserved_disk_space_fits_a_run(tiny_recipe, tmp_path, monkeypatch):
     reserved = []
     monkeypatch.setattr(
-        "triptych.training.run_directory.check_room", lambda path, required_bytes: reserved.append(required_bytes)
+        "triptych.training.run_directory.check_disk_space", lambda path, required_bytes: reserved.append(required_bytes)
     )
     train(tiny_recipe, tmp_path / "run", show_progress=False)
     space, last = ((tmp_path / "run" / name).stat().st_size for name in ("space.safetensors", "last.safetensors"))

@@ -194,7 +194,7 @@ def test_data_weights_set_how_often_a_modality_set_is_drawn(tiny_recipe):
     assert unweighted.steps_per_epoch == 8
     assert doubled.steps_per_epoch == 12
     assert zero_weighted.steps_per_epoch == 5, "a kind is drawn at least once: leave its rows out to leave it out"
-    with pytest.raises(TrainingError, match=r"data\.weights: kind of row 'image-txt' is unknown.*'image-text'"):
+    with pytest.raises(TrainingError, match=r"data\.sampling_weights: kind of row 'image-txt' is unknown.*'image-text'"):
         Loader(mixed_rows, encoders, pairs, 8, 0, weights={"image-txt": 2.0})
 
 
@@ -218,7 +218,7 @@ def test_modalities_without_rows_are_dropped(tiny_recipe, tmp_path):
     space = train(replace(tiny_recipe, data=data), tmp_path / "run", show_progress=False)
     assert space.modalities == ("image", "text")
     with pytest.raises(RecipeError, match=r"the data has only text; the recipe learns"):
-        tiny_recipe.only(["text"])
+        tiny_recipe.restrict_to(["text"])
 
 
 def test_long_audio_is_split_into_windows(tmp_path):
