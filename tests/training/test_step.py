@@ -15,9 +15,9 @@ from triptych.objectives import OBJECTIVES
 from triptych.recipe import Component, ObjectiveConfig, Recipe, TrainingConfig
 from triptych.similarities import SIMILARITIES
 from triptych.space import Space
-from triptych.training.loop import compute_teacher_targets
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.step import backward, take_step
+from triptych.training.training_data import compute_teacher_targets
 
 
 def compute_losses(recipe, space):

@@ -124,7 +124,7 @@ def test_validation_rows_without_a_trained_pair_are_ignored(tiny_recipe, tmp_pat
         replace(tiny_recipe, data=data, objectives=(replace(config, pairs=(("image", "text"),)),)), eval_every=1
     )
     space = train(recipe, tmp_path / "run")
-    assert "no row of split valid has a pair that is trained: the last epoch will be kept" in capsys.readouterr().err
+    assert "no row of split valid has a trained pair: no validation, the last epoch is saved" in capsys.readouterr().err
     assert space.history["epochs"] == recipe.training.epochs
 
 
@@ -194,7 +194,9 @@ def test_data_weights_set_how_often_a_modality_set_is_drawn(tiny_recipe):
     assert unweighted.steps_per_epoch == 8
     assert doubled.steps_per_epoch == 12
     assert zero_weighted.steps_per_epoch == 5, "a kind is drawn at least once: leave its rows out to leave it out"
-    with pytest.raises(TrainingError, match=r"data\.sampling_weights: kind of row 'image-txt' is unknown.*'image-text'"):
+    with pytest.raises(
+        TrainingError, match=r"data\.sampling_weights: kind of row 'image-txt' is unknown.*'image-text'"
+    ):
         Loader(mixed_rows, encoders, pairs, 8, 0, weights={"image-txt": 2.0})
 
 

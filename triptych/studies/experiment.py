@@ -27,9 +27,9 @@ from triptych.recipe import ObjectiveConfig, Recipe, SpaceConfig, TrainingConfig
 from triptych.settings import Component, read_component
 from triptych.similarities import SIMILARITIES
 from triptych.space import Space, concat_features
+from triptych.training.epoch import train_one_epoch
 from triptych.training.objective_set import ObjectiveSet
-from triptych.training.optimizer import build_optimizer, set_learning_rates
-from triptych.training.step import take_step
+from triptych.training.optimizer import build_optimizer
 
 SPLITS = ("train", "valid", "test")
 MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # rows to a batch; fewer where there are not so many batches to an epoch
@@ -183,28 +183,24 @@ class Experiment:
         return Recipe("study", space_config, objectives, training=training_config)
 
     def fit(
-        self, recipe: Recipe, table: FeatureTable | None = None, teacher: Tensor | None = None, on_epoch_end: Any = None
+        self,
+        recipe: Recipe,
+        table: FeatureTable | None = None,
+        teacher: Tensor | None = None,
+        on_epoch_end: Callable[[Space, dict[str, float]], None] | None = None,
     ) -> Space:
-        """Train a space's heads as `train` would, in memory; each(epoch, space, means) is called after every epoch."""
+        """Train the heads of a space in memory; on_epoch_end(space, metrics) is called after each epoch."""
         table = table or self.splits["train"]
-        training = recipe.training
-        torch.manual_seed(training.seed)
+        torch.manual_seed(recipe.training.seed)
         space, objectives = Space(recipe, self.encoders), ObjectiveSet(recipe)
         optimizer = build_optimizer(recipe, space, objectives)
         pairs = [pair for config in recipe.objectives for pair in config.pairs]
-        total_steps = training.epochs * sum(1 for _ in _plan_batches(table, pairs, training, 0))
-        step = 0
-        for epoch in range(training.epochs):
-            torch.manual_seed(training.seed * 1_000_003 + epoch + 1)
-            space.train()
-            totals: dict[str, list[float]] = {}
-            for batch in _iter_batches(table, pairs, training, epoch, teacher):
-                set_learning_rates(optimizer, recipe, step, total_steps)
-                for name, value in take_step(space, objectives, optimizer, batch, training).items():
-                    totals.setdefault(name, []).append(value)
-                step += 1
+        steps_per_epoch = sum(1 for _ in _plan_batches(table, pairs, recipe.training, 0))
+        for epoch in range(recipe.training.epochs):
+            batches = _iter_batches(table, pairs, recipe.training, epoch, teacher)
+            metrics = train_one_epoch(space, objectives, optimizer, batches, epoch, steps_per_epoch)
             if on_epoch_end:
-                on_epoch_end(epoch, space.eval(), {name: float(np.mean(values)) for name, values in totals.items()})
+                on_epoch_end(space.eval(), metrics)
         return space.eval()
 
     @torch.inference_mode()

@@ -81,7 +81,7 @@ def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
     mismatched: list[float] = []
     recalls: list[float] = []
 
-    def record_epoch(_: int, space: Space, __: dict[str, float]) -> None:
+    def record_epoch(space: Space, _: dict[str, float]) -> None:
         mismatched.append(_mean_cosines(experiment, space)[0])
         recalls.append(experiment.evaluate(space, "valid").recall("text", "image", 10))
 

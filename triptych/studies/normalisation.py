@@ -125,7 +125,7 @@ def _make_geometry_recipe(experiment: Experiment, geometry: str) -> Recipe:
 def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
     curves: Values = {"loss": [], "norm": []}
 
-    def record_epoch(_: int, space: Space, means: dict[str, float]) -> None:
+    def record_epoch(space: Space, means: dict[str, float]) -> None:
         curves["loss"].append(means["loss"])
         curves["norm"].append(experiment.embed_split(space, "test", "image")[0].embedding.norm(dim=1).mean().item())
 

@@ -1,29 +1,40 @@
-"""Which rows a recipe learns from, and by which rows its best epoch is chosen."""
+"""The rows that a recipe trains and validates on, and the loader that makes batches of them."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from triptych.data import manifest
+from triptych.data.cache import Cache, resolve_cache
+from triptych.data.features import CachedFeatures, compute_or_load
+from triptych.data.loader import Loader, source_of, sources_of
 from triptych.data.manifest import Row
+from triptych.encoders import ENCODERS
 from triptych.errors import MediaError, TrainingError
+from triptych.interfaces import Encoder, Modality, Source
 from triptych.media.audio import read_duration, sliding_windows
 from triptych.progress import notify
 from triptych.recipe import Recipe
+from triptych.space import Space
+from triptych.training.distributed import SINGLE_PROCESS, DistributedContext
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The rows of a run, what could not be used, and the manifests with their hashes as they are."""
+    """The rows of a run, the errors of unusable rows, and the hashes of the manifests."""
 
     train: Sequence[Row]
     valid: Sequence[Row]
     row_errors: Sequence[str]
-    manifest_hashes: dict[str, str]  # SHA-256 of each manifest, by its name
+    manifest_hashes: dict[str, str]  # SHA-256 of each manifest, by its file name
 
     @property
     def data_hash(self) -> str:
@@ -33,59 +44,152 @@ class TrainingData:
 
 
 def load_training_data(recipe: Recipe, show_progress: bool) -> TrainingData:
-    """The rows of all of a recipe's manifests."""
+    """Read the training and validation rows of all manifests of a recipe."""
     paths = [Path(path) for path in (recipe.data.manifest, *recipe.data.extra_manifests) if path]
     if not paths:
         raise TrainingError("the recipe names no manifest; add data.manifest, or give --data MANIFEST")
     tables = [manifest.read(path, recipe.data.allow_outside) for path in paths]
     train, valid, row_errors = list[Row](), list[Row](), list[str]()
     for i, table in enumerate(tables):
-        # Groups of different manifests may have the same name, and have nothing to do with each other.
+        # Groups of different manifests are unrelated, even where their names are equal.
         group_prefix = f"{i} " if i else ""
-        train += [
-            replace(row, group=group_prefix + row.group) for row in _select_training_rows(table, recipe, show_progress)
-        ]
+        train_rows = _select_training_rows(table, recipe, show_progress)
+        train += [replace(row, group=group_prefix + row.group) for row in train_rows]
         if recipe.data.valid_split in table.counts.splits and recipe.data.valid_split != recipe.data.train_split:
             valid += [replace(row, group=group_prefix + row.group) for row in table.split(recipe.data.valid_split).rows]
         row_errors += map(str, table.errors)
     manifest_hashes: dict[str, str] = {}
     for i, table in enumerate(tables):
-        # Only the name: a run may be shown to others, and where its files lay is nobody's business.
+        # Only the file name: runs are shared, and the path of the data is private.
         name = f"{table.path.name} ({i + 1})" if table.path.name in manifest_hashes else table.path.name
         manifest_hashes[name] = hashlib.sha256(table.path.read_bytes()).hexdigest()
     return TrainingData(train, valid, row_errors, manifest_hashes)
 
 
+def _select_training_rows(table: manifest.Manifest, recipe: Recipe, show_progress: bool) -> Sequence[Row]:
+    """Return the rows of the training split, or all rows if the manifest has no splits; notify of unusable rows."""
+    counts = table.counts
+    if counts.unusable:
+        unusable = f"{counts.unusable} of {counts.rows + counts.unusable} rows"
+        message = f"{unusable} cannot be used; `triptych validate {shlex.quote(str(table.path))}` lists the reasons"
+        if not table.rows:
+            raise TrainingError(message)
+        notify(message, show_progress)
+    if counts.splits:
+        return table.split(recipe.data.train_split).rows
+    notify(f"{table.path}: no row has a split; training on all {counts.rows} rows", show_progress)
+    return table.rows
+
+
+def drop_absent_modalities(recipe: Recipe, rows: Sequence[Row], show_progress: bool) -> Recipe:
+    """Return the recipe without the modalities that no row has; notify of each."""
+    available: set[Modality] = {m for row in rows for m in row.modalities}
+    for modality in recipe.space.encoders:
+        if modality not in available:
+            notify(f"no row has {modality}: the space is trained without it", show_progress)
+    return recipe.restrict_to(available)
+
+
+def build_loader(
+    recipe: Recipe,
+    rows: Sequence[Row],
+    space: Space,
+    with_parts: bool,
+    context: DistributedContext,
+    show_progress: bool,
+) -> Loader:
+    """Build the loader of the rows that have a trained pair; notify of each pair that no row has."""
+    encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
+    training, data = recipe.training, recipe.data
+    if data.all_windows and "audio" in encoders and math.isfinite(encoders["audio"].max_seconds):
+        rows = split_into_windows(rows, encoders["audio"].max_seconds, data.hop_seconds)
+    pairs = dict.fromkeys(pair for config in recipe.objectives for pair in config.pairs)
+    loader = Loader(
+        rows,
+        encoders,
+        pairs,
+        training.batch_size,
+        training.seed,
+        data.workers,
+        data.input_cache_mb,
+        precomputed=_load_frozen_features(recipe, rows, encoders, context, show_progress),
+        with_parts=with_parts,
+        weights=data.sampling_weights,
+        teacher=compute_teacher_targets(recipe, rows, show_progress, context),
+        shard=(context.rank, context.world_size),
+        all_reduce_sum=context.all_reduce_sum,
+    )
+    for a, b in pairs:
+        if not any(a in modality_set and b in modality_set for modality_set in loader.modality_sets):
+            notify(f"no row has both {a} and {b}: this pair is not trained", show_progress)
+    return loader
+
+
 def split_into_windows(rows: Sequence[Row], window_seconds: float, hop_seconds: float) -> list[Row]:
-    """Rows whose sound or film lasts longer than `seconds` as one row a window, of one group; others as they are."""
+    """Split rows whose audio or video is longer than `window_seconds` into one row per window, all of one group."""
     window_rows: list[Row] = []
     for row in rows:
         path = row.audio or row.video
         try:
             media_seconds = read_duration(path) if path else 0.0
         except MediaError:
-            media_seconds = 0.0  # reading it will say what is wrong, once
+            media_seconds = 0.0  # the loader reports the unreadable file, once
         start, end = row.start or 0.0, min(row.end or media_seconds, media_seconds)
         if end - start <= window_seconds:
             window_rows.append(row)
             continue
-        for index, (window_start, window_end) in enumerate(
-            sliding_windows(end - start, window_seconds, hop_seconds or window_seconds)
-        ):
-            window_rows.append(replace(row, id=f"{row.id} {index}", start=start + window_start, end=start + window_end))
+        windows = sliding_windows(end - start, window_seconds, hop_seconds or window_seconds)
+        window_rows += [
+            replace(row, id=f"{row.id} {i}", start=start + window_start, end=start + window_end)
+            for i, (window_start, window_end) in enumerate(windows)
+        ]
     return window_rows
 
 
-def _select_training_rows(table: manifest.Manifest, recipe: Recipe, show_progress: bool) -> Sequence[Row]:
-    """The rows of the training split, or all where no row names a split; what is left out is said."""
-    counts = table.counts
-    if counts.unusable:
-        unusable = f"{counts.unusable} of {counts.rows + counts.unusable} rows"
-        message = f"{unusable} cannot be used; `triptych validate {shlex.quote(str(table.path))}` says why"
-        if not table.rows:
-            raise TrainingError(message)
-        notify(message, show_progress)
-    if counts.splits:
-        return table.split(recipe.data.train_split).rows
-    notify(f"{table.path}: no row names a split; all {counts.rows} are used to train", show_progress)
-    return table.rows
+def compute_teacher_targets(
+    recipe: Recipe, rows: Sequence[Row], show_progress: bool, context: DistributedContext = SINGLE_PROCESS
+) -> dict[Source, Tensor]:
+    """Return the teacher's class probabilities of each image in half precision; empty if the recipe has no teacher."""
+    if not recipe.data.teacher:
+        return {}
+    teacher, cache = ENCODERS[recipe.data.teacher](), resolve_cache(recipe.data.cache) or Cache.default()
+    sources = [source_of(row, "image") for row in rows if "image" in row.modalities]
+    features = compute_or_load(
+        teacher.to(context.device),
+        sources,
+        cache,
+        recipe.data.workers,
+        "teacher features" if show_progress else None,
+        (context.rank, context.world_size),
+        context.barrier,
+    )
+    with torch.inference_mode():
+        probabilities = teacher.cpu().class_probabilities(features.pooled[:, 0])
+    if probabilities is None:
+        raise TrainingError(f"data.teacher: {recipe.data.teacher} is not a classifier")
+    return dict(zip(features.index_of, probabilities.half(), strict=True))
+
+
+def _load_frozen_features(
+    recipe: Recipe,
+    rows: Sequence[Row],
+    encoders: Mapping[Modality, Encoder],
+    context: DistributedContext,
+    show_progress: bool,
+) -> dict[Modality, CachedFeatures]:
+    """Return the features of all rows from frozen encoders, computed once and cached."""
+    cache = resolve_cache(recipe.data.cache)
+    features = {}
+    for modality, encoder in encoders.items():
+        if cache and encoder.frozen:
+            sources = [s for row in rows if modality in row.modalities for s in sources_of(row, modality)]
+            features[modality] = compute_or_load(
+                encoder,
+                sources,
+                cache,
+                recipe.data.workers,
+                f"{modality} features" if show_progress else None,
+                (context.rank, context.world_size),
+                context.barrier,
+            )
+    return features
