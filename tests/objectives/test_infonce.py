@@ -282,15 +282,15 @@ def test_invalid_inputs_raise():
     for invalid in invalid_settings:
         with pytest.raises(RecipeError, match=next(iter(invalid))):
             InfoNCE(**invalid)
-    with pytest.raises(RecipeError, match=r"stream_block = 8 streams only with positives = 'single'.*'pairwise'"):
+    with pytest.raises(RecipeError, match=r"stream_block = 8 needs positives = 'single'.*'pairwise'"):
         InfoNCE(stream_block=8, positives="pairwise")
     with pytest.raises(RecipeError, match="label_smoothing"):
         InfoNCE(stream_block=8, label_smoothing=0.1)
     with pytest.raises(RecipeError, match="gce_q = 0"):
         InfoNCE(stream_block=8, gce_q=0.5)
-    with pytest.raises(InputError, match=r"positive \(2, 2\)"):
+    with pytest.raises(InputError, match=r"positive_mask \(2, 2\)"):
         infonce_loss(torch.zeros(2, 3), EYE[:2, :2])
-    with pytest.raises(InputError, match="nothing to find"):
+    with pytest.raises(InputError, match="no positive is among the candidates"):
         infonce_loss(torch.zeros(2, 2), EYE[:2, :2], ~EYE[:2, :2])
     with pytest.raises(InputError, match=r"weight is \(3,\)"):
         infonce_loss(torch.zeros(2, 2), EYE[:2, :2], weight=torch.ones(3))

@@ -152,7 +152,7 @@ def test_invalid_inputs_raise():
     for invalid in invalid_settings:
         with pytest.raises(RecipeError, match=next(iter(invalid))):
             Sigmoid(**invalid)
-    with pytest.raises(InputError, match=r"logits \(2, 3\), match \(2, 2\)"):
+    with pytest.raises(InputError, match=r"scores \(2, 3\), positive_mask \(2, 2\)"):
         sigmoid_loss(torch.zeros(2, 3), torch.eye(2, dtype=torch.bool))
 
     class InexactSimilarity(Cosine):

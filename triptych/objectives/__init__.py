@@ -1,4 +1,4 @@
-"""What training minimises. A new objective is one file here and one line in OBJECTIVES."""
+"""Training objectives. To add one, write a module here and register it in OBJECTIVES."""
 
 from triptych.interfaces import Objective
 from triptych.objectives.align_uniform import AlignUniform

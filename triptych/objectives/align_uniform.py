@@ -1,4 +1,4 @@
-"""Partners close together, everything else spread evenly."""
+"""Alignment of positive pairs, and uniformity of each side."""
 
 from __future__ import annotations
 
@@ -9,50 +9,47 @@ from torch import Tensor
 
 from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Objective, Pair
+from triptych.objectives.scores import upcast_half
 
 
 def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """mean_i |x_i - y_i|^alpha over paired rows; the gradient is 0 where x_i = y_i, whatever alpha."""
+    """mean_i |x_i - y_i|^alpha over paired rows; the gradient is 0 where x_i = y_i, for every alpha."""
     if x.shape != y.shape or x.dim() != 2 or len(x) == 0:
-        raise InputError(f"x is {tuple(x.shape)}, y is {tuple(y.shape)}; need the same (N, D), one row is the least")
-    squared_distances = (_upcast_half(x) - _upcast_half(y)).square().sum(dim=1)  # (N,)
-    is_distinct = squared_distances != 0  # NaN stays NaN, and is caught below
-    # The norm's own gradient is NaN at 0, and |·|^alpha has an infinite slope there for alpha < 1.
+        raise InputError(f"x is {tuple(x.shape)}, y is {tuple(y.shape)}; need the same (N, D) with at least one row")
+    squared_distances = (upcast_half(x) - upcast_half(y)).square().sum(dim=1)  # (N,)
+    is_distinct = squared_distances != 0  # True for NaN, which is caught below
+    # The gradient of the norm is NaN at 0, and |·|^alpha has an infinite slope there for alpha < 1.
     distances = torch.where(is_distinct, torch.where(is_distinct, squared_distances, 1.0).pow(alpha / 2), 0.0)
     return _check_finite(distances.mean(), "x, y")
 
 
 def uniform_loss(x: Tensor, t: float = 2.0, same_group: Tensor | None = None) -> Tensor:
-    """log mean_{i<j} exp(-t |x_i - x_j|²) over distinct pairs of rows, leaving out those that `same` (N, N) marks."""
-    squared_distances = torch.pdist(
-        _upcast_half(x)
-    ).square()  # (P,) with P = N (N - 1) / 2; exact at any length, unlike |x|² - 2<x, y>
-    excluded = (
-        torch.zeros_like(squared_distances, dtype=torch.bool)
-        if same_group is None
-        else same_group[torch.ones_like(same_group).triu(1)]
-    )
+    """log mean_{i<j} exp(-t |x_i - x_j|²) over pairs of rows, except those marked in `same_group` (N, N)."""
+    # pdist rather than |x|² - 2<x, y> + |y|²: it is exact for vectors of any length.
+    squared_distances = torch.pdist(upcast_half(x)).square()  # (P,) with P = N (N - 1) / 2
+    excluded = torch.zeros_like(squared_distances, dtype=torch.bool)
+    if same_group is not None:
+        excluded = same_group[torch.ones_like(same_group).triu(1)]
     num_pairs = len(squared_distances) - int(excluded.sum())
     if num_pairs == 0:
-        raise InputError(f"x: {len(x)} rows without a pair to hold apart; need two rows that are not the same")
-    # logsumexp: exp(-t d²) itself is 0 in float32 from t d² = 104 on.
-    return _check_finite(
-        (-t * squared_distances).masked_fill(excluded, -torch.inf).logsumexp(dim=0) - math.log(num_pairs), "x"
-    )
+        raise InputError(f"x: {len(x)} rows, but no two of different groups; need at least one such pair")
+    # logsumexp, because exp(-t d²) underflows to 0 in float32 from t d² = 104 on.
+    log_sum = (-t * squared_distances).masked_fill(excluded, -torch.inf).logsumexp(dim=0)
+    return _check_finite(log_sum - math.log(num_pairs), "x")
 
 
 class AlignUniform(Objective):
-    """Partners close together (align), and each side spread evenly over the space (uniform).
+    """Alignment of positive pairs plus uniformity of each side on the hypersphere.
 
     align = mean_i |a_i - b_i|^alpha;  uniform(x) = log mean_{i<j} exp(-t |x_i - x_j|²)
     L = align_weight · align + uniform_weight · (uniform(a) + uniform(b)) / 2
-    Pairs i, j that are right answers to each other (match) are left out of uniform: they need not be held apart.
-    A batch with no pair to hold apart (a single row, or all of one group) has uniform = 0.
+    Positives (rows of the same group) are excluded from uniform. If a batch has no other pair (a single row, or a
+    single group), uniform = 0.
 
-    Source: Wang & Isola 2020 (alpha = t = 2, weights 1; there every distinct pair counts).
-    Use when: you want to see and weigh the two halves of a contrastive loss by themselves; batches may be small.
-    Beware: reads embeddings as the space gives them, not scores: on the sphere only. In a free space longer vectors
-    lower uniform without end. O(N² D) for each side, without a matrix product.
+    Source: Wang & Isola 2020 (alpha = t = 2, weights 1; they include every pair of rows).
+    Use when: you want to weight or study the two terms of a contrastive loss separately. Works with small batches.
+    Beware: uses the embeddings, not the scores of the similarity, so it needs space.geometry = "sphere". In a free
+    space, longer vectors lower uniform without bound. Costs O(N² D) per side, without a matrix product.
     """
 
     def __init__(
@@ -76,12 +73,7 @@ class AlignUniform(Objective):
         return terms | {"uniform": self.uniform_weight * uniform_sum / 2}
 
 
-def _upcast_half(values: Tensor) -> Tensor:
-    """Half precision as float32: differences of nearby vectors would keep two digits."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
 def _check_finite(value: Tensor, name: str) -> Tensor:
     if not torch.isfinite(value):
-        raise InputError(f"{name}: NaN, infinity or lengths too large to square; the result is {float(value)}")
+        raise InputError(f"{name}: NaN, infinity, or vectors too long to square; the result is {float(value)}")
     return value

@@ -1,4 +1,4 @@
-"""Both sides must see the classes that a teacher sees."""
+"""Distillation of a teacher's class probabilities into both sides of a pair."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from torch import Tensor, nn
 
 from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Objective, Pair
+from triptych.objectives.scores import upcast_half
 
-SUM_TOLERANCE = (
-    1e-2  # how far a teacher's row may be from 1 in sum: float16 probabilities of 1,000 classes are that rough
-)
+SUM_TOLERANCE = 1e-2  # allowed deviation of a row's sum from 1: that of 1,000 probabilities in float16
 
 
 def class_kl_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
     """KL(g || f) of each row: sum_c g_c (log g_c - log f_c), g = teacher (N, C) probabilities, f = softmax(logits).
 
-    Natural logarithm; a class with g_c = 0 adds nothing. The teacher has no gradient. Returns (N,).
+    Natural logarithm. A class with g_c = 0 adds nothing. The teacher gets no gradient. Returns (N,).
     """
     if teacher.shape != logits.shape or teacher.dim() != 2:
         raise InputError(f"teacher is {tuple(teacher.shape)}, logits {tuple(logits.shape)}; need the same (N, C)")
-    teacher = _normalise_teacher(teacher.detach()).to(_upcast_half(logits).dtype)
-    return (torch.xlogy(teacher, teacher) - teacher * F.log_softmax(_upcast_half(logits), dim=1)).sum(dim=1)
+    logits = upcast_half(logits)
+    teacher = _normalise_teacher(teacher.detach()).to(logits.dtype)
+    return (torch.xlogy(teacher, teacher) - teacher * F.log_softmax(logits, dim=1)).sum(dim=1)
 
 
 def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
     """½ (H(rows) + H(columns)), H = mean_i -sum_j softmax(teacher)_ij log softmax(student)_ij, of (N, M) logits.
 
-    A teacher's scores of every row against every column, taught both ways; logits are scores over a temperature.
+    Distils a teacher's scores in both directions. Logits are scores divided by a temperature.
     Source: the distillation term of open_clip (Ilharco et al. 2021).
     """
     if teacher.shape != student.shape or teacher.dim() != 2 or 0 in teacher.shape:
         raise InputError(f"teacher is {tuple(teacher.shape)}, student {tuple(student.shape)}; need the same (N, M)")
-    teacher, student = _upcast_half(teacher.detach()), _upcast_half(student)
+    teacher, student = upcast_half(teacher.detach()), upcast_half(student)
     for name, logits in (("teacher", teacher), ("student", student)):
         if not torch.isfinite(logits).all():
             raise InputError(f"{name} holds NaN or infinity")
@@ -44,27 +44,26 @@ def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
 
 
 class Distill(Objective):
-    """Both sides must see the classes that a teacher sees: the divergence of their class heads from its probabilities.
+    """KL divergence of linear class heads on both sides from the class probabilities of a teacher.
 
     L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
-    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. One linear head for both sides, which brings them
-    together, as both must say the same through it; or (`heads` = 2) one for each. Learned with the rest and kept in
-    the run, not in the saved space.
+    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. heads = 1: both sides share one linear head, which aligns
+    them. heads = 2: one head per side. Heads are trained with the encoders and saved in the run, not in the space.
 
-    Source: Hinton et al. 2015; from a picture classifier to sound and text: Aytar et al. 2016, 2017.
-    Use when: one side has a good classifier (pictures) and the pairs of some modalities are few or never occur.
-    Beware: needs teacher probabilities in the batch. `embed_dim` is that of the space. The teacher is taken as
-    given: soften it (its own temperature) when you make it. What it cannot tell apart is not learned from it. With
-    two heads nothing but what else is trained makes the sides comparable: each may keep its own directions.
+    Source: Hinton et al. 2015; from an image classifier to audio and text: Aytar et al. 2016, 2017.
+    Use when: one modality has a good classifier (images), and pairs of some modalities are rare or do not exist.
+    Beware: needs teacher probabilities in the batch. `embed_dim` must equal space.embed_dim. The teacher is used as
+    it is: apply a softening temperature when you compute it. Classes it confuses are not learned. With heads = 2,
+    only other objectives make the two sides comparable.
     """
 
     def __init__(self, num_classes: int = 1000, embed_dim: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
         super().__init__()
         for name, value, minimum in (("num_classes", num_classes, 2), ("embed_dim", embed_dim, 1)):
             if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-                raise RecipeError(f"distill: {name} = {value}; need a whole number of {minimum} or more")
+                raise RecipeError(f"distill: {name} = {value}; need an integer of {minimum} or more")
         if heads not in (1, 2):
-            raise RecipeError(f"distill: heads = {heads}; need 1 (both sides share it) or 2")
+            raise RecipeError(f"distill: heads = {heads}; need 1 (shared by both sides) or 2")
         if not 0 < temperature < math.inf:
             raise RecipeError(f"distill: temperature = {temperature}; need a number above 0")
         self.num_classes, self.embed_dim, self.temperature = num_classes, embed_dim, temperature
@@ -73,17 +72,19 @@ class Distill(Objective):
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         if pair.teacher_targets is None:
             raise InputError(
-                "teacher: the batch has none; distill needs class probabilities (N, C) for each row: "
-                "add a teacher to the data, or take distill out of the recipe"
+                "teacher: the batch has none; distill needs class probabilities (N, C): "
+                "add a teacher to the data, or remove distill from the recipe"
             )
         rows, embed_dim = pair.a.embedding.shape
         if embed_dim != self.embed_dim:
             raise InputError(
-                f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}; set it to space.embed_dim"
+                f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}; "
+                "set it to space.embed_dim"
             )
         if pair.teacher_targets.shape != (rows, self.num_classes):
             raise InputError(
-                f"teacher is {tuple(pair.teacher_targets.shape)}; need {(rows, self.num_classes)} by distill's num_classes"
+                f"teacher is {tuple(pair.teacher_targets.shape)}; need {(rows, self.num_classes)}: one row per item, "
+                "and num_classes columns"
             )
         side_logits = {"a": self.heads[0](pair.a.embedding), "b": self.heads[-1](pair.b.embedding)}  # (N, C)
         return {
@@ -93,8 +94,8 @@ class Distill(Objective):
 
 
 def _normalise_teacher(teacher: Tensor) -> Tensor:
-    """The teacher's rows, checked, and made to sum to 1 to the last digit."""
-    teacher = _upcast_half(teacher)
+    """Check the teacher's probabilities, and rescale each row to sum to exactly 1."""
+    teacher = upcast_half(teacher)
     sums = teacher.sum(dim=1)
     if not torch.isfinite(teacher).all() or (teacher < 0).any():
         raise InputError("teacher: NaN, infinity or a negative number; need class probabilities, not logits")
@@ -103,8 +104,3 @@ def _normalise_teacher(teacher: Tensor) -> Tensor:
         row = int(deviation.argmax())
         raise InputError(f"teacher: row {row} sums to {float(sums[row]):.4g}; need class probabilities that sum to 1")
     return teacher / sums[:, None]
-
-
-def _upcast_half(values: Tensor) -> Tensor:
-    """Half precision as float32: logarithms of small probabilities need the digits."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values

@@ -1,4 +1,4 @@
-"""The whole batch is matched at once by optimal transport; the right pairs should carry the mass."""
+"""Matching loss: divergence between the optimal transport plan of a batch and the plan of its positives."""
 
 import math
 from typing import Literal, get_args
@@ -6,68 +6,64 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from triptych.errors import InputError, RecipeError, describe_unknown
+from triptych.errors import InputError, RecipeError, check_range, describe_unknown
 from triptych.interfaces import Objective, Pair
+from triptych.objectives.scores import check_scores
 from triptych.streaming import DEFAULT_BLOCK_SIZE, compute_streaming_inputs
 from triptych.transport import Plan, SolveInfo, plan_cross_entropy, plan_divergence, streamed_optimal_value
 
 MatchingForm = Literal["trimmed", "target", "kl_unnormalised"]
-MIN_MASS = 0.1  # mass an estimate can fall to
+MIN_MASS = 0.1  # lower bound of an estimated mass
 
 
 def target_plan(positive_mask: Tensor, pair_weights: Tensor) -> Tensor:
-    """The plan of right pairs in which pair i holds kept_i / N: T_ij = match_ij · kept_i · kept_j / (N · group's kept).
+    """Return the plan T that puts w_i / N on pair i: T_ij = positive_mask_ij · w_i · w_j / (N · sum of w in the group).
 
-    Within a group the mass is spread in proportion, so that row i and column i both sum to kept_i / N.
+    Within a group, mass is spread in proportion to the weights w, so that row i and column i both sum to w_i / N.
     """
     n = len(positive_mask)
-    first_positive = positive_mask.int().argmax(dim=1)  # the first right answer names the group
+    first_positive = positive_mask.int().argmax(dim=1)  # identifies the group
     if not torch.equal(positive_mask, first_positive[:, None] == first_positive):
-        raise InputError("match is not made of groups: where i fits j and j fits k, i must fit k, and i itself")
+        raise InputError("positive_mask does not consist of groups: it must be reflexive, symmetric and transitive")
     pair_weights = pair_weights.to(positive_mask.device, torch.float64)
     group_weights = positive_mask * pair_weights  # (N, N)
     return group_weights.mul_((pair_weights / group_weights.sum(1).clamp_min(1e-300) / n)[:, None])
 
 
 def estimate_noise_rate(scores: Tensor, positive_mask: Tensor) -> Tensor:
-    """How many of the pairs look as if drawn at random: an estimate of the share of wrong ones, () in [0, 1].
+    """Estimate the fraction of mismatched pairs from the ranks of the positives: () in [0, 1].
 
-    Of a wrong pair, the share of other items that score higher is spread evenly over [0, 1]; of a right pair it is
-    near 0. So nearly all that lie above one half are wrong, and as many wrong ones lie below: twice the share above.
-    Both directions are averaged.
+    For a mismatched pair, the fraction of negatives that score higher is uniform on [0, 1]; for a correct pair it is
+    near 0. So nearly all pairs above one half are mismatched, and as many mismatched ones are below: the estimate is
+    twice the fraction above. It is averaged over both directions.
 
-    Source: Storey 2002, the share of true null hypotheses, for p-values made from scores.
-    Beware: too high while scores say little (1 before training), too low where wrong pairs have been learned by heart.
+    Source: Storey 2002, the proportion of true null hypotheses, with p-values computed from scores.
+    Beware: too high while scores are uninformative (1 before training), too low once mismatched pairs are memorised.
     """
     num_negatives = (~positive_mask).sum(dim=1).clamp_min(1)  # (N,)
     positive_scores = scores.diagonal()
     rates = []
     for side in (scores, scores.T):
-        num_higher = ((side > positive_scores[:, None]) & ~positive_mask).sum(dim=1) + 0.5 * (
-            (side == positive_scores[:, None]) & ~positive_mask
-        ).sum(dim=1)
-        rates.append((num_higher / num_negatives > 0.5).double().mean())
+        num_higher = ((side > positive_scores[:, None]) & ~positive_mask).sum(dim=1)
+        num_equal = ((side == positive_scores[:, None]) & ~positive_mask).sum(dim=1)
+        rates.append(((num_higher + 0.5 * num_equal) / num_negatives > 0.5).double().mean())
     return (2 * torch.stack(rates).mean()).clamp_max(1)
 
 
 def select_best_pairs(pair_scores: Tensor, mass: float) -> Tensor:
-    """1 for the best of N pairs, 0 for the rest, a fraction for the one between: they sum to mass · N."""
+    """Return weights of N pairs that sum to mass · N: 1 for the highest-scoring, 0 for the rest, a fraction for one."""
     order = pair_scores.argsort(descending=True, stable=True)
-    pair_weights = torch.empty(len(pair_scores), dtype=torch.float64, device=pair_scores.device)
-    pair_weights[order] = (
-        mass * len(pair_scores) - torch.arange(len(pair_scores), device=pair_scores.device, dtype=torch.float64)
-    ).clamp(0, 1)
+    ranks = torch.arange(len(pair_scores), device=pair_scores.device, dtype=torch.float64)
+    pair_weights = torch.empty_like(ranks)
+    pair_weights[order] = (mass * len(pair_scores) - ranks).clamp(0, 1)
     return pair_weights
 
 
 def matching_loss(
     scores: Tensor, positive_mask: Tensor, epsilon: float, mass: float = 1.0, form: MatchingForm = "trimmed"
 ) -> tuple[Tensor, Plan]:
-    """The loss of `Matching`, and the plan it is about; scores (N, N), match (N, N) bool."""
-    if scores.ndim != 2 or scores.shape[0] != scores.shape[1] or positive_mask.shape != scores.shape:
-        raise InputError(
-            f"scores are {tuple(scores.shape)} and match {tuple(positive_mask.shape)}; need (N, N) for both"
-        )
+    """Return the loss of `Matching` and the transport plan; scores (N, N), positive_mask (N, N) bool."""
+    check_scores(scores, positive_mask, square=True)
     if form not in get_args(MatchingForm):
         raise InputError(describe_unknown("form", form, get_args(MatchingForm)))
     full_weights = torch.ones(len(scores), dtype=torch.float64, device=scores.device)
@@ -91,13 +87,13 @@ def streamed_matching_loss(
     form: Literal["trimmed", "target"] = "trimmed",
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> tuple[Tensor, SolveInfo]:
-    """The loss of `Matching` for scores = query @ keys.T that never exist, and how its plan was found.
+    """Return the loss of `Matching` without the (N, N) scores = query @ keys.T, and how its plan was solved.
 
-    The plan of right pairs is kept_i · kept_j / (N · K) within a group of K = sum of kept, so <T, scores> is one inner
-    product a group: of the sum of its kept queries with the sum of its kept keys.
+    Within a group, the target is w_i · w_j / (N · W), W the sum of the group's weights. So <T, scores> needs one inner
+    product per group: that of the weighted sum of its queries with the weighted sum of its keys.
     """
     if len(query) != len(keys):
-        raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; row i belongs with row i")
+        raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; need as many: row i of both is a pair")
     optimal_value, solve_info = streamed_optimal_value(query, keys, epsilon, mass, block_size)
     n = len(query)
     pair_scores = torch.einsum("ns,ns->n", query.detach().double(), keys.detach().double())
@@ -112,37 +108,37 @@ def streamed_matching_loss(
         for total, side in zip(totals, (query, keys), strict=True)
     )
     target_score = ((query_sums * key_sums).sum(dim=1) / group_weights.clamp_min(1e-300)).sum() / n  # <T, scores>
-    entropy = (
-        2 * torch.xlogy(pair_weights, pair_weights).sum() - torch.xlogy(group_weights, n * group_weights).sum()
-    ) / n  # sum T log T
-    return (entropy - target_score / epsilon - optimal_value).to(
-        torch.promote_types(query.dtype, torch.float32)
-    ), solve_info
+    # sum T log T
+    entropy = 2 * torch.xlogy(pair_weights, pair_weights).sum() - torch.xlogy(group_weights, n * group_weights).sum()
+    loss = entropy / n - target_score / epsilon - optimal_value
+    return loss.to(torch.promote_types(query.dtype, torch.float32)), solve_info
 
 
 class Matching(Objective):
-    """Divergence between the plan that matches the batch and the plan that matches only right pairs.
+    """Divergence between the entropic transport plan of the batch and the plan that matches only positives.
 
-    P = entropic transport plan of the batch: uniform weights, cost C = -scores, epsilon; T = I/N, or spread evenly
-    over the right answers where items have several.
+    P = entropic transport plan of the batch: uniform weights, cost C = -scores, epsilon. T = I/N, or spread uniformly
+    over the positives where items have several.
     mass = 1:  L = KL(T || P) = -(1/N) sum_i log P_ii - log N,                   dL/dC = (T - P) / epsilon, exactly.
-    mass < 1:  P moves only that share (rows and columns sum to at most 1/N), so wrong pairs may stay unmatched.
-      trimmed  T = 1/N on the mass · N right pairs with the highest scores, 0 on the others: pairs that look wrong
-               are not pulled together. L = KL(T || P) + price of the weights T leaves unused (`plan_divergence`).
-      target   T = mass · I/N, all pairs alike; the same L. Wrong pairs pull as hard as right ones.
-      kl_unnormalised  L = KL(I/N || P/mass) = -(1/N) sum_i log P_ii - log(N/mass): all pairs are asked for more than P may
-               hold, so the worst pull hardest. Its gradient is implicit, (T - P ∘ (u ⊕ v)) / epsilon.
-    mass = "estimate": 1 less the share of pairs that look wrong (`estimate_noise_rate`), as a mean over about `ema_batches` batches
-      that begins at 0. So all pairs count at first, and fewer as the scores come to tell right from wrong.
-    Zero means P = T (kl_unnormalised: P = mass · T). The original code reports log N more, and log(N/mass) in its partial form.
-    stream_block > 0 streams: the (N, N) scores never exist, the numbers are the same.
+    mass < 1:  P moves only that fraction (rows and columns sum to at most 1/N), so mismatched pairs can stay unmatched.
+      trimmed  T = 1/N on the mass · N positive pairs with the highest scores, 0 on the others: pairs that look
+               mismatched get no gradient. L = KL(T || P) + the cost of the weights T leaves unused (`plan_divergence`).
+      target   T = mass · I/N, all pairs alike; the same L. Mismatched pairs get as much gradient as correct ones.
+      kl_unnormalised  L = KL(I/N || P/mass) = -(1/N) sum_i log P_ii - log(N/mass). The target has more mass than P,
+               so the worst pairs get the largest gradient, which is implicit: (T - P ∘ (u ⊕ v)) / epsilon.
+    mass = "estimate": 1 minus the estimated fraction of mismatched pairs (`estimate_noise_rate`), as a moving average
+      over about `ema_batches` batches that starts at 0. All pairs count at first, and fewer as scores become reliable.
+    The loss is 0 if P = T (kl_unnormalised: P = mass · T). The original code reports log N more, and log(N/mass) in its
+    partial form.
+    stream_block > 0: compute in blocks, without the (N, N) scores; same result.
 
     Source: Luong et al. 2024 (ICLR), "Revisiting deep audio-text retrieval through the lens of transportation";
         trimmed and target: Fenchel–Young losses (Blondel et al. 2020), trimming as in least trimmed squares.
-    Use when: pairs are one to one within a batch; mass < 1 where some pairs are wrong (1 - the share of wrong ones).
-    Beware: epsilon is in units of the scores: 0.03 to 0.1 for cosines; 0.5 is very poor. trimmed judges pairs by
-        their scores of the moment: with a mass below the share of right pairs it pushes the hardest right ones apart.
-        stream_block needs an exact similarity and not the paper's partial form, and makes the scores about a hundred times.
+    Use when: pairs are one to one within a batch. Set mass to 1 - noise rate if some are mismatched.
+    Beware: epsilon is in units of the scores: 0.03 to 0.1 for cosine; 0.5 works badly. trimmed ranks pairs by their
+        current scores: with a mass below the fraction of correct pairs it pushes the hardest correct ones apart.
+        stream_block needs an exact similarity, does not support kl_unnormalised with mass < 1, and computes the scores
+        about a hundred times.
     """
 
     def __init__(
@@ -157,26 +153,27 @@ class Matching(Objective):
         if not 0 < epsilon < math.inf:
             raise RecipeError(f"matching: epsilon = {epsilon}; need a finite number above 0")
         if mass != "estimate" and not (isinstance(mass, int | float) and 0 < mass <= 1):
-            raise RecipeError(f"matching: mass = {mass!r}; need a share in (0, 1], or 'estimate'")
+            raise RecipeError(f"matching: mass = {mass!r}; need a fraction in (0, 1], or 'estimate'")
         if ema_batches < 1:
             raise RecipeError(f"matching: ema_batches = {ema_batches}; need at least 1 batch")
         if stream_block and mass == "estimate":
             raise RecipeError(
-                f"matching: stream_block = {stream_block} does not estimate the mass; set mass to a share"
+                f"matching: stream_block = {stream_block} cannot be combined with mass = 'estimate'; "
+                "set mass to a number"
             )
         if form not in get_args(MatchingForm):
             raise RecipeError(f"matching: {describe_unknown('form', form, get_args(MatchingForm))}")
-        if stream_block < 0:
-            raise RecipeError(f"matching: stream_block = {stream_block}; need 0 (no streaming) or more")
+        check_range("matching: stream_block", stream_block, 0)
         if stream_block and form == "kl_unnormalised" and mass != 1:
             raise RecipeError(
-                f"matching: stream_block = {stream_block} does not stream the partial form 'kl_unnormalised'; take another form"
+                f"matching: stream_block = {stream_block} does not support the partial form 'kl_unnormalised'; "
+                "use another form"
             )
         self.epsilon, self.mass, self.stream_block, self.ema_batches = epsilon, mass, stream_block, ema_batches
         self.form: MatchingForm = form
-        self.register_buffer("noise_rate", torch.zeros((), dtype=torch.float64))  # share of wrong pairs, as estimated
+        self.register_buffer("noise_rate", torch.zeros((), dtype=torch.float64))  # estimated
         self.noise_rate: Tensor
-        self.last_solve: dict[str, float] = {}  # how the last plan was solved: iterations, error
+        self.last_solve: dict[str, float] = {}  # iterations, error and mass of the last plan
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         if self.stream_block:

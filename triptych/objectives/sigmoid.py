@@ -1,4 +1,4 @@
-"""Each pair of the batch is judged alone: do the two belong together or not."""
+"""Sigmoid loss: an independent binary classification of every pair of the batch."""
 
 import math
 
@@ -6,41 +6,35 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.errors import InputError, RecipeError
+from triptych.errors import RecipeError, check_range
 from triptych.interfaces import Objective, Pair
+from triptych.objectives.scores import check_scores, upcast_half
+from triptych.objectives.temperature import clamp_log_scale_, make_log_scale, temperature_of
 from triptych.streaming import compute_streaming_inputs, softplus_sum
 
 
 def sigmoid_loss(logits: Tensor, positive_mask: Tensor) -> Tensor:
     """Binary cross-entropy of every pair, summed over columns and averaged over rows.
 
-    L = -(1/N) Σ_ij log sigmoid(z_ij · l_ij),  z_ij = +1 where match_ij, else -1
+    L = -(1/N) Σ_ij log sigmoid(z_ij · l_ij),  z_ij = +1 where positive_mask_ij, else -1
 
-    logits (N, M), match (N, M) bool. A match without any True is a batch of wrong pairs only: that is allowed.
+    logits (N, M), positive_mask (N, M) bool. The mask may be all False: then every pair is a negative.
     """
-    if (
-        logits.dim() != 2
-        or positive_mask.shape != logits.shape
-        or positive_mask.dtype != torch.bool
-        or not logits.numel()
-    ):
-        raise InputError(
-            f"logits {tuple(logits.shape)}, match {tuple(positive_mask.shape)} {positive_mask.dtype}; need (N, M), bool"
-        )
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    check_scores(logits, positive_mask)
+    logits = upcast_half(logits)
     return -F.logsigmoid(torch.where(positive_mask, logits, -logits)).sum() / len(logits)
 
 
 class Sigmoid(Objective):
-    """Every pair of the batch is right or wrong on its own: no softmax, so no item competes with another.
+    """Binary cross-entropy of every pair of the batch; no softmax, so items do not compete.
 
-    L = -(1/N) Σ_ij log sigmoid(z_ij · (s_ij / τ + bias)),  z_ij = +1 where match_ij, else -1
-    stream_block > 0 streams: the (N, N) scores never exist, the numbers are the same (2048 is quick).
+    L = -(1/N) Σ_ij log sigmoid(z_ij · (s_ij / τ + bias)),  z_ij = +1 where i and j are positives, else -1
+    stream_block > 0: compute in blocks, without the (N, N) scores; same result (2048 is fast).
 
-    Source: Zhai et al. 2023 (their t' = -log τ, learned from ln 10, and b, learned from -10).
-    Use when: batches are small, or rows have several right answers: all of them count, and none is left out.
-    Beware: N - 1 of N pairs are wrong, so start with a bias far below 0, else the first steps only learn to say no.
-      stream_block needs an exact similarity.
+    Source: Zhai et al. 2023 (their t' = -log τ is learned from ln 10, their b from -10).
+    Use when: batches are small, or rows have several positives: all of them count.
+    Beware: N - 1 of N pairs are negatives. Start with a bias far below 0, or the first steps only learn to predict
+      "negative". stream_block needs an exact similarity.
     """
 
     def __init__(
@@ -53,19 +47,12 @@ class Sigmoid(Objective):
         stream_block: int = 0,
     ) -> None:
         super().__init__()
-        if not 0 < min_temperature <= temperature < math.inf:
-            raise RecipeError(
-                f"sigmoid: temperature = {temperature} and min_temperature = {min_temperature}; "
-                "need 0 < min_temperature <= temperature"
-            )
+        self.log_scale = make_log_scale("sigmoid", temperature, min_temperature, learn_temperature)
         if not math.isfinite(bias):
             raise RecipeError(f"sigmoid: bias = {bias}; need a finite number")
-        if stream_block < 0:
-            raise RecipeError(f"sigmoid: stream_block = {stream_block}; need 0 (no streaming) or more")
-        self.temperature, self.learn_temperature = temperature, learn_temperature
-        self.min_temperature = min_temperature
+        check_range("sigmoid: stream_block", stream_block, 0)
+        self.temperature, self.learn_temperature, self.min_temperature = temperature, learn_temperature, min_temperature
         self.bias, self.learn_bias, self.stream_block = bias, learn_bias, stream_block
-        self.log_scale = nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=learn_temperature)
         self.logit_bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learn_bias)
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
@@ -74,13 +61,11 @@ class Sigmoid(Objective):
             query, keys, group = compute_streaming_inputs(pair)  # (N, S), (N, S), (N,)
             total = softplus_sum(query, keys, scale, self.logit_bias, (group, group), self.stream_block)
             return {"pairs": total / len(query)}
-        scores = pair.scores()
-        logits = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale + self.logit_bias  # (N, N)
+        logits = upcast_half(pair.scores()) * scale + self.logit_bias  # (N, N)
         return {"pairs": sigmoid_loss(logits, pair.positive_mask)}
 
     def metrics_to_log(self) -> dict[str, float]:
-        return {"temperature": math.exp(-self.log_scale.item())}
+        return {"temperature": temperature_of(self.log_scale)}
 
     def after_step(self) -> None:
-        max_temperature = max(1.0, self.temperature)
-        self.log_scale.data.clamp_(-math.log(max_temperature), -math.log(self.min_temperature))
+        clamp_log_scale_(self.log_scale, self.temperature, self.min_temperature)

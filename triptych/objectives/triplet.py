@@ -1,4 +1,4 @@
-"""Each item's partner must score higher than an impostor, by a margin."""
+"""Triplet loss with mined or sampled negatives."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from torch import Tensor
 
 from triptych.errors import InputError, RecipeError, describe_unknown
 from triptych.interfaces import Objective, Pair
+from triptych.objectives.scores import check_scores, upcast_half
 
 NegativeMining = Literal["random", "semi_hard", "hardest", "all"]
 LossName = Literal["hinge", "polynomial"]
 Reduction = Literal["mean", "sum"]
 Directions = Literal["both", "a", "b"]
 
-MINING_BLOCK = 256  # rows looked at together while mining: temporaries stay in the cache, memory O(N · BLOCK)
+MINING_BLOCK = 256  # rows per mining step: temporaries of N · MINING_BLOCK numbers fit into the CPU cache
 
 
 def triplet_loss(
@@ -28,34 +29,32 @@ def triplet_loss(
     reduction: Reduction = "mean",
     negative_index: Tensor | None = None,  # (N,)
 ) -> Tensor:
-    """Loss of the rows of `scores` as anchors; `scores.T` and `match.T` make the columns the anchors.
+    """Triplet loss with the rows of `scores` as anchors; pass `scores.T` and `positive_mask.T` for the columns.
 
-    mean or sum over i of loss(s_ii, s_ij), with j chosen among the wrong answers of i (not match_ij) by `negatives`,
-    or given as `impostors` (-1: none). "all" sums over every wrong j. An anchor without a negative counts as 0.
+    Mean or sum over i of loss(s_ii, s_ij). The negative j of row i is chosen by `negatives`, or given as
+    `negative_index` (-1: none). "all" sums over every negative. An anchor without a negative has loss 0.
     """
-    scores = _upcast_half(scores)
+    scores = upcast_half(scores)
     _check_scores(scores, positive_mask)
     if negative_index is None and negatives == "all":
         return _reduce(_sum_over_negatives(scores, positive_mask, margin, loss), reduction)
-    if negative_index is None:
-        negative_index = (
-            sample_negatives(positive_mask)
-            if negatives == "random"
-            else mine_negatives(scores, positive_mask, semi_hard=negatives == "semi_hard")
-        )
-    else:
+    if negative_index is not None:
         _check_negative_index(negative_index, positive_mask)
+    elif negatives == "random":
+        negative_index = sample_negatives(positive_mask)
+    else:
+        negative_index = mine_negatives(scores, positive_mask, semi_hard=negatives == "semi_hard")
     negative = scores.gather(1, negative_index.clamp(min=0)[:, None]).squeeze(1)
     losses = _triplet_losses(scores.diagonal(), negative, margin, loss).masked_fill(negative_index < 0, 0.0)  # (N,)
     return _reduce(losses, reduction)
 
 
 def sample_negatives(positive_mask: Tensor) -> Tensor:
-    """One wrong answer for each row of `match`, uniformly (torch's global generator); -1 where all are right: (N,)."""
+    """Sample a negative of each row uniformly: (N,), -1 for a row without negatives. Uses torch's global generator."""
     rows, items = positive_mask.shape
     negative_index = torch.randint(items, (rows,), device=positive_mask.device)
-    # A uniform draw that hit a right answer is drawn again from that row's wrong ones: still uniform, and cheap,
-    # since few rows need it.
+    # A draw that hit a positive is repeated among the negatives of its row. The result is still uniform, and it is
+    # fast, because few rows need it.
     redraw_rows = positive_mask.gather(1, negative_index[:, None]).squeeze(1).nonzero().squeeze(1)
     negative_mask = (~positive_mask[redraw_rows]).float()
     has_negative = negative_mask.any(dim=1)
@@ -67,7 +66,7 @@ def sample_negatives(positive_mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def mine_negatives(scores: Tensor, positive_mask: Tensor, semi_hard: bool) -> Tensor:
-    """The best-scoring wrong answer of each row, if semi_hard only of those below the partner; -1 where none: (N,)."""
+    """Return the highest-scoring negative of each row (semi_hard: below the positive's score), -1 if none: (N,)."""
     negative_index = torch.empty(len(scores), dtype=torch.long, device=scores.device)
     positive = scores.diagonal()
     for first in range(0, len(scores), MINING_BLOCK):
@@ -86,7 +85,7 @@ def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
 
 
 def polynomial(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
-    """relu(0.2 p² - 0.7 p + 0.5) + relu(0.9 n² - 0.4 n + 0.03) where n + margin > p and p is not yet 1, else 0.
+    """relu(0.2 p² - 0.7 p + 0.5) + relu(0.9 n² - 0.4 n + 0.03) where n + margin > p and p < 1, else 0.
 
     Source: Wei et al. 2020 (universal weighting for cross-modal matching), with the constants of Mei et al. 2022.
     """
@@ -100,21 +99,21 @@ LOSSES = {"hinge": hinge, "polynomial": polynomial}
 
 
 class Triplet(Objective):
-    """Each item's partner must score higher than an impostor by a margin (Δ).
+    """The positive of each anchor must score higher than a negative, by a margin.
 
     L = mean_i relu(margin + s_ij - s_ii)  [rows, a_to_b]  +  mean_j relu(margin + s_ij - s_jj)  [columns, b_to_a]
-    The impostor is never another right answer (match). negatives = "random": any, drawn anew each step; "semi_hard":
-    the best-scoring one still below the partner; "hardest": the best-scoring one; "all": the sum over all of them.
-    loss = "polynomial" weighs by the scores themselves instead of the hinge. An anchor without a negative counts 0.
+    The negative is never an item of the anchor's group. negatives = "random": sampled uniformly in each step;
+    "semi_hard": the highest-scoring one below the positive; "hardest": the highest-scoring one; "all": their sum.
+    loss = "polynomial" weights pairs by their scores instead of the hinge. An anchor without a negative has loss 0.
 
     Source: Weinberger & Saul 2009, Schroff et al. 2015 (semi-hard); hardest: Faghri et al. 2018; random and semi-hard
     for speech and images: Harwath et al. 2018, 2020; all, one direction, summed: Aytar et al. 2017.
-    Use when: batches are small, or some pairs are wrong (semi_hard leaves alone an anchor whose partner scores below
-    everything, which is what a wrong pair looks like).
-    Beware: the margin is in the units of the scores: 0.2 suits cosine, 1 raw dot products. "hardest" from a cold start
-    may pull everything together. "semi_hard" teaches nothing where all scores are equal. "all" grows with the batch.
-    "polynomial" needs scores in [-1, 1]. The released code of Harwath et al. masks semi-hard candidates with 0, so an
-    impostor never scores below 0; here they are left out.
+    Use when: batches are small, or some pairs are mismatched: semi_hard gives no gradient to an anchor whose positive
+    scores below all negatives, which is typical of a mismatched pair.
+    Beware: the margin is in units of the scores: 0.2 suits cosine, 1 raw dot products. "hardest" may collapse when
+    training starts from scratch. "semi_hard" gives no gradient where all scores are equal. "all" grows with the batch.
+    "polynomial" needs scores in [-1, 1]. The released code of Harwath et al. masks semi-hard candidates with 0, so a
+    negative never scores below 0; here they are excluded.
     """
 
     def __init__(
@@ -156,12 +155,12 @@ class Triplet(Objective):
         return {"both": ["a_to_b", "b_to_a"], "a": ["a_to_b"], "b": ["b_to_a"]}[self.directions]
 
     def _forward_from_vectors(self, pair: Pair) -> dict[str, Tensor]:
-        """The same loss where scores are dot products: one matrix product to choose, none to learn.
+        """Compute the loss from vectors, for similarities whose scores are dot products.
 
-        Only 2 N of the N² scores have a gradient, so they alone are computed again, as N·S products with a graph.
-        Three times fewer matrix products than a backward pass through the whole matrix.
+        Only 2 N of the N² scores have a gradient. The others are computed without a graph, and these again with one:
+        a third of the matrix products of a backward pass through all scores.
         """
-        a, b = _upcast_half(pair.similarity.query(pair.a)), _upcast_half(pair.similarity.keys(pair.b))  # (N, S)
+        a, b = upcast_half(pair.similarity.query(pair.a)), upcast_half(pair.similarity.keys(pair.b))  # (N, S)
         is_random = self.negatives == "random"
         scores = None if is_random else a.detach() @ b.detach().T
         positive = (a * b).sum(dim=1)
@@ -182,17 +181,17 @@ class Triplet(Objective):
 
 
 def _sum_over_negatives(scores: Tensor, positive_mask: Tensor, margin: float, loss: LossName) -> Tensor:
-    """Sum over every wrong answer of each row: (N,)."""
+    """Sum the losses over all negatives of each row: (N,)."""
     positive = scores.diagonal()[:, None]
-    if loss == "hinge":  # in place: one (N, N) buffer instead of four; masked before relu, so its gradient is 0
+    if loss == "hinge":  # in place: one (N, N) buffer instead of four; masked before relu, so the gradient is 0
         return (scores - (positive - margin)).masked_fill_(positive_mask, -1.0).relu_().sum(dim=1)
     return _triplet_losses(positive, scores, margin, loss).masked_fill(positive_mask, 0.0).sum(dim=1)
 
 
 def _triplet_losses(positive: Tensor, negative: Tensor, margin: float, loss: LossName) -> Tensor:
-    """The loss of each triplet, after checks that cost O(N)."""
+    """Return the loss of each triplet, after checks that cost O(N)."""
     if not torch.isfinite(positive).all() or not torch.isfinite(negative).all():
-        raise InputError("scores: NaN or infinity among those of the triplets; lower the learning rate or the scale")
+        raise InputError("scores: NaN or infinity; lower the learning rate or the scale")
     if loss == "polynomial" and max(positive.abs().max(), negative.abs().max()) > 1.01:
         largest = max(float(positive.abs().max()), float(negative.abs().max()))
         raise InputError(f"scores: up to {largest:.3g}; loss = 'polynomial' needs scores in [-1, 1], such as cosine")
@@ -203,36 +202,24 @@ def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _upcast_half(values: Tensor) -> Tensor:
-    """Half precision as float32: a difference of two scores near 1 would keep two digits."""
-    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-
-
 def _check_scores(scores: Tensor, positive_mask: Tensor) -> None:
-    n = len(scores) if scores.dim() else 0
-    if n == 0 or scores.shape != (n, n):
-        raise InputError(f"scores is {tuple(scores.shape)}; need (N, N), row i belongs with column i")
-    if positive_mask.shape != scores.shape or positive_mask.dtype != torch.bool or not positive_mask.diagonal().all():
-        raise InputError(
-            f"match is {tuple(positive_mask.shape)} {positive_mask.dtype}; need ({n}, {n}) torch.bool, True on the diagonal"
-        )
-    lowest, highest = torch.aminmax(scores.detach())  # passes NaN on; no temporaries, unlike isfinite
+    check_scores(scores, positive_mask, square=True)
+    if not positive_mask.diagonal().all():
+        raise InputError("positive_mask: False on the diagonal; row i and column i must be positives")
+    lowest, highest = torch.aminmax(scores.detach())  # propagates NaN; no temporaries, unlike isfinite
     if not (torch.isfinite(lowest) and torch.isfinite(highest)):
         raise InputError(f"scores: from {float(lowest)} to {float(highest)}; need finite numbers")
 
 
 def _check_negative_index(negative_index: Tensor, positive_mask: Tensor) -> None:
     n = len(positive_mask)
-    if (
-        negative_index.shape != (n,)
-        or negative_index.dtype != torch.long
-        or negative_index.min() < -1
-        or negative_index.max() >= n
-    ):
+    is_index = negative_index.shape == (n,) and negative_index.dtype == torch.long
+    if not is_index or negative_index.min() < -1 or negative_index.max() >= n:
         raise InputError(
-            f"impostors: {tuple(negative_index.shape)} {negative_index.dtype}; need ({n},) int64 from -1 to {n - 1}"
+            f"negative_index: {tuple(negative_index.shape)} {negative_index.dtype}; "
+            f"need ({n},) int64 from -1 to {n - 1}"
         )
     is_positive = positive_mask.gather(1, negative_index.clamp(min=0)[:, None]).squeeze(1) & (negative_index >= 0)
     if is_positive.any():
         row = int(is_positive.nonzero()[0])
-        raise InputError(f"impostors: row {row} has {int(negative_index[row])}, which is a right answer (match)")
+        raise InputError(f"negative_index: row {row} has {int(negative_index[row])}, which is a positive")

@@ -1,0 +1,23 @@
+"""Checks and precision of the score matrices that objectives receive."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from triptych.errors import InputError
+
+
+def upcast_half(x: Tensor) -> Tensor:
+    """Return half-precision values as float32: differences, logarithms and sums of exponentials need the digits."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def check_scores(scores: Tensor, mask: Tensor, mask_name: str = "positive_mask", square: bool = False) -> None:
+    """Raise InputError unless the scores are a non-empty matrix and the mask is a bool tensor of the same shape."""
+    is_matrix = scores.dim() == 2 and scores.numel() > 0 and (not square or scores.shape[0] == scores.shape[1])
+    if not is_matrix or mask.shape != scores.shape or mask.dtype != torch.bool:
+        raise InputError(
+            f"scores {tuple(scores.shape)}, {mask_name} {tuple(mask.shape)} {mask.dtype}; "
+            f"need {'(N, N)' if square else '(N, M)'} for both, none empty, and a bool mask"
+        )
