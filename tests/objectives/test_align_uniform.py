@@ -147,7 +147,7 @@ def test_invalid_settings_and_tensors_raise():
         uniform_loss(torch.zeros(1, 3))
     with pytest.raises(InputError, match="no two of different groups"):
         uniform_loss(torch.zeros(3, 3), same_group=torch.ones(3, 3, dtype=torch.bool))
-    with pytest.raises(InputError, match="too large to square"):
+    with pytest.raises(InputError, match="too long to square"):
         uniform_loss(torch.tensor([[0.0, 0.0], [1e30, 0.0]]))
     with pytest.raises(InputError, match="NaN"):
         align_loss(torch.full((2, 2), torch.nan), torch.zeros(2, 2))

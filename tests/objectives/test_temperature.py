@@ -31,5 +31,5 @@ def test_clamp_keeps_temperature_in_its_range(initial, value, expected):
     ("temperature", "minimum"), [(0.0, 0.01), (0.005, 0.01), (0.1, 0.0), (math.inf, 0.01), (math.nan, 0.01)]
 )
 def test_invalid_temperatures_raise(temperature, minimum):
-    with pytest.raises(RecipeError, match="sigmoid: temperature = .*need 0 < min_temperature <= temperature"):
+    with pytest.raises(RecipeError, match=r"sigmoid: temperature = .*need 0 < min_temperature <= temperature"):
         make_log_scale("sigmoid", temperature, minimum, True)
