@@ -136,7 +136,7 @@ def test_words_are_counted_by_factor(space, folder):
     words = [
         word for truth in read_annotations(folder) if truth.split == "test" for c in truth.captions for word in c.words
     ]
-    for gallery, attribute in (("image", "boxes"), ("audio", "times")):
+    for gallery, attribute in (("image", "boxes"), ("audio", "time_spans")):
         rows = {r.factor: r.num_queries for r in results if (r.query, r.gallery) == ("text", gallery)}
         assert rows.pop("all") == sum(bool(getattr(word, attribute)) for word in words)
         for factor, queries in rows.items():

@@ -85,7 +85,7 @@ def test_tiled_and_dense_scores_agree(monkeypatch):
     space = make_space("cosine")
     dense = measure_transductive(space, items, num_resamples=0, show_progress=False)
     monkeypatch.setattr(transduction, "MAX_DENSE_SCORES", 0)
-    monkeypatch.setattr(transduction, "BLOCK", 7)
+    monkeypatch.setattr(transduction, "DEFAULT_BLOCK_SIZE", 7)
     tiled = measure_transductive(space, items, num_resamples=0, show_progress=False)
     assert dense == tiled
     for one, other in zip(dense, tiled, strict=True):

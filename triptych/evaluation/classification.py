@@ -92,7 +92,7 @@ def measure_accuracy(
         top5_accuracy=float((rank <= TOP_K).double().mean()),
         balanced_accuracy=sum(result.accuracy for result in results) / len(results),
         chance_level=1 / len(classes),
-        majority_baseline=max(result.items for result in results) / len(labels),
+        majority_baseline=max(result.num_items for result in results) / len(labels),
         classes=results,
     )
 
