@@ -86,8 +86,8 @@ def run(name: str, case: Case, folder: Path) -> str:
 def format_row(name: str, result: AuditResult, swapped: set[str], seconds: float) -> str:
     """What was found, beside the truth."""
     ((_, judged),) = result.pair_scores.items()
-    truth = np.array([result.rows[row].id in swapped for row in judged.arrays["row"]])
-    auroc = f"{roc_auc_score(truth, -judged.arrays['row.fit_score']):.3f}" if truth.any() else "–"
+    truth = np.array([result.rows[row].id in swapped for row in judged.rows.row])
+    auroc = f"{roc_auc_score(truth, -judged.rows.fit_score):.3f}" if truth.any() else "–"
     flagged = {
         result.rows[suspect.row].id
         for suspect in result.suspects

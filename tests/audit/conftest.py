@@ -1,4 +1,4 @@
-"""A small made world of which we know which pairs are wrong, and its audit."""
+"""A small synthetic manifest with injected noise, and its audit."""
 
 import csv
 from pathlib import Path
@@ -12,7 +12,7 @@ from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
 from triptych.encoders.minilm import MiniLM
 
-# As the audit's own recipe, but smaller, and contrasted: quick on a few hundred rows.
+# Like recipes/audit.toml, but smaller and with plain InfoNCE: fast on a few hundred rows.
 RECIPE = """
 name = "small"
 [space]
@@ -33,7 +33,7 @@ NOISE_RATE = 0.2
 
 @pytest.fixture(scope="session")
 def small_recipe(tmp_path_factory) -> Path:
-    """The recipe of a quick audit."""
+    """The recipe of a fast audit."""
     for encoder in (EfficientNetLite0, MiniLM):
         if encoder.unavailable_reason():
             pytest.skip(f"{encoder.__name__}: {encoder.unavailable_reason()}")
@@ -44,31 +44,31 @@ def small_recipe(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def noisy_manifest(tmp_path_factory) -> Path:
-    """A manifest of 200 pictures with captions, a fifth of which belong to another."""
+    """A manifest of 200 images with captions; a fifth of the rows have the captions of another row."""
     synthetic = generate(
         SyntheticConfig(scenes=200, captions=2, max_objects=1, image_size=48, seconds=1.0),
         tmp_path_factory.mktemp("audited") / "w",
     )
     with synthetic.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    clean = synthetic.with_name("right.csv")
+    clean = synthetic.with_name("clean.csv")
     with clean.open("w", newline="") as file:
         columns = ["id", "image", "caption_1", "caption_2"]
         writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-    return inject_noise(clean, synthetic.with_name("wrong.csv"), NOISE_RATE, show_progress=False)[0].path
+    return inject_noise(clean, synthetic.with_name("noisy.csv"), NOISE_RATE, show_progress=False)[0].path
 
 
 @pytest.fixture(scope="session")
 def swapped_ids(noisy_manifest) -> set[str]:
-    """Which rows are wrong."""
+    """The ids of the rows that were swapped."""
     return {swap.id for swap in read_swaps(swaps_path(noisy_manifest))}
 
 
 @pytest.fixture(scope="session")
 def audit_result(noisy_manifest, small_recipe) -> AuditResult:
-    """The audit of that manifest, beside it."""
+    """The audit of that manifest, in a folder beside it."""
     return audit(
         noisy_manifest, noisy_manifest.parent / "audit", num_folds=2, recipe=str(small_recipe), show_progress=False
     )

@@ -1,4 +1,4 @@
-"""An audit from end to end: it finds what was swapped, by spaces that have not seen it, killed or not."""
+"""audit() from end to end: it finds swapped rows by out-of-fold scores, also when killed and resumed."""
 
 import csv
 import json
@@ -8,24 +8,17 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
-import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from tests.audit.conftest import NOISE_RATE
-from tests.data.dataset_replicas import WAV, png_bytes, write_file
+from tests.data.dataset_replicas import png_bytes, write_file
 from tests.data.manifest_files import write_manifest
 from triptych.audit.audit import CLEAN_FILE, SCORES_FILE, SUSPECTS_FILE, audit
-from triptych.audit.folds import group_kfold
-from triptych.audit.pairs import ModalityContents, ModalityPair, collect_contents, collect_pairs, find_modality_pairs
-from triptych.audit.share import NoiseRateEstimate
-from triptych.audit.suspects import PairScores, find_suspects
+from triptych.audit.suspects import PairScores
 from triptych.data import manifest
-from triptych.data.cache import Cache
 from triptych.errors import ManifestError, UsageError
-from triptych.interfaces import Modality
 
 pytestmark = pytest.mark.slow
 
@@ -36,15 +29,15 @@ def read_csv(path) -> list[dict[str, str]]:
 
 
 def only_pair_scores(result) -> PairScores:
-    (scores,) = result.judged.values()
+    (scores,) = result.pair_scores.values()
     return scores
 
 
 def test_swapped_rows_rank_first(audit_result, swapped_ids):
     scores = only_pair_scores(audit_result)
-    truth = [audit_result.rows[row].id in swapped_ids for row in scores.arrays["row"]]
-    assert roc_auc_score(truth, -scores.arrays["row.fit_score"]) > 0.9
-    assert sorted(scores.arrays["row"].tolist()) == list(range(200))  # every row, once
+    truth = [audit_result.rows[row].id in swapped_ids for row in scores.rows.row]
+    assert roc_auc_score(truth, -scores.rows.fit_score) > 0.9
+    assert sorted(scores.rows.row.tolist()) == list(range(200))  # every row, once
 
 
 def test_the_noise_rate_is_estimated(audit_result):
@@ -59,7 +52,7 @@ def test_scores_are_out_of_fold(audit_result):
         fold_manifest = audit_result.folder / "folds" / f"fold-{fold}.jsonl"
         train_rows = [json.loads(line) for line in fold_manifest.read_text().splitlines()]
         recipe = (fold_manifest.with_suffix("") / "recipe.toml").read_text()
-        assert f'manifest = "{fold_manifest}"' in recipe  # the run learned from this list
+        assert f'manifest = "{fold_manifest}"' in recipe  # the run was trained on this manifest
         held_out_ids[fold] = {row.id for row in audit_result.rows} - {row["id"] for row in train_rows}
         train_pairs = {(row["image"], text) for row in train_rows for text in row["text"]}
         for row in audit_result.rows:
@@ -67,21 +60,8 @@ def test_scores_are_out_of_fold(audit_result):
                 assert not {(str(row.image), text) for text in row.texts} & train_pairs
     assert held_out_ids[0] | held_out_ids[1] == {row.id for row in audit_result.rows}
     assert not held_out_ids[0] & held_out_ids[1]
-    rows = only_pair_scores(audit_result).arrays["row"]
+    rows = only_pair_scores(audit_result).rows.row
     assert {audit_result.rows[row].id for row in rows[:100]} == held_out_ids[0]
-
-
-def test_duplicate_pairs_share_a_fold(tmp_path):
-    for i in range(24):
-        write_file(tmp_path / f"{i}.png", png_bytes(i // 2))
-    rows = [{"id": f"r{i}", "image": f"{i}.png", "text": [f"number {i // 2}", f"{i}"]} for i in range(24)]
-    read = manifest.read(write_manifest(tmp_path / "twice.jsonl", rows)).rows
-    contents: dict[Modality, ModalityContents] = {
-        m: collect_contents(read, m, Cache.default()) for m in ("image", "text")
-    }
-    fold = group_kfold(collect_pairs(contents, find_modality_pairs(contents, range(24)), read), 2, 0)
-    assert set(fold.values()) == {0, 1}
-    assert all(fold[f"r{i}"] == fold[f"r{i + 1}"] for i in range(0, 24, 2))
 
 
 def test_csv_files_list_the_suspects(audit_result, swapped_ids, noisy_manifest):
@@ -130,9 +110,12 @@ def test_an_interrupted_audit_resumes_to_the_same_result(audit_result, noisy_man
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # as here: other threads add in another order
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+        },  # as in this process: another number of threads sums in another order
     )
-    # Into the second fold: the first is judged, the second has learned for an epoch or more.
+    # Wait for the second fold: the first is scored, the second has trained for an epoch or more.
     deadline = time.monotonic() + 120
     while not (other / "folds/fold-1/last.safetensors").exists():
         assert process.poll() is None
@@ -150,35 +133,41 @@ def test_an_interrupted_audit_resumes_to_the_same_result(audit_result, noisy_man
 
 def test_a_given_space_scores_all_rows(audit_result, noisy_manifest, tmp_path):
     result = audit(noisy_manifest, tmp_path / "audit", space=audit_result.folder / "folds/fold-0", show_progress=False)
-    assert len(only_pair_scores(result).arrays["row"]) == 200
+    assert len(only_pair_scores(result).rows.row) == 200
     assert not (tmp_path / "audit/folds/fold-0.jsonl").exists()
 
 
 def test_a_space_trained_on_the_manifest_raises(audit_result, tmp_path):
     train_manifest = audit_result.folder / "folds" / "fold-0.jsonl"
-    with pytest.raises(UsageError, match=r"fold-0\.jsonl: is the very manifest .* leave out --space"):
+    with pytest.raises(UsageError, match=r"fold-0\.jsonl: the space was trained on this manifest.* leave out --space"):
         audit(
             train_manifest,
-            tmp_path / "of_its_own",
+            tmp_path / "own_manifest",
             space=train_manifest.with_suffix(""),
             allow_outside=True,
             show_progress=False,
         )
-    assert not (tmp_path / "of_its_own").exists()
+    assert not (tmp_path / "own_manifest").exists()
 
 
 def test_a_folder_with_another_audit_raises(audit_result, noisy_manifest, small_recipe, tmp_path):
     with pytest.raises(UsageError, match="with other settings; give another folder, or --restart"):
         audit(noisy_manifest, audit_result.folder, num_folds=3, recipe=str(small_recipe), show_progress=False)
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(UsageError, match="holds other things"):
+    with pytest.raises(UsageError, match="holds other files"):
         audit(noisy_manifest, tmp_path, num_folds=2, recipe=str(small_recipe), show_progress=False)
     (tmp_path / "mine.txt").rename(tmp_path / "settings.json")
-    with pytest.raises(UsageError, match="holds other things"):
+    with pytest.raises(UsageError, match="holds other files"):
         audit(noisy_manifest, tmp_path, num_folds=2, recipe=str(small_recipe), restart=True, show_progress=False)
     assert (tmp_path / "settings.json").read_text() == "x"
     with pytest.raises(UsageError, match="allowed are 2 to 100"):
         audit(noisy_manifest, tmp_path / "a", num_folds=1, recipe=str(small_recipe), show_progress=False)
+
+
+def test_an_audit_of_an_earlier_version_raises(noisy_manifest, small_recipe, tmp_path):
+    (tmp_path / "settings.json").write_text('{"form": 2, "audit": "0123", "folds": 2, "seed": 0}')
+    with pytest.raises(UsageError, match=r"made by an earlier version of triptych; audit again; give .*--restart"):
+        audit(noisy_manifest, tmp_path, num_folds=2, recipe=str(small_recipe), show_progress=False)
 
 
 def test_too_few_rows_raise(small_recipe, tmp_path):
@@ -187,38 +176,6 @@ def test_too_few_rows_raise(small_recipe, tmp_path):
     few = write_manifest(tmp_path / "few.jsonl", [{"image": f"{i}.png", "text": f"number {i}"} for i in range(5)])
     with pytest.raises(ManifestError, match="of 5 rows fewer than 12 have the same two modalities"):
         audit(few, tmp_path / "audit", recipe=str(small_recipe), show_progress=False)
-
-
-def test_the_modality_that_fits_neither_other_is_at_fault(tmp_path):
-    write_file(tmp_path / "a.png", png_bytes(1))
-    write_file(tmp_path / "a.wav", WAV)
-    rows = [{"id": f"r{i}", "image": "a.png", "audio": "a.wav", "text": f"number {i}"} for i in range(3)]
-    read = manifest.read(write_manifest(tmp_path / "three.jsonl", rows)).rows
-    noise_rate = NoiseRateEstimate(0.3, 0.2, 0.4, 3)
-
-    def make_scores(p_wrong: list[float]) -> PairScores:
-        names = (
-            "score",
-            "p_value",
-            "log_retained_mass",
-            "duplicate_cosine_a",
-            "duplicate_cosine_b",
-            "better_b_score",
-            "better_a_score",
-        )
-        arrays = {f"row.{name}": np.zeros(3) for name in names} | {"row": np.arange(3)}
-        arrays |= {f"row.{name}": np.array([1, 2, 0]) for name in ("near_duplicate", "better_b", "better_a")}
-        return PairScores(arrays, noise_rate, np.array(p_wrong), None, None)
-
-    pair_scores: dict[ModalityPair, PairScores] = {
-        ("image", "audio"): make_scores([0.1, 0.9, 0.8]),
-        ("image", "text"): make_scores([0.9, 0.1, 0.9]),
-        ("audio", "text"): make_scores([0.8, 0.9, 0.1]),
-    }
-    at_fault = {one.row: (one.modality, one.better_row) for one in find_suspects(pair_scores, read)}
-    assert at_fault == {0: ("text", 1), 1: ("audio", 2), 2: ("image", 0)}
-    video_rows = [replace(row, video=row.image) for row in read]
-    assert {one.modality for one in find_suspects(pair_scores, video_rows)} <= {"text", "audio"}
 
 
 def test_audit_command_prints_the_noise_rate_and_next_step(audit_result, noisy_manifest, small_recipe):

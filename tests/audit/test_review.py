@@ -1,4 +1,4 @@
-"""The review page in a real browser: keyboard, saving, loading, applying; on a phone and wide, light and dark."""
+"""The review page in Chromium: keyboard, saving, loading, applying; on a phone and wide, light and dark."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def browser():
 
 @pytest.fixture
 def page_file(tmp_path):
-    """A manifest with three modalities, and the page about four suspects in it, in a folder beside it."""
+    """A manifest with three modalities, and the review page of four suspects in it, in a folder beside it."""
     rows = []
     for i in range(4):
         write_file(tmp_path / "media" / f"no. {i} é#%.png", png_bytes(40 * i))
@@ -65,14 +65,14 @@ def page_file(tmp_path):
 
 @pytest.fixture
 def open_review(browser, page_file):
-    """Opens the page; whatever it complains of fails the test."""
+    """Open the page. Console messages and failed requests fail the test."""
     complaints, contexts = [], []
 
     def open_page(**options):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda said: complaints.append(said.text))
+        page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("requestfailed", lambda request: complaints.append(request.url) if "wav" not in request.url else None)
         page.goto(page_file.as_uri())
@@ -110,7 +110,7 @@ def test_keyboard_decisions_and_undo(open_review):
     assert saved_decisions(page) == {"r0|text|": "swap"}
     page.keyboard.press("ArrowLeft")
     assert page.locator(".done").inner_text() == "swapped"
-    page.keyboard.press("k")  # another decision on the same, and back
+    page.keyboard.press("k")  # change a decision, then undo the change
     assert saved_decisions(page) == {"r0|text|": "keep"}
     page.keyboard.press("u")
     assert saved_decisions(page) == {"r0|text|": "swap"}
@@ -137,7 +137,7 @@ def test_decisions_persist_and_can_be_loaded(open_review, tmp_path):
 def test_current_and_better_content_are_shown_and_play(open_review):
     page = open_review()
     captions = page.locator(".card.current p").all_inner_texts()
-    assert captions[0] == EVIL  # as text, not as a page
+    assert captions[0] == EVIL  # as text, not as markup
     assert page.evaluate("window.broken") is None
     assert page.locator(".card.better p.proposed").all_inner_texts() == ["thing number 1", "more 1"]
     page.wait_for_function("document.querySelector('.card.anchor img').naturalWidth > 0")
@@ -148,12 +148,12 @@ def test_current_and_better_content_are_shown_and_play(open_review):
     for number, card in ((2, "current"), (3, "better")):
         page.wait_for_function(f"document.querySelector('.card.{card} audio').readyState >= 1")
         page.evaluate(
-            f"document.querySelector('.card.{card} audio').addEventListener('play', () => window.heard = '{card}')"
+            f"document.querySelector('.card.{card} audio').addEventListener('play', () => window.played = '{card}')"
         )
         page.keyboard.press(str(number))
-        page.wait_for_function(f"window.heard === '{card}'")
+        page.wait_for_function(f"window.played === '{card}'")
     page.keyboard.press("ArrowRight")
-    assert page.locator("#swap").is_disabled()  # a twin is no better
+    assert page.locator("#swap").is_disabled()  # a near-duplicate has no better content
     page.keyboard.press("s")
     assert "0 of 4 decided" in page.locator("#position").inner_text()
 
@@ -170,7 +170,7 @@ def test_filters(open_review):
     page.select_option("#filter", "open")
     page.keyboard.press("r")
     page.keyboard.press("r")
-    assert "Nothing left here" in page.locator("main").inner_text()
+    assert "Nothing left to decide" in page.locator("main").inner_text()
     page.keyboard.press("u")
     assert row_title(page) == "r3"
 
@@ -185,11 +185,11 @@ def test_layout_on_phones_and_wide_screens_in_light_and_dark(open_review, size, 
     for name in ("keep", "reject", "swap", "undo"):
         box = page.locator(f"#{name}").bounding_box()
         assert box["height"] >= 40
-        assert box["y"] + box["height"] <= size[1]  # at hand without scrolling
+        assert box["y"] + box["height"] <= size[1]  # visible without scrolling
     page.click("#reject")
     assert row_title(page) == "r1"
     page.click("#help")
-    page.keyboard.press("k")  # while the keys are explained, they do nothing
+    page.keyboard.press("k")  # keys have no effect while the dialog is open
     page.keyboard.press("Escape")
     assert "1 of 4 decided" in page.locator("#position").inner_text()
 
@@ -198,7 +198,7 @@ def test_accessibility(open_review):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python").Axe()
     for scheme in ("light", "dark"):
         page = open_review(color_scheme=scheme)
-        assert [found["id"] for found in axe.run(page).response["violations"]] == []
+        assert [violation["id"] for violation in axe.run(page).response["violations"]] == []
 
 
 def test_saved_decisions_are_applied(open_review, page_file, tmp_path):

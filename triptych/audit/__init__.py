@@ -1,1 +1,1 @@
-"""Which pairs are probably wrong, and what would fit better."""
+"""Find the pairs of a manifest that are probably wrong, and propose better ones."""

@@ -1,4 +1,4 @@
-"""What the scores of one space say of pairs it has not seen: how each fits, and how much of it a plan would keep."""
+"""Evidence on pairs from out-of-fold scores: p-values, retained transport mass, margins, and the noise rate."""
 
 from __future__ import annotations
 
@@ -7,78 +7,95 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.optimize import isotonic_regression
+from scipy.stats import binomtest
 from torch import Tensor
 
-from triptych.audit.share import estimate_noise_rate
 from triptych.transport import transport_plan
 
-EPSILON = 0.1  # of the plan, in spreads of the scores: sharp, so that a caption nearly as good counts as another
-TOLERANCE = 1e-5  # mass in the wrong place: far below what a rank depends on
-MAX_MASS, MIN_MASS = 0.98, 0.1  # mass the plan may move: it can always leave a pair or two, and never all
-ROW_BLOCK = 2000  # rows that one plan is about
-CAPTION_BLOCK = 1000  # the same for plans about single captions, of which there are several a row
-NUM_NEIGHBOURS = 30  # things like its own, among which the right one must stand out
-MIN_QUERIES = 10  # queries that do not tell how well an item usually fits
-MIN_LOG_MASS = -100.0  # log share of mass below which pairs are alike
+EPSILON = 0.1  # of the plan, in standard deviations of the scores: low, so that near-ties still compete
+TOLERANCE = 1e-5  # of the plan: misplaced mass, far below what changes a rank
+MAX_MASS, MIN_MASS = 0.98, 0.1  # bounds of the mass that the plan transports
+ROW_BLOCK = 2000  # rows per plan
+CAPTION_BLOCK = 1000  # rows per plan over single captions, of which a row has several
+NUM_NEIGHBOURS = 30  # nearest items that the margin compares with
+MIN_QUERIES = 10  # with no more queries, the mean score of an item is not subtracted
+MIN_LOG_MASS = -100.0  # lower log masses are clamped to this
+CUTOFFS = np.arange(0.5, 0.951, 0.05)  # candidate cut-offs of p-values, above which nearly all pairs are wrong
+LOW_PERCENTILE = 10  # percentile of the estimates over all cut-offs that serves as the least-biased reference
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """For each of E pairs: its score, its p-value, and the log of the share of its mass that the plan keeps on it."""
+    """Score, p-value and log retained mass of each of E pairs, (E,)."""
 
     score: np.ndarray
     p_value: np.ndarray
     log_retained_mass: np.ndarray
-    preferred: np.ndarray  # the b to which most of the mass of its a goes that is not its own; -1 where there is none
-    epsilon: float  # of the plan, in scores
+    preferred: np.ndarray  # the other b that the plan gives more mass from this a than its own; -1 where there is none
+    epsilon: float  # of the plan, in units of the scores
+
+
+@dataclass(frozen=True)
+class NoiseRateEstimate:
+    """The estimated fraction of wrong pairs with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+    num_pairs: int
+
+    def __str__(self) -> str:
+        return f"{100 * self.value:.1f}% (95% interval {100 * self.low:.1f}–{100 * self.high:.1f})"
 
 
 def standardise(scores: Tensor) -> Tensor:
-    """Scores (U, V) less the mean of their row, over its spread, plus the same by column: no item fits everything."""
+    """Return the sum of the z-scores of scores (U, V) within their row and within their column."""
     rows = (scores - scores.mean(1, keepdim=True)) / scores.std(1, keepdim=True, correction=0).clamp_min(1e-6)
     columns = (scores - scores.mean(0)) / scores.std(0, correction=0).clamp_min(1e-6)
     return rows + columns
 
 
 def compute_p_values(scores: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Of each pair (a_e, b_e), the share of mismatched cells of scores (U, V) that fit at least as well: (E,).
+    """Return for each pair (a_e, b_e) the fraction of mismatched cells of scores (U, V) that fit as well: (E,).
 
-    A wrong pair is one mismatched cell among many, so its p-value is spread evenly; ties count against the pair.
+    Under the null hypothesis a wrong pair is one mismatched cell among many, so its p-value is uniform. Ties count
+    against the pair.
     """
     fit_score = standardise(scores)
     mismatched = torch.ones_like(scores, dtype=torch.bool)
     mismatched[a, b] = False
     null = fit_score[mismatched].sort().values
-    num_below = torch.searchsorted(null, fit_score[a, b].contiguous())  # cells that fit worse
+    num_below = torch.searchsorted(null, fit_score[a, b].contiguous())
     return (len(null) - num_below + 1) / (len(null) + 1)
 
 
 def compute_retained_mass(scores: Tensor, a: Tensor, b: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-    """Log of the share of its mass that the partial plan keeps on each pair, (E,), and the log plan (U, V).
+    """Return the log fraction of its mass that a partial plan leaves on each pair, (E,), and the log plan (U, V).
 
-    Items weigh as many pairs as they are in. kept_e = log P_ab - log min(weight_a, weight_b): 0 where the lighter of
-    the two has nobody else, ever lower the more the plan would rather pair them with others, or with nobody.
+    log_retained_e = log P_ab - log min(weight_a, weight_b), where an item's weight is the number of its pairs. It is 0
+    where the plan moves all mass of the lighter item along the pair, and falls as the plan prefers other items or none.
     """
     scores = scores.double()
     weight_a = torch.bincount(a, minlength=scores.shape[0]).double() / len(a)
     weight_b = torch.bincount(b, minlength=scores.shape[1]).double() / len(a)
     epsilon = choose_epsilon(scores)
     plan = transport_plan(-scores, epsilon, weight_a, weight_b, mass=mass, tolerance=TOLERANCE)
-    # From the potentials: the plan itself cannot hold numbers as small as these.
+    # From the potentials, because entries of the plan underflow.
     log_plan = (plan.row[:, None] + plan.column + plan.offset + scores) / epsilon
     log_capacity = torch.minimum(weight_a[a], weight_b[b]).log()
     return (log_plan[a, b] - log_capacity).clamp(MIN_LOG_MASS, 0), log_plan
 
 
 def choose_epsilon(scores: Tensor) -> float:
-    """The epsilon of a plan over these scores."""
+    """Return the epsilon of a plan over these scores."""
     return EPSILON * float(scores.std().clamp_min(1e-6))
 
 
 def compute_evidence(scores: Tensor, a: Tensor, b: Tensor) -> Evidence:
-    """The evidence on pairs (a_e, b_e) from scores (U, V) of every item against every item they are made of.
+    """Compute the evidence on pairs (a_e, b_e) from the scores (U, V) of all items of the pairs.
 
-    The plan's mass is what is left when the share of wrong pairs, as these p-values tell it, is taken away.
+    The plan transports 1 - noise rate of the mass, with the noise rate estimated from the p-values.
     """
     p_value = compute_p_values(scores, a, b)
     noise_rate = estimate_noise_rate(p_value.numpy()).value
@@ -97,7 +114,7 @@ def compute_evidence(scores: Tensor, a: Tensor, b: Tensor) -> Evidence:
 
 
 def split_into_blocks(count: int, block_size: int = ROW_BLOCK) -> list[np.ndarray]:
-    """The numbers 0 … count - 1 in as few blocks of at most `size` as can be, about equal."""
+    """Split the indices 0 … count - 1 into the fewest blocks of at most block_size, of about equal size."""
     return np.array_split(np.arange(count), max(1, -(-count // block_size)))
 
 
@@ -109,16 +126,16 @@ def compute_margins(
     excluded: list[set[int]],
     block_size: int = 256,
 ) -> np.ndarray:
-    """How much better each query's own item fits it than the LIKES items most like that one do, on average: (Q,).
+    """Return by how much each query's own item scores above the mean of the items nearest to that item: (Q,).
 
-    lead_q = s(q, own) - mean over the nearest j of s(q, j), near by like(own, j); items in `out` of a query, its own
-    and others that belong to it, are not among them. A query that was given the item of another of its kind fits it no
-    better than it fits others of that kind: its lead is near 0, however high its score.
+    margin_q = s(q, own) - mean over the NUM_NEIGHBOURS nearest j of s(q, j), nearest by similarity(own, j), without the
+    excluded items of q (its positives). A query that was given an item of the same kind as its own scores it no higher
+    than its neighbours, so its margin is near 0 although its score is high.
     """
     margins = []
     for first in range(0, len(own_items), block_size):
         block = slice(first, first + block_size)
-        scores, neighbour_similarity = score_block(block), similarity_block(block).clone()  # (size, M)
+        scores, neighbour_similarity = score_block(block), similarity_block(block).clone()  # (block, M)
         for i, indices in enumerate(excluded[block]):
             neighbour_similarity[i, list(indices)] = -torch.inf
         nearest = neighbour_similarity.topk(min(NUM_NEIGHBOURS, neighbour_similarity.shape[1]), dim=1)
@@ -133,10 +150,10 @@ def compute_margins(
 def find_best_alternative(
     score_block: Callable[[slice], Tensor], num_queries: int, own_items: list[set[int]], block_size: int = 256
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each query the item that fits best of those that are not its own, and its score: (Q,), (Q,).
+    """Return for each query the best item that is not its own, and its score: (Q,), (Q,).
 
-    score gives a block of queries against all items; items are compared less their mean over the first queries, so
-    that the one caption that fits everything a little is not proposed for everything.
+    score_block gives a block of queries against all items. Items are compared after subtracting their mean score over
+    the first queries, so that a hub is not proposed for every query.
     """
     mean_score = (
         score_block(slice(0, min(num_queries, 2 * block_size))).mean(dim=0)
@@ -145,7 +162,7 @@ def find_best_alternative(
     )
     best_items, scores = [], []
     for first in range(0, num_queries, block_size):
-        block = score_block(slice(first, first + block_size))  # (size, M)
+        block = score_block(slice(first, first + block_size))  # (block, M)
         centred = block - mean_score
         for i in range(len(block)):
             centred[i, list(own_items[first + i])] = -torch.inf
@@ -153,3 +170,55 @@ def find_best_alternative(
         best_items.append(best.numpy())
         scores.append(block.gather(1, best[:, None])[:, 0].numpy())
     return np.concatenate(best_items), np.concatenate(scores)
+
+
+def estimate_noise_rate(p_values: np.ndarray) -> NoiseRateEstimate:
+    """Estimate the fraction of wrong pairs from p-values (N,), with the Wilson interval of the count behind it.
+
+    The p-values of wrong pairs are uniform on [0, 1], those of right pairs near 0. Above a cut-off c nearly all pairs
+    are wrong, so rate = #(p > c) / (N · (1 - c)). A low c also counts the worst right pairs, a high c few pairs: c
+    minimises the expected squared error, variance of the estimate + squared excess over the 10th percentile of the
+    estimates of all cut-offs.
+
+    Source: Storey 2002; the choice of c: Storey, Taylor & Siegmund 2004, in the closed form of Robinson.
+    Beware: assumes that wrong pairs fit no better than chance. Where items were swapped within a class, it is too low.
+    """
+    num_pairs = len(p_values)
+    if not num_pairs:
+        return NoiseRateEstimate(0.0, 0.0, 0.0, 0)
+    counts = np.array([(p_values > cutoff).sum() for cutoff in CUTOFFS])
+    rates = counts / (num_pairs * (1 - CUTOFFS))
+    # counts + 1: a count of 0 does not make the variance 0.
+    variance = (counts + 1) / (num_pairs * (1 - CUTOFFS)) ** 2 * (1 - counts / num_pairs)
+    best = int(np.argmin(variance + (rates - np.percentile(rates, LOW_PERCENTILE)) ** 2))
+    interval = binomtest(int(counts[best]), num_pairs).proportion_ci(0.95, "wilson")
+    value, low, high = (min(1.0, float(r)) for r in (rates[best], *np.array(interval) / (1 - CUTOFFS[best])))
+    return NoiseRateEstimate(value, low, high, num_pairs)
+
+
+def estimate_p_wrong(p_values: np.ndarray, fit_scores: np.ndarray, noise_rate: float) -> np.ndarray:
+    """Return the probability that each pair is wrong (N,), non-increasing in its fit score.
+
+    P(wrong | p) = noise rate / density(p), with Grenander's estimate of the decreasing density of all p-values; then
+    made monotone in the fit score, which discriminates better than p alone, by isotonic regression.
+
+    Source: Efron 2008 (local false discovery rate); Strimmer 2008 (with Grenander's density).
+    """
+    if not len(p_values):
+        return np.zeros(0)
+    p_wrong = np.minimum(1.0, noise_rate / np.maximum(grenander_density(p_values), 1e-12))
+    _, level, counts = np.unique(fit_scores, return_inverse=True, return_counts=True)
+    return isotonic_regression(np.bincount(level, p_wrong) / counts, weights=counts, increasing=False).x[level]
+
+
+def grenander_density(p_values: np.ndarray) -> np.ndarray:
+    """Return the slope at each p-value of the least concave majorant of their empirical distribution.
+
+    Source: Grenander 1956.
+    """
+    values, counts = np.unique(np.concatenate([p_values, [0.0, 1.0]]), return_counts=True)
+    counts[[0, -1]] -= 1  # the two that were added
+    counts[1] += counts[0]
+    widths = np.diff(values)
+    slopes = isotonic_regression(counts[1:] / len(p_values) / widths, weights=widths, increasing=False).x
+    return slopes[np.maximum(np.searchsorted(values, p_values) - 1, 0)]

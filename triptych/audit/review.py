@@ -1,52 +1,81 @@
-"""The page on which a person goes through the suspects with the keyboard: one file, its data in one JSON block."""
+"""The review of suspects: the page that shows them, the decisions it saves, and the manifest they result in."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 from urllib.parse import quote
 
-from triptych.audit.decisions import Decision, decision_to_dict
-from triptych.audit.suspects import Suspect
-from triptych.data.manifest import Row
-from triptych.files import write_text
-from triptych.interfaces import Modality
+import jinja2
 
-TEMPLATE = Path(__file__).with_name("review.html")
-DATA_PLACEHOLDER = "/*DATA*/"
+from triptych.audit.suspects import Suspect
+from triptych.data import manifest
+from triptych.data.manifest import Row
+from triptych.data.noise_injection import item_from_row
+from triptych.data.sources.draft import DraftItem, ManifestDraft
+from triptych.data.sources.manifest_writer import (
+    Origin,
+    WrittenManifest,
+    read_licence,
+    resolve_output_path,
+    write_manifest,
+)
+from triptych.errors import UsageError, describe_unknown
+from triptych.files import write_text
+from triptych.interfaces import MODALITIES, Modality
+
+FORMAT_VERSION = 2  # of the file of decisions
 MODALITY_LABELS: dict[Modality, str] = {"image": "image", "audio": "audio", "text": "captions"}
+Action = Literal["keep", "reject", "swap"]
+ACTIONS: tuple[Action, ...] = get_args(Action)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to do with one modality of one row: keep it, remove it, or replace it by that of another row."""
+
+    action: Action
+    row: str
+    modality: Modality
+    caption: int | None = None  # index of one caption; None for all of them, and for audio and images
+    replacement_row: str | None = None
+    replacement_caption: int | None = None
+
+
+def make_decision(suspect: Suspect, rows: Sequence[Row], action: Action) -> Decision:
+    """Return the decision to apply an action to a suspect."""
+    replacement_row = None if suspect.better_row is None or suspect.verdict != "wrong" else rows[suspect.better_row].id
+    return Decision(
+        action, rows[suspect.row].id, suspect.modality, suspect.caption, replacement_row, suspect.better_caption
+    )
 
 
 def write_review_page(
     path: Path, manifest_hash: str, manifest_name: str, summary: str, suspects: Sequence[Suspect], rows: Sequence[Row]
 ) -> None:
-    """Write the review page; its links to media are relative, so that it works from the disk as from a server."""
-    counts = Counter(one.verdict for one in suspects)
-    filters = [("all", f"all ({len(suspects)})"), ("open", "not decided")]
-    filters += [(verdict, f"{verdict} ({count})") for verdict, count in counts.items() if len(counts) > 1]
-    data = {
-        "manifest_hash": manifest_hash,
-        "manifest": manifest_name,
-        "title": f"Review of {manifest_name}",
-        "summary": summary,
-        "filters": filters,
-        "suspects": [_suspect_to_dict(one, rows, path.parent) for one in suspects],
-    }
-    # Inside a script element only "<" can end it, or begin a comment.
-    block = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c").replace("\u2028", "\\u2028")
-    write_text(path, TEMPLATE.read_text(encoding="utf-8").replace(DATA_PLACEHOLDER, block))
-
-
-def make_decision(suspect: Suspect, rows: Sequence[Row], action: Any) -> Decision:
-    """The decision on a suspect, were it this action."""
-    replacement_row = None if suspect.better_row is None or suspect.verdict != "wrong" else rows[suspect.better_row].id
-    return Decision(
-        action, rows[suspect.row].id, suspect.modality, suspect.caption, replacement_row, suspect.better_caption
+    """Write the review page. Links to media are relative, so it works from the disk and from a server."""
+    counts = Counter(suspect.verdict for suspect in suspects)
+    filters = {"all": f"all ({len(suspects)})", "open": "undecided"}
+    filters |= {verdict: f"{verdict} ({count})" for verdict, count in counts.items() if len(counts) > 1}
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("triptych.audit", ""), autoescape=True)
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
+    page = environment.get_template("review.html").render(
+        title=f"Review of {manifest_name}",
+        summary=summary,
+        filters=filters,
+        data={
+            "format_version": FORMAT_VERSION,
+            "manifest_hash": manifest_hash,
+            "manifest": manifest_name,
+            "suspects": [_suspect_to_dict(suspect, rows, path.parent) for suspect in suspects],
+        },
     )
+    write_text(path, page)
 
 
 def _suspect_to_dict(suspect: Suspect, rows: Sequence[Row], folder: Path) -> dict[str, Any]:
@@ -55,53 +84,45 @@ def _suspect_to_dict(suspect: Suspect, rows: Sequence[Row], folder: Path) -> dic
     subject = "caption" if suspect.caption is not None else MODALITY_LABELS[suspect.modality]
     is_wrong = suspect.verdict == "wrong"
     better_row = None if suspect.better_row is None else rows[suspect.better_row]
+    current = _show_modality(row, suspect.modality, folder, suspect.caption, "doubted" if is_wrong else "")
     cards = [
-        _make_card(
-            "anchor",
-            f"The {' and the '.join(MODALITY_LABELS[m] for m in other_modalities)}",
-            _show_modalities(row, other_modalities, folder),
-        ),
-        _make_card(
-            "current",
-            f"Its {subject} now",
-            _show_modality(row, suspect.modality, folder, suspect.caption, "doubted" if is_wrong else ""),
-        ),
+        {
+            "name": "anchor",
+            "title": f"The {' and the '.join(MODALITY_LABELS[m] for m in other_modalities)}",
+            **_show_modalities(row, other_modalities, folder),
+        },
+        {"name": "current", "title": f"Current {subject}", **current},
     ]
     if better_row is not None and is_wrong:
-        better_content = _show_modality(
-            better_row,
-            suspect.modality,
-            folder,
-            suspect.better_caption,
-            "proposed",
-            only_caption=suspect.better_caption is not None,
+        only_caption = suspect.better_caption is not None
+        content = _show_modality(
+            better_row, suspect.modality, folder, suspect.better_caption, "proposed", only_caption=only_caption
         )
-        cards.append(_make_card("better", f"{subject.capitalize()} that would fit better", better_content))
+        cards.append({"name": "better", "title": f"Better {subject}", **content})
     elif better_row is not None:
-        cards.append(
-            _make_card("better", "Nearly the same", _show_modalities(better_row, better_row.modalities, folder))
-        )
+        content = _show_modalities(better_row, better_row.modalities, folder)
+        cards.append({"name": "better", "title": "Near-duplicate", **content})
+    decision = asdict(make_decision(suspect, rows, "keep"))
+    del decision["action"]
     return {
         "key": f"{row.id}|{suspect.modality}|{'' if suspect.caption is None else suspect.caption}",
         "verdict": suspect.verdict,
-        "label": f"{subject} probably wrong" if is_wrong else "nearly the same as another row",
+        "label": f"{subject} probably wrong" if is_wrong else "near-duplicate of another row",
         "title": row.id,
-        "reason": f"{min(99, round(100 * suspect.p_wrong))}% likely wrong · the plan keeps {100 * suspect.retained_mass:.1f}% of it",
+        "reason": f"{min(99, round(100 * suspect.p_wrong))}% probability of being wrong · "
+        f"{100 * suspect.retained_mass:.1f}% of the transport mass retained",
         "cards": cards,
         "can_swap": is_wrong and better_row is not None,
-        "decision": decision_to_dict(make_decision(suspect, rows, "keep")),
+        "decision": decision,
     }
 
 
-def _make_card(name: str, title: str, content: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "title": title, **content}
-
-
 def _show_modalities(row: Row, modalities: Sequence[Modality], folder: Path) -> dict[str, Any]:
-    """Several modalities of a row on one card; a film, which is two of them, once."""
+    """Return the contents of a card for several modalities of a row; a video, which has two of them, is shown once."""
     contents = [_show_modality(row, m, folder) for m in modalities]
-    media = {medium["url"]: medium for one in contents for medium in one["media"]}
-    return contents[0] | {"media": list(media.values()), "texts": [text for one in contents for text in one["texts"]]}
+    media = {medium["url"]: medium for content in contents for medium in content["media"]}
+    texts = [text for content in contents for text in content["texts"]]
+    return contents[0] | {"media": list(media.values()), "texts": texts}
 
 
 def _show_modality(
@@ -112,7 +133,7 @@ def _show_modality(
     highlight: str = "",
     only_caption: bool = False,
 ) -> dict[str, Any]:
-    """What a card shows: a file, or texts of which some are marked; alone: only the one caption."""
+    """Return the contents of a card: a file, or captions of which one or all are highlighted."""
     if modality == "text":
         texts = [row.texts[caption or 0]] if only_caption else list(row.texts)
         highlighted = [caption] if caption is not None and not only_caption else list(range(len(texts)))
@@ -127,6 +148,116 @@ def _show_modality(
     url = quote(Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix())
     if row.start is not None or row.end is not None:
         url += f"#t={row.start or 0:g}" + (f",{row.end:g}" if row.end is not None else "")
-    media_type = "video" if path == row.video else modality
-    media = [{"modality": media_type, "url": url, "name": path.name}]
+    media = [{"modality": "video" if path == row.video else modality, "url": url, "name": path.name}]
     return {"row": row.id, "media": media, "texts": [], "highlighted": [], "highlight_class": ""}
+
+
+def read_decisions(path: Path, manifest_hash: str, undecided: Action = "keep") -> list[Decision]:
+    """Read the decisions saved from the review page, with one action for all undecided suspects.
+
+    Raises UsageError where they are about another manifest.
+    """
+    try:
+        document: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: cannot be read as decisions ({error}); save them from the review page") from error
+    lists = [document.get(name) for name in ("decisions", "undecided")] if isinstance(document, dict) else [None]
+    if not all(isinstance(entries, list) for entries in lists) or document.get("format_version") != FORMAT_VERSION:
+        raise UsageError(f"{path}: not a file of decisions; save them from the review page")
+    if document.get("manifest_hash") != manifest_hash:
+        raise UsageError(
+            f"{path}: these decisions are about another manifest, or about this one before it was changed "
+            f"({document.get('manifest')}, {document.get('manifest_hash')}; this one: {manifest_hash}); audit it again"
+        )
+    open_decisions = [_parse_decision(path, fields, undecided) for fields in document["undecided"]]
+    return [_parse_decision(path, fields) for fields in document["decisions"]] + open_decisions
+
+
+def _parse_decision(path: Path, fields: Any, action: Action | None = None) -> Decision:
+    if not isinstance(fields, dict):
+        raise UsageError(f"{path}: a decision must be an object, not {str(fields)[:40]}")
+    fields = {name: value for name, value in fields.items() if name != "key"} | ({"action": action} if action else {})
+    try:
+        decision = Decision(**fields)
+    except TypeError as error:
+        raise UsageError(f"{path}: a decision has unknown or missing fields: {error}") from error
+    for field, value, allowed in (("action", decision.action, ACTIONS), ("modality", decision.modality, MODALITIES)):
+        if value not in allowed:
+            raise UsageError(f"{path}: {describe_unknown(field, str(value), allowed)}")
+    has_valid_captions = all(
+        number is None or type(number) is int for number in (decision.caption, decision.replacement_caption)
+    )
+    has_replacement = decision.action != "swap" or isinstance(decision.replacement_row, str)
+    if not (has_valid_captions and has_replacement and isinstance(decision.row, str)):
+        raise UsageError(f"{path}: the decision about row {str(decision.row)[:60]!r} is incomplete")
+    return decision
+
+
+def apply_decisions(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple[list[DraftItem], Counter[str]]:
+    """Return the rows after the decisions, and the number of decisions by action."""
+    before = {row.id: item_from_row(row) for row in rows}
+    after, rejected_captions, counts = dict(before), dict[str, set[int]](), Counter[str]()
+    for decision in decisions:
+        counts[decision.action] += 1
+        _check_target(before, decision.row, decision.modality, decision.caption)
+        if decision.replacement_row is not None:
+            _check_target(before, decision.replacement_row, decision.modality, decision.replacement_caption)
+        item = after[decision.row]
+        if decision.action == "swap":
+            after[decision.row] = _replace_content(item, before[decision.replacement_row or ""], decision)
+        elif decision.action == "reject" and decision.caption is not None:
+            rejected_captions.setdefault(decision.row, set()).add(decision.caption)
+        elif decision.action == "reject" and decision.modality == "text":
+            after[decision.row] = replace(item, texts=())
+        elif decision.action == "reject":
+            files = {name: path for name, path in item.files.items() if name != decision.modality}
+            after[decision.row] = replace(item, files=files)
+    for name, captions in rejected_captions.items():
+        texts = tuple(text for i, text in enumerate(after[name].texts) if i not in captions)
+        after[name] = replace(after[name], texts=texts)
+    return list(after.values()), counts
+
+
+def _check_target(items: Mapping[str, DraftItem], row: str, modality: Modality, caption: int | None) -> None:
+    """Raise UsageError where a decision is about content that the manifest does not have."""
+    item = items.get(row)
+    if item is None:
+        raise UsageError(f"a decision names row {row!r}, which the manifest does not have")
+    if modality != "text" and modality not in item.files and "video" not in item.files:
+        raise UsageError(f"a decision is about the {modality} of row {row!r}, which has none")
+    if modality == "text" and not item.texts:
+        raise UsageError(f"a decision is about the captions of row {row!r}, which has none")
+    if caption is not None and not (modality == "text" and 0 <= caption < len(item.texts)):
+        raise UsageError(
+            f"a decision is about caption {caption} of row {row!r}, from 0, which has {len(item.texts)} captions"
+        )
+
+
+def _replace_content(item: DraftItem, other: DraftItem, decision: Decision) -> DraftItem:
+    if decision.modality != "text":
+        path = other.files.get(decision.modality)
+        if path is None:
+            raise UsageError(
+                f"row {item.id!r} cannot take the {decision.modality} of row {other.id!r}, which has no file of it"
+            )
+        files = {**item.files, decision.modality: path}
+        segment = {"start": other.start, "end": other.end} if decision.modality == "audio" else {}
+        return replace(item, files=files, **segment)
+    if decision.caption is None:
+        return replace(item, texts=other.texts)
+    texts = list(item.texts)
+    texts[decision.caption] = other.texts[decision.replacement_caption or 0]
+    return replace(item, texts=tuple(texts))
+
+
+def write_reviewed_manifest(
+    table: manifest.Manifest, decisions: Sequence[Decision], output: Path, source: str
+) -> tuple[WrittenManifest, ManifestDraft]:
+    """Write a new manifest with the decisions applied. Rows that no longer hold a pair are omitted."""
+    output = resolve_output_path(output)
+    if output.resolve() == table.path.resolve():
+        raise UsageError(f"-o {output}: is the manifest to be read; choose another name for the new one")
+    items, counts = apply_decisions(table.rows, decisions)
+    draft = ManifestDraft(items, Counter({"rows with an error": table.counts.unusable}))
+    options = {"manifest": table.path.name, **{action: counts[action] for action in ACTIONS}}
+    return write_manifest(draft, output, Origin(source, options, read_licence(table.path))), draft

@@ -1,13 +1,19 @@
-"""One fold judged by the space that has not seen it: every row, every caption, and what would fit better."""
+"""Score the rows of one fold with a space that was not trained on them: evidence, near-duplicates, alternatives."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from torch import Tensor
 
 from triptych.audit.evidence import (
@@ -18,34 +24,87 @@ from triptych.audit.evidence import (
     find_best_alternative,
     split_into_blocks,
 )
-from triptych.audit.pairs import ModalityContents, ModalityPair, select_rows_with_pair
+from triptych.audit.folds import MODALITY_PAIRS, Contents, ModalityContents, ModalityPair, select_rows_with_pair
 from triptych.data.cache import Cache
+from triptych.files import atomic_write
 from triptych.interfaces import Features, Modality
 from triptych.progress import track_progress
 from triptych.space import Space
 
-Arrays = dict[str, np.ndarray]
+
+@dataclass(frozen=True)
+class ScoreArrays:
+    """Arrays of one length, which are saved and concatenated field by field."""
+
+    row: np.ndarray  # index of the row in the manifest
+    score: np.ndarray
+    p_value: np.ndarray
+    log_retained_mass: np.ndarray
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """Concatenate the arrays of several folds."""
+        return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
+
+
+@dataclass(frozen=True)
+class RowScores(ScoreArrays):
+    """What a space says of N rows, by the mean over the captions of each. a and b are the two modalities."""
+
+    margin: np.ndarray  # in units of the plan's epsilon
+    near_duplicate: np.ndarray  # the row whose b the plan prefers for this row's a; -1 where there is none
+    duplicate_cosine_a: np.ndarray  # cosine similarity of the two rows in a, and in b
+    duplicate_cosine_b: np.ndarray
+    better_a: np.ndarray  # the row whose a fits this row's b best, and its score
+    better_a_score: np.ndarray
+    better_b: np.ndarray  # the row whose b fits this row's a best, and its score
+    better_b_score: np.ndarray
+    best_caption_row: np.ndarray  # the single caption of another row that fits best: its row, index and score
+    best_caption: np.ndarray
+    best_caption_score: np.ndarray
+
+    @property
+    def fit_score(self) -> np.ndarray:
+        """How well the pair of each row fits: log retained mass + margin."""
+        return self.log_retained_mass + self.margin
+
+
+@dataclass(frozen=True)
+class CaptionScores(ScoreArrays):
+    """What a space says of each single caption (or other content of b) of the rows."""
+
+    caption: np.ndarray  # index within its row
+
+
+@dataclass(frozen=True)
+class FoldScores:
+    """The scores of one modality pair in one fold."""
+
+    rows: RowScores
+    captions: CaptionScores
 
 
 @dataclass(frozen=True)
 class EmbeddedContents:
-    """Everything the rows hold of one modality, as a space sees it."""
+    """The contents of one modality with their features."""
 
     contents: ModalityContents
-    features: Features  # one for each content; where it could not be read, of another that could: nothing refers to it
+    features: Features  # one per content; unreadable contents, to which no row refers, have those of another
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Features:
+        """Return the features of some contents."""
         return self.features.take(torch.as_tensor(np.asarray(indices, int)))
 
 
 def embed_contents(
-    space: Space, contents: Mapping[Modality, ModalityContents], cache: Cache, show_progress: bool
+    space: Space, contents: Contents, cache: Cache, show_progress: bool
 ) -> tuple[dict[Modality, EmbeddedContents], list[str]]:
-    """All contents through a space; rows forget those that cannot be read, whose reasons are told."""
+    """Embed all contents. Unreadable ones are removed from their rows, and the reasons are returned."""
     embedded_contents: dict[Modality, EmbeddedContents] = {}
     reasons: list[str] = []
     for modality, modality_contents in contents.items():
-        with track_progress(f"embedding {modality}", len(modality_contents.sources), show_progress) as progress:
+        num_contents = len(modality_contents.sources)
+        with track_progress(f"embedding {modality}", num_contents, show_progress) as progress:
             embedded = space.embed(
                 modality_contents.sources,
                 modality,
@@ -54,18 +113,14 @@ def embed_contents(
                 cache=cache,
             )
         reasons += embedded.failures.values()
-        feature_index = np.zeros(len(modality_contents.sources), int)
-        feature_index[embedded.indices] = np.arange(len(embedded.indices))
         readable = set(embedded.indices)
-        readable_contents = replace(
-            modality_contents, by_row=[[c for c in some if c in readable] for some in modality_contents.by_row]
-        )
-        embedded_contents[modality] = EmbeddedContents(
-            readable_contents,
-            EmbeddedContents(readable_contents, embedded.features).take(feature_index)
-            if readable
-            else embedded.features,
-        )
+        by_row = [[c for c in row if c in readable] for row in modality_contents.by_row]
+        result = EmbeddedContents(replace(modality_contents, by_row=by_row), embedded.features)
+        if readable:
+            feature_index = np.zeros(num_contents, int)
+            feature_index[embedded.indices] = np.arange(len(embedded.indices))
+            result = replace(result, features=result.take(feature_index))
+        embedded_contents[modality] = result
     return embedded_contents, reasons
 
 
@@ -76,186 +131,205 @@ def score_fold(
     modality_pair: ModalityPair,
     rows: Sequence[int],
     candidate_rows: Sequence[int],
-) -> Arrays:
-    """What a space says of the pairs of one kind in some rows, as arrays: `row` with a value a row, `pair` with one a
-    pair of a row and one of its captions. What would fit better is sought among `everything`.
+) -> FoldScores | None:
+    """Score the pairs of one modality pair in some rows; None where no row has both modalities.
+
+    Better alternatives are searched among the candidate rows.
     """
-    a, b = modality_pair
     contents: dict[Modality, ModalityContents] = {m: embedded[m].contents for m in modality_pair}
-    fold_rows, candidates = (
-        select_rows_with_pair(contents, modality_pair, rows),
-        select_rows_with_pair(contents, modality_pair, candidate_rows),
+    rows, candidates = (select_rows_with_pair(contents, modality_pair, some) for some in (rows, candidate_rows))
+    if not rows:
+        return None
+    scorer = _PairScorer(space, embedded[modality_pair[0]], embedded[modality_pair[1]])
+    blocks = [scorer.compute_row_evidence([rows[i] for i in block]) for block in split_into_blocks(len(rows))]
+    row_evidence, duplicates = [evidence for evidence, _ in blocks], np.concatenate([block for _, block in blocks])
+    captions_by_row = contents[modality_pair[1]].by_row
+    caption_evidence = (
+        row_evidence
+        if all(len(captions_by_row[row]) == 1 for row in rows)
+        else [
+            scorer.compute_caption_evidence([rows[i] for i in block])
+            for block in split_into_blocks(len(rows), CAPTION_BLOCK)
+        ]
     )
-    if not fold_rows:
-        return {}
-    row_evidence, caption_evidence, duplicates = list[Evidence](), list[Evidence](), list[np.ndarray]()
-    for block in split_into_blocks(len(fold_rows)):
-        block_evidence, block_duplicates = _compute_row_evidence(
-            space, embedded[a], embedded[b], [fold_rows[i] for i in block]
-        )
-        row_evidence.append(block_evidence)
-        duplicates.append(block_duplicates)
-    is_single_caption = all(len(contents[b].by_row[row]) == 1 for row in fold_rows)
-    if not is_single_caption:
-        caption_blocks = (
-            _compute_caption_evidence(space, embedded[a], embedded[b], [fold_rows[i] for i in block])
-            for block in split_into_blocks(len(fold_rows), CAPTION_BLOCK)
-        )
-        caption_evidence += caption_blocks
-    arrays = {
-        "row": np.array(fold_rows),
-        **_concat_evidence("row", row_evidence),
-        **_concat_evidence("pair", row_evidence if is_single_caption else caption_evidence),
-    }
-    arrays["pair.row"] = np.array([row for row in fold_rows for _ in contents[b].by_row[row]])
-    arrays["pair.caption"] = np.array([i for row in fold_rows for i in range(len(contents[b].by_row[row]))])
-    stacked = np.concatenate(duplicates)
-    arrays |= {
-        "row.near_duplicate": stacked[:, 0].astype(int),
-        "row.duplicate_cosine_a": stacked[:, 1],
-        "row.duplicate_cosine_b": stacked[:, 2],
-    }
     epsilons = np.concatenate([np.full(len(one.p_value), one.epsilon) for one in row_evidence])
-    arrays["row.margin"] = _compute_row_margins(space, embedded[a], embedded[b], fold_rows, candidates) / epsilons
-    return arrays | _find_alternatives(space, embedded[a], embedded[b], fold_rows, candidates)
-
-
-def _compute_row_evidence(
-    space: Space, a: EmbeddedContents, b: EmbeddedContents, rows: Sequence[int]
-) -> tuple[Evidence, np.ndarray]:
-    """The evidence on rows; and (N, 3) the row whose b the plan would rather give a row, -1 where it keeps its own, and
-    how alike the two rows are in a and in b, as cosines."""
-    items, item_of_row = np.unique([a.contents.by_row[row][0] for row in rows], return_inverse=True)
-    sets = ContentSets(b.contents, rows)
-    scores = space.scores(a.take(items), b.take(sets.contents)).float()  # (U, V)
-    evidence = compute_evidence(
-        sets.mean_scores(scores), torch.as_tensor(item_of_row), torch.as_tensor(sets.set_of_row)
+    row_scores = RowScores(
+        row=np.array(rows),
+        **_concat_evidence(row_evidence),
+        margin=scorer.compute_margins(rows, candidates) / epsilons,
+        near_duplicate=duplicates[:, 0].astype(int),
+        duplicate_cosine_a=duplicates[:, 1],
+        duplicate_cosine_b=duplicates[:, 2],
+        **scorer.find_alternatives(rows, candidates),
     )
-    centroids, directions = sets.centroids(b), F.normalize(a.take(items).embedding, dim=1)
-    duplicates = np.tile([-1.0, 0.0, 0.0], (len(rows), 1))
-    for i, other in enumerate(evidence.preferred):
-        if other >= 0:
-            j = int(np.flatnonzero(sets.set_of_row == other)[0])
-            duplicates[i] = (
-                rows[j],
-                directions[item_of_row[i]] @ directions[item_of_row[j]],
-                centroids[sets.set_of_row[i]] @ centroids[other],
-            )
-    return evidence, duplicates
-
-
-def _compute_caption_evidence(space: Space, a: EmbeddedContents, b: EmbeddedContents, rows: Sequence[int]) -> Evidence:
-    """The evidence on each caption of some rows by itself."""
-    items, item_of_row = np.unique([a.contents.by_row[row][0] for row in rows], return_inverse=True)
-    contents, content_of_caption = np.unique([c for row in rows for c in b.contents.by_row[row]], return_inverse=True)
-    scores = space.scores(a.take(items), b.take(contents)).float()  # (U, V)
-    counts = torch.tensor([len(b.contents.by_row[row]) for row in rows])
-    return compute_evidence(
-        scores, torch.as_tensor(item_of_row).repeat_interleave(counts), torch.as_tensor(content_of_caption)
+    caption_scores = CaptionScores(
+        row=np.array([row for row in rows for _ in captions_by_row[row]]),
+        **_concat_evidence(caption_evidence),
+        caption=np.array([i for row in rows for i in range(len(captions_by_row[row]))]),
     )
+    return FoldScores(row_scores, caption_scores)
+
+
+def _concat_evidence(parts: Sequence[Evidence]) -> dict[str, np.ndarray]:
+    names = ("score", "p_value", "log_retained_mass")
+    return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
 
 
 class ContentSets:
-    """The distinct sets of contents that rows have, and how scores of contents become scores of sets: by their mean."""
+    """The distinct sets of contents of some rows. The score of a set is the mean score of its contents."""
 
-    def __init__(self, content: ModalityContents, rows: Sequence[int]) -> None:
-        self.sets, self.set_of_row = content.distinct_sets(rows)
-        self.contents = sorted({c for one in self.sets for c in one})
+    def __init__(self, contents: ModalityContents, rows: Sequence[int]) -> None:
+        self.sets, self.set_of_row = contents.distinct_sets(rows)
+        self.contents = sorted({c for members in self.sets for c in members})
         self.position = {c: i for i, c in enumerate(self.contents)}
-        self._content = torch.tensor([self.position[c] for one in self.sets for c in one])
-        self._set = torch.tensor([i for i, one in enumerate(self.sets) for _ in one])
-        self._count = torch.tensor([len(one) for one in self.sets])
+        self._content = torch.tensor([self.position[c] for members in self.sets for c in members])
+        self._set = torch.tensor([i for i, members in enumerate(self.sets) for _ in members])
+        self._count = torch.tensor([len(members) for members in self.sets])
 
     def mean_scores(self, scores: Tensor) -> Tensor:
-        """Scores against contents (N, V) to scores against sets (N, K)."""
+        """Turn scores against contents (N, V) into scores against sets (N, K)."""
         total = scores.new_zeros(len(scores), len(self.sets))
         return total.index_add_(1, self._set, scores[:, self._content]) / self._count
 
     def centroids(self, embedded: EmbeddedContents) -> Tensor:
-        """Where the sets lie: the means of their contents' directions, (K, D), of length 1."""
+        """Return the normalised mean direction of the contents of each set: (K, D)."""
         return F.normalize(self.mean_scores(F.normalize(embedded.take(self.contents).embedding, dim=1).T).T, dim=1)
 
 
-def _compute_row_margins(
-    space: Space,
-    a: EmbeddedContents,
-    b: EmbeddedContents,
-    rows: Sequence[int],
-    candidate_rows: Sequence[int],
-) -> np.ndarray:
-    """How far each row's b stands out, for its a, among the most similar ones of all rows: (N,), in scores."""
-    sets = ContentSets(b.contents, candidate_rows)
-    gallery, centroids = b.take(sets.contents), sets.centroids(b)
+@dataclass(frozen=True)
+class _PairScorer:
+    """A space and the embedded contents of two modalities. The first content of a row is its a, all of them its b."""
+
+    space: Space
+    a: EmbeddedContents
+    b: EmbeddedContents
+
+    def scores(self, a: Features, b: Features) -> Tensor:
+        return self.space.scores(a, b).float()
+
+    def a_of_rows(self, rows: Sequence[int]) -> list[int]:
+        return [self.a.contents.by_row[row][0] for row in rows]
+
+    def compute_row_evidence(self, rows: Sequence[int]) -> tuple[Evidence, np.ndarray]:
+        """Return the evidence on rows, and (N, 3): near_duplicate and the duplicate cosines of `RowScores`."""
+        items, item_of_row = np.unique(self.a_of_rows(rows), return_inverse=True)
+        sets = ContentSets(self.b.contents, rows)
+        scores = sets.mean_scores(self.scores(self.a.take(items), self.b.take(sets.contents)))  # (U, V)
+        evidence = compute_evidence(scores, torch.as_tensor(item_of_row), torch.as_tensor(sets.set_of_row))
+        centroids, directions = sets.centroids(self.b), F.normalize(self.a.take(items).embedding, dim=1)
+        duplicates = np.tile([-1.0, 0.0, 0.0], (len(rows), 1))
+        for i, other in enumerate(evidence.preferred):
+            if other >= 0:
+                j = int(np.flatnonzero(sets.set_of_row == other)[0])
+                cosine_a = directions[item_of_row[i]] @ directions[item_of_row[j]]
+                duplicates[i] = rows[j], cosine_a, centroids[sets.set_of_row[i]] @ centroids[other]
+        return evidence, duplicates
+
+    def compute_caption_evidence(self, rows: Sequence[int]) -> Evidence:
+        """Return the evidence on each single caption of some rows."""
+        by_row = self.b.contents.by_row
+        items, item_of_row = np.unique(self.a_of_rows(rows), return_inverse=True)
+        contents, content_of_caption = np.unique([c for row in rows for c in by_row[row]], return_inverse=True)
+        scores = self.scores(self.a.take(items), self.b.take(contents))  # (U, V)
+        counts = torch.tensor([len(by_row[row]) for row in rows])
+        item_of_caption = torch.as_tensor(item_of_row).repeat_interleave(counts)
+        return compute_evidence(scores, item_of_caption, torch.as_tensor(content_of_caption))
+
+    def compute_margins(self, rows: Sequence[int], candidate_rows: Sequence[int]) -> np.ndarray:
+        """Return the margin of each row's b over the sets of the candidate rows that are most similar to it: (N,)."""
+        sets = ContentSets(self.b.contents, candidate_rows)
+        gallery, centroids = self.b.take(sets.contents), sets.centroids(self.b)
+        own_sets = _select_by_row(sets.set_of_row, candidate_rows, rows)
+        queries = self.a_of_rows(rows)
+        positive_sets: dict[int, set[int]] = {}  # of each a, the sets of all rows that have it
+        for query, set_index in zip(self.a_of_rows(candidate_rows), sets.set_of_row.tolist(), strict=True):
+            positive_sets.setdefault(query, set()).add(set_index)
+        return compute_margins(
+            lambda block: sets.mean_scores(self.scores(self.a.take(queries[block]), gallery)),
+            lambda block: centroids[own_sets[block]] @ centroids.T,
+            own_sets,
+            [positive_sets[query] for query in queries],
+        )
+
+    def find_alternatives(self, rows: Sequence[int], candidate_rows: Sequence[int]) -> dict[str, np.ndarray]:
+        """Find the captions of a row and the single caption that fit each row's a best, and the a that fits its b."""
+        sets = ContentSets(self.b.contents, candidate_rows)
+        gallery, queries, by_row = self.b.take(sets.contents), self.a_of_rows(rows), self.b.contents.by_row
+        items, item_of_row = np.unique(self.a_of_rows(candidate_rows), return_inverse=True)
+        a_gallery = self.a.take(items)
+
+        def score_contents(block: slice) -> Tensor:
+            return self.scores(self.a.take(queries[block]), gallery)
+
+        def score_reverse(block: slice) -> Tensor:
+            block_sets = ContentSets(self.b.contents, rows[block])
+            scores = self.scores(a_gallery, self.b.take(block_sets.contents))  # (items, V)
+            return block_sets.mean_scores(scores).T[block_sets.set_of_row]  # (rows, items)
+
+        own_sets = [{i} for i in _select_by_row(sets.set_of_row, candidate_rows, rows)]
+        own_contents = [{sets.position[c] for c in by_row[row]} for row in rows]
+        own_items = [{i} for i in _select_by_row(item_of_row, candidate_rows, rows)]
+        find_best = partial(find_best_alternative, num_queries=len(rows))
+        best_sets, set_scores = find_best(lambda block: sets.mean_scores(score_contents(block)), own_items=own_sets)
+        best_contents, content_scores = find_best(score_contents, own_items=own_contents)
+        best_items, item_scores = find_best(score_reverse, own_items=own_items)
+        caption_of_content: dict[int, tuple[int, int]] = {}
+        for row in candidate_rows:
+            for caption, c in enumerate(by_row[row]):
+                caption_of_content.setdefault(c, (row, caption))
+        best_captions = np.array([caption_of_content[sets.contents[i]] for i in best_contents])
+        return {
+            "better_a": _first_rows(item_of_row, candidate_rows)[best_items],
+            "better_a_score": item_scores,
+            "better_b": _first_rows(sets.set_of_row, candidate_rows)[best_sets],
+            "better_b_score": set_scores,
+            "best_caption_row": best_captions[:, 0],
+            "best_caption": best_captions[:, 1],
+            "best_caption_score": content_scores,
+        }
+
+
+def _select_by_row(values: np.ndarray, candidate_rows: Sequence[int], rows: Sequence[int]) -> list[int]:
+    """Return the values, of which there is one per candidate row, of some of these rows."""
     index_of_row = {row: i for i, row in enumerate(candidate_rows)}
-    own_sets = [int(sets.set_of_row[index_of_row[row]]) for row in rows]
-    queries = [a.contents.by_row[row][0] for row in rows]
-    positive_sets: dict[int, set[int]] = {}  # all that stands beside the same a anywhere
-    for row, set_index in zip(candidate_rows, sets.set_of_row.tolist(), strict=True):
-        positive_sets.setdefault(a.contents.by_row[row][0], set()).add(set_index)
-    return compute_margins(
-        lambda block: sets.mean_scores(space.scores(a.take(queries[block]), gallery).float()),
-        lambda block: centroids[own_sets[block]] @ centroids.T,
-        own_sets,
-        [positive_sets[query] for query in queries],
-    )
+    return [int(values[index_of_row[row]]) for row in rows]
 
 
-def _find_alternatives(
-    space: Space,
-    a: EmbeddedContents,
-    b: EmbeddedContents,
-    rows: Sequence[int],
-    candidate_rows: Sequence[int],
-) -> Arrays:
-    """Whose b would fit each row's a better, which single caption, and whose a would fit its b better."""
-    sets = ContentSets(b.contents, candidate_rows)
-    gallery = b.take(sets.contents)
-    index_of_row = {row: i for i, row in enumerate(candidate_rows)}
-    own_index = [index_of_row[row] for row in rows]
-    queries = [a.contents.by_row[row][0] for row in rows]
+def _first_rows(item_of_row: np.ndarray, rows: Sequence[int]) -> np.ndarray:
+    """Return the first row that has each item."""
+    return np.asarray(rows)[np.unique(item_of_row, return_index=True)[1]]
 
-    def score_contents(block: slice) -> Tensor:
-        return space.scores(a.take(queries[block]), gallery).float()
 
-    items, item_of_row = np.unique([a.contents.by_row[row][0] for row in candidate_rows], return_inverse=True)
-    a_gallery = a.take(items)
-
-    def score_reverse(block: slice) -> Tensor:
-        block_sets = ContentSets(b.contents, rows[block])
-        scores = space.scores(a_gallery, b.take(block_sets.contents)).float()  # (items, V)
-        return block_sets.mean_scores(scores).T[block_sets.set_of_row]  # (rows, items)
-
-    own_sets = [{int(sets.set_of_row[i])} for i in own_index]
-    own_contents = [{sets.position[c] for c in b.contents.by_row[row]} for row in rows]
-    best_sets, best_set_scores = find_best_alternative(
-        lambda block: sets.mean_scores(score_contents(block)), len(rows), own_sets
-    )
-    best_contents, best_content_scores = find_best_alternative(score_contents, len(rows), own_contents)
-    best_items, best_item_scores = find_best_alternative(
-        score_reverse, len(rows), [{int(item_of_row[i])} for i in own_index]
-    )
-    caption_of_content: dict[int, tuple[int, int]] = {}
-    for row in candidate_rows:
-        for caption_index, c in enumerate(b.contents.by_row[row]):
-            caption_of_content.setdefault(c, (row, caption_index))
-    best_captions = [caption_of_content[sets.contents[i]] for i in best_contents]
-    return {
-        "row.better_b": _first_row_per_item(sets.set_of_row, candidate_rows)[best_sets],
-        "row.better_b_score": best_set_scores,
-        "row.best_caption_row": np.array([row for row, _ in best_captions]),
-        "row.best_caption": np.array([caption_index for _, caption_index in best_captions]),
-        "row.best_caption_score": best_content_scores,
-        "row.better_a": _first_row_per_item(item_of_row, candidate_rows)[best_items],
-        "row.better_a_score": best_item_scores,
+def write_fold(file: Path, scores_by_pair: Mapping[ModalityPair, FoldScores], reasons: Sequence[str]) -> None:
+    """Write the scores of a fold, and why some files could not be read."""
+    # Contiguous: safetensors would write the memory of a view in the wrong order.
+    tensors = {
+        f"{a}-{b}/{level.name}/{f.name}": np.ascontiguousarray(getattr(getattr(scores, level.name), f.name))
+        for (a, b), scores in scores_by_pair.items()
+        for level in fields(FoldScores)
+        for f in fields(getattr(scores, level.name))
     }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(file) as temporary:
+        temporary.write_bytes(save(tensors, metadata={"unreadable": json.dumps(list(reasons))}))
 
 
-def _first_row_per_item(item_of_row: np.ndarray, rows: Sequence[int]) -> np.ndarray:
-    """The first row that has each item."""
-    _, first = np.unique(item_of_row, return_index=True)
-    return np.asarray(rows)[first]
-
-
-def _concat_evidence(name: str, parts: Sequence[Evidence]) -> Arrays:
-    fields = ("score", "p_value", "log_retained_mass")
-    return {f"{name}.{field}": np.concatenate([getattr(part, field) for part in parts]) for field in fields}
+def read_fold(file: Path) -> tuple[dict[ModalityPair, FoldScores], list[str]] | None:
+    """Read what `write_fold` wrote; None where there is no such file, or a damaged one."""
+    if not file.is_file():
+        return None
+    arrays: dict[ModalityPair, dict[str, dict[str, Any]]] = {}
+    try:
+        with safe_open(file, "numpy") as opened:
+            reasons = json.loads((opened.metadata() or {})["unreadable"])
+            for key in opened.keys():  # noqa: SIM118 - not a dict
+                pair, level, name = key.split("/")
+                levels = arrays.setdefault(MODALITY_PAIRS[pair], {"rows": {}, "captions": {}})
+                levels[level][name] = opened.get_tensor(key)
+        scores = {
+            pair: FoldScores(RowScores(**levels["rows"]), CaptionScores(**levels["captions"]))
+            for pair, levels in arrays.items()
+        }
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError):
+        return None
+    return scores, reasons

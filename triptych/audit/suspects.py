@@ -1,95 +1,96 @@
-"""From what all folds say to suspects: wrong pairs, wrong captions, and pairs that only look so beside their twins."""
+"""From the scores of all folds to suspects (wrong rows, wrong captions, near-duplicates), and their CSV files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from triptych.audit.pairs import ModalityPair
-from triptych.audit.scoring import Arrays
-from triptych.audit.share import NoiseRateEstimate, estimate_noise_rate, estimate_p_wrong
+from triptych.audit.evidence import NoiseRateEstimate, estimate_noise_rate, estimate_p_wrong
+from triptych.audit.folds import ModalityPair
+from triptych.audit.scoring import CaptionScores, FoldScores, RowScores, ScoreArrays
+from triptych.csv_files import write_rows
+from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
+from triptych.files import atomic_write
 from triptych.interfaces import Modality
 
-P_WRONG_THRESHOLD = 0.5  # how likely wrong a suspect is, at least
-DUPLICATE_COSINE = 0.95  # cosine from which two things are nearly the same
-LOG_HALF = float(np.log(0.5))  # log share of its mass: a pair keeps less where the plan would rather have another
+P_WRONG_THRESHOLD = 0.5  # a pair is a suspect from this probability on
+DUPLICATE_COSINE = 0.95  # two contents are near-duplicates from this cosine similarity on
+LOG_HALF = float(np.log(0.5))  # log retained mass below which the plan prefers another pair
+SUSPECT_COLUMNS = (
+    "id", "row", "verdict", "modality_pair", "modality", "caption", "p_wrong", "retained_mass", "score", "current",
+    "better_id", "better_caption", "better_score", "better",
+)  # fmt: skip
+SCORE_COLUMNS = ("id", "row", "modality_pair", "caption", "score", "p_value", "retained_mass", "margin", "p_wrong")
 
 Verdict = Literal["wrong", "near-duplicate"]
 
 
 @dataclass(frozen=True)
 class Suspect:
-    """Something that probably does not belong to its row, or a row that is nearly the same as another."""
+    """A content that is probably wrong in its row, or a row that nearly duplicates another."""
 
-    row: int  # number in the list of rows
+    row: int  # index in the list of rows
     verdict: Verdict
     modality_pair: ModalityPair
-    modality: Modality  # what does not belong
-    caption: int | None  # which caption, where the others do belong
-    p_wrong: float  # how likely it is wrong
-    retained_mass: float  # share of its mass that the plan keeps on the pair
+    modality: Modality  # the modality that is probably wrong
+    caption: int | None  # index of the caption, where only one caption of the row is suspected
+    p_wrong: float
+    retained_mass: float  # fraction of its mass that the plan leaves on the pair
     score: float
-    better_row: int | None  # the row whose picture, sound or captions fit better; of a near-duplicate, its twin
-    better_caption: int | None  # which of that row's captions, where it is about one
+    better_row: int | None  # the row whose content fits better; of a near-duplicate, the row it duplicates
+    better_caption: int | None  # index of the caption of that row, where only one is meant
     better_score: float
 
 
 @dataclass(frozen=True)
 class PairScores:
-    """All pairs of one kind: arrays over rows and over pairs of row and caption, the share of wrong ones, doubts."""
+    """All scores of one modality pair with the estimated noise rates and the probability that each pair is wrong."""
 
-    arrays: Arrays
+    rows: RowScores
+    captions: CaptionScores
     noise_rate: NoiseRateEstimate
-    p_wrong: np.ndarray  # for each of arrays["row"]
-    caption_noise_rate: (
-        NoiseRateEstimate | None
-    )  # of captions that are wrong in rows that are right; None where rows have one each
-    caption_p_wrong: np.ndarray | None
+    p_wrong: np.ndarray  # per row of `rows`
+    caption_noise_rate: NoiseRateEstimate | None  # of the captions of right rows; None where each row has one caption
+    caption_p_wrong: np.ndarray | None  # per caption of `captions`
 
 
-def merge_folds(folds: Sequence[Arrays]) -> PairScores:
-    """The folds of one kind of pair as one, with the share of wrong pairs and how likely each is wrong."""
-    arrays = {name: np.concatenate([fold[name] for fold in folds]) for name in folds[0]}
-    noise_rate = estimate_noise_rate(arrays["row.p_value"])
-    arrays["row.fit_score"] = arrays["row.log_retained_mass"] + arrays["row.margin"]
-    p_wrong = estimate_p_wrong(arrays["row.p_value"], arrays["row.fit_score"], noise_rate.value)
-    if len(arrays["pair.row"]) == len(arrays["row"]):
-        return PairScores(arrays, noise_rate, p_wrong, None, None)
-    wrong_rows = set(arrays["row"][p_wrong >= P_WRONG_THRESHOLD].tolist())
-    in_right_row = np.array([row not in wrong_rows for row in arrays["pair.row"].tolist()])
-    caption_noise_rate = estimate_noise_rate(arrays["pair.p_value"][in_right_row])
+def merge_folds(folds: Sequence[FoldScores]) -> PairScores:
+    """Merge the folds of one modality pair, and estimate its noise rate and the probability that each pair is wrong."""
+    rows = RowScores.concat([fold.rows for fold in folds])
+    captions = CaptionScores.concat([fold.captions for fold in folds])
+    noise_rate = estimate_noise_rate(rows.p_value)
+    p_wrong = estimate_p_wrong(rows.p_value, rows.fit_score, noise_rate.value)
+    if len(captions.row) == len(rows.row):
+        return PairScores(rows, captions, noise_rate, p_wrong, None, None)
+    in_right_row = ~np.isin(captions.row, rows.row[p_wrong >= P_WRONG_THRESHOLD])
+    p_values, fit_scores = captions.p_value[in_right_row], captions.log_retained_mass[in_right_row]
+    caption_noise_rate = estimate_noise_rate(p_values)
     caption_p_wrong = np.zeros(len(in_right_row))
-    caption_p_wrong[in_right_row] = estimate_p_wrong(
-        arrays["pair.p_value"][in_right_row], arrays["pair.log_retained_mass"][in_right_row], caption_noise_rate.value
-    )
-    return PairScores(arrays, noise_rate, p_wrong, caption_noise_rate, caption_p_wrong)
+    caption_p_wrong[in_right_row] = estimate_p_wrong(p_values, fit_scores, caption_noise_rate.value)
+    return PairScores(rows, captions, noise_rate, p_wrong, caption_noise_rate, caption_p_wrong)
 
 
 def find_suspects(pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence[Row]) -> list[Suspect]:
-    """Every suspect, the most doubtful first and near-duplicates last; of each row at most one as a whole."""
-    by_row: dict[int, dict[ModalityPair, int]] = {}
+    """Return all suspects, by descending probability, near-duplicates last; at most one per row beside its captions."""
+    index_by_row: dict[int, dict[ModalityPair, int]] = {}
     for modality_pair, scores in pair_scores.items():
-        for i, row in enumerate(scores.arrays["row"].tolist()):
-            by_row.setdefault(row, {})[modality_pair] = i
-    row_suspects = [
-        one for row, places in by_row.items() if (one := _find_row_suspect(row, rows[row], places, pair_scores))
+        for i, row in enumerate(scores.rows.row.tolist()):
+            index_by_row.setdefault(row, {})[modality_pair] = i
+    suspects = [
+        suspect
+        for row, indices in index_by_row.items()
+        if (suspect := _find_row_suspect(row, rows[row], indices, pair_scores))
     ]
-    wrong_rows = {one.row for one in row_suspects if one.verdict == "wrong"}
-    caption_suspects = [
-        one
-        for modality_pair, scores in pair_scores.items()
-        for one in _find_caption_suspects(modality_pair, scores)
-        if one.row not in wrong_rows
-    ]
-    ordered = sorted(
-        row_suspects + caption_suspects,
-        key=lambda one: (one.verdict != "wrong", -one.p_wrong, one.retained_mass, one.row),
-    )
-    return [one for one in ordered if one.verdict == "wrong" or one.row not in wrong_rows]
+    wrong_rows = {suspect.row for suspect in suspects if suspect.verdict == "wrong"}
+    for modality_pair, scores in pair_scores.items():
+        suspects += [s for s in _find_caption_suspects(modality_pair, scores) if s.row not in wrong_rows]
+    ordered = sorted(suspects, key=lambda s: (s.verdict != "wrong", -s.p_wrong, s.retained_mass, s.row))
+    return [suspect for suspect in ordered if suspect.verdict == "wrong" or suspect.row not in wrong_rows]
 
 
 def _find_row_suspect(
@@ -98,38 +99,38 @@ def _find_row_suspect(
     index_by_pair: Mapping[ModalityPair, int],
     pair_scores: Mapping[ModalityPair, PairScores],
 ) -> Suspect | None:
-    """What is suspected of a row: of its kinds of pairs the most doubtful, of that the side that fits nothing else."""
-    doubt = {kind: float(pair_scores[kind].p_wrong[i]) for kind, i in index_by_pair.items()}
-    kind = max(
-        doubt, key=lambda one: (doubt[one], -pair_scores[one].arrays["row.log_retained_mass"][index_by_pair[one]])
+    """Return the suspect of a row, from its modality pair that is most probably wrong; None where all pairs fit."""
+    p_wrong = {pair: float(pair_scores[pair].p_wrong[i]) for pair, i in index_by_pair.items()}
+    modality_pair = max(
+        p_wrong,
+        key=lambda pair: (p_wrong[pair], -pair_scores[pair].rows.log_retained_mass[index_by_pair[pair]]),
     )
-    arrays, i = pair_scores[kind].arrays, index_by_pair[kind]
-    is_b_duplicate = arrays["row.duplicate_cosine_b"][i] >= DUPLICATE_COSINE
-    is_wrong = doubt[kind] >= P_WRONG_THRESHOLD and not is_b_duplicate
-    is_near_duplicate = arrays["row.log_retained_mass"][i] < LOG_HALF and (
-        is_b_duplicate or arrays["row.duplicate_cosine_a"][i] >= DUPLICATE_COSINE
+    scores, i = pair_scores[modality_pair].rows, index_by_pair[modality_pair]
+    is_b_duplicate = scores.duplicate_cosine_b[i] >= DUPLICATE_COSINE
+    is_wrong = p_wrong[modality_pair] >= P_WRONG_THRESHOLD and not is_b_duplicate
+    is_near_duplicate = (
+        scores.log_retained_mass[i] < LOG_HALF
+        and (is_b_duplicate or scores.duplicate_cosine_a[i] >= DUPLICATE_COSINE)
+        and scores.near_duplicate[i] >= 0
     )
-    if not is_wrong and not (is_near_duplicate and arrays["row.near_duplicate"][i] >= 0):
+    if not is_wrong and not is_near_duplicate:
         return None
-    modality = _find_side_at_fault(kind, doubt, manifest_row)
-    is_b_at_fault = modality == kind[1]
-    better_row = (
-        arrays["row.better_b" if is_b_at_fault else "row.better_a"][i] if is_wrong else arrays["row.near_duplicate"][i]
-    )
-    better_score = (
-        arrays["row.better_b_score" if is_b_at_fault else "row.better_a_score"][i]
-        if is_wrong
-        else arrays["row.score"][i]
-    )
+    modality = _find_side_at_fault(modality_pair, p_wrong, manifest_row)
+    if not is_wrong:
+        better_row, better_score = scores.near_duplicate[i], scores.score[i]
+    elif modality == modality_pair[1]:
+        better_row, better_score = scores.better_b[i], scores.better_b_score[i]
+    else:
+        better_row, better_score = scores.better_a[i], scores.better_a_score[i]
     return Suspect(
         row=row,
         verdict="wrong" if is_wrong else "near-duplicate",
-        modality_pair=kind,
+        modality_pair=modality_pair,
         modality=modality,
         caption=None,
-        p_wrong=doubt[kind],
-        retained_mass=float(np.exp(arrays["row.log_retained_mass"][i])),
-        score=float(arrays["row.score"][i]),
+        p_wrong=p_wrong[modality_pair],
+        retained_mass=float(np.exp(scores.log_retained_mass[i])),
+        score=float(scores.score[i]),
         better_row=int(better_row) if better_row != row else None,
         better_caption=None,
         better_score=float(better_score),
@@ -137,23 +138,23 @@ def _find_row_suspect(
 
 
 def _find_side_at_fault(modality_pair: ModalityPair, p_wrong: Mapping[ModalityPair, float], row: Row) -> Modality:
-    """The side of a pair that does not belong: the one that does not fit the row's third modality either, else b."""
+    """Return the modality of a pair that also fits the row's third modality less; b where neither does."""
     a, b = modality_pair
     if row.video:
-        return b  # sound and pictures of a film belong together
+        return b  # the audio and image of a video belong together
     total_p_wrong = {m: sum(value for pair, value in p_wrong.items() if m in pair) for m in modality_pair}
     return a if total_p_wrong[a] > total_p_wrong[b] else b
 
 
 def _find_caption_suspects(modality_pair: ModalityPair, scores: PairScores) -> list[Suspect]:
-    """Single captions that do not belong to a row whose others do."""
+    """Return the single captions that are probably wrong in rows that are right."""
     if scores.caption_p_wrong is None:
         return []
-    arrays = scores.arrays
-    index_of_row = {row: i for i, row in enumerate(arrays["row"].tolist())}
+    rows, captions = scores.rows, scores.captions
+    index_of_row = {row: i for i, row in enumerate(rows.row.tolist())}
     suspects = []
     for e in np.flatnonzero(scores.caption_p_wrong >= P_WRONG_THRESHOLD):
-        row = int(arrays["pair.row"][e])
+        row = int(captions.row[e])
         i = index_of_row[row]
         suspects.append(
             Suspect(
@@ -161,13 +162,81 @@ def _find_caption_suspects(modality_pair: ModalityPair, scores: PairScores) -> l
                 verdict="wrong",
                 modality_pair=modality_pair,
                 modality=modality_pair[1],
-                caption=int(arrays["pair.caption"][e]),
+                caption=int(captions.caption[e]),
                 p_wrong=float(scores.caption_p_wrong[e]),
-                retained_mass=float(np.exp(arrays["pair.log_retained_mass"][e])),
-                score=float(arrays["pair.score"][e]),
-                better_row=int(arrays["row.best_caption_row"][i]),
-                better_caption=int(arrays["row.best_caption"][i]),
-                better_score=float(arrays["row.best_caption_score"][i]),
+                retained_mass=float(np.exp(captions.log_retained_mass[e])),
+                score=float(captions.score[e]),
+                better_row=int(rows.best_caption_row[i]),
+                better_caption=int(rows.best_caption[i]),
+                better_score=float(rows.best_caption_score[i]),
             )
         )
     return suspects
+
+
+def write_suspects(path: Path, suspects: Iterable[Suspect], rows: Sequence[Row]) -> None:
+    """Write one line per suspect, in the given order. Captions are numbered from 1, like their columns."""
+    _write_csv(path, SUSPECT_COLUMNS, (_suspect_to_dict(suspect, rows) for suspect in suspects))
+
+
+def write_scores(path: Path, pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence[Row]) -> None:
+    """Write one line per row and modality pair, and one per caption where rows have several; worst fit first."""
+    lines: list[dict[str, Any]] = []
+    for (a, b), scores in pair_scores.items():
+        pair = {"modality_pair": f"{a}-{b}"}
+        for i in np.argsort(scores.rows.fit_score, kind="stable").tolist():
+            line = {**pair, "p_wrong": scores.p_wrong[i], "margin": float(scores.rows.margin[i])}
+            lines.append(line | _score_to_dict(scores.rows, i, rows))
+        if scores.caption_p_wrong is None:
+            continue
+        for i in np.argsort(scores.captions.log_retained_mass, kind="stable").tolist():
+            line = {**pair, "p_wrong": scores.caption_p_wrong[i], "caption": scores.captions.caption[i] + 1}
+            lines.append(line | _score_to_dict(scores.captions, i, rows))
+    _write_csv(path, SCORE_COLUMNS, lines)
+
+
+def _score_to_dict(scores: ScoreArrays, i: int, rows: Sequence[Row]) -> dict[str, Any]:
+    row = rows[int(scores.row[i])]
+    return {
+        "id": row.id,
+        "row": row.number,
+        "score": float(scores.score[i]),
+        "p_value": float(scores.p_value[i]),
+        "retained_mass": float(np.exp(float(scores.log_retained_mass[i]))),
+    }
+
+
+def _suspect_to_dict(suspect: Suspect, rows: Sequence[Row]) -> dict[str, Any]:
+    row, better_row = rows[suspect.row], None if suspect.better_row is None else rows[suspect.better_row]
+    line: dict[str, Any] = {
+        "id": row.id,
+        "row": row.number,
+        "verdict": suspect.verdict,
+        "modality_pair": "-".join(suspect.modality_pair),
+        "modality": suspect.modality,
+        "caption": None if suspect.caption is None else suspect.caption + 1,
+        "p_wrong": suspect.p_wrong,
+        "retained_mass": suspect.retained_mass,
+        "score": suspect.score,
+        "current": _format_content(row, suspect.modality, suspect.caption),
+    }
+    if better_row is not None:
+        line |= {
+            "better_id": better_row.id,
+            "better_caption": None if suspect.better_caption is None else suspect.better_caption + 1,
+            "better_score": suspect.better_score,
+            "better": _format_content(better_row, suspect.modality, suspect.better_caption),
+        }
+    return line
+
+
+def _format_content(row: Row, modality: Modality, caption: int | None) -> str:
+    if modality == "text" and caption is None:
+        return " | ".join(row.texts)
+    return str(sources_of(row, modality)[caption or 0])
+
+
+def _write_csv(path: Path, columns: Sequence[str], lines: Iterable[Mapping[str, Any]]) -> None:
+    with atomic_write(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        formatted = ({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in line.items()} for line in lines)
+        write_rows(file, columns, formatted)

@@ -11,7 +11,7 @@ from triptych.app.cli.options import AllowOutside, Overrides
 
 if TYPE_CHECKING:
     from triptych.audit.audit import AuditResult
-    from triptych.audit.decisions import Action
+    from triptych.audit.review import Action
 
 
 def audit(
@@ -58,7 +58,7 @@ def _apply_decisions(
 ) -> None:
     from triptych.app.cli.data import print_written
     from triptych.audit.audit import hash_manifest
-    from triptych.audit.decisions import read_decisions, write_reviewed_manifest
+    from triptych.audit.review import read_decisions, write_reviewed_manifest
     from triptych.data import manifest
     from triptych.errors import UsageError
 

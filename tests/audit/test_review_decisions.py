@@ -1,4 +1,4 @@
-"""Decisions become a manifest: kept, rejected and swapped, row by row and caption by caption."""
+"""Decisions are read and applied: keep, reject and swap, by row and by caption."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 from tests.data.dataset_replicas import WAV, png_bytes, write_file
 from tests.data.manifest_files import write_manifest
 from triptych.audit.audit import hash_manifest
-from triptych.audit.decisions import Decision, apply_decisions, read_decisions, write_reviewed_manifest
+from triptych.audit.review import Decision, apply_decisions, read_decisions, write_reviewed_manifest
 from triptych.data import manifest
 from triptych.errors import UsageError
 
@@ -113,10 +113,10 @@ def test_read_decisions_of_the_review_page(table, tmp_path):
     [
         ({"action": "burn"}, "action 'burn' is unknown"),
         ({"modality": "smell"}, "modality 'smell' is unknown"),
-        ({"row": 7}, "is not whole"),
-        ({"caption": "1"}, "is not whole"),
-        ({"replacement_row": None}, "is not whole"),
-        ({"colour": "red"}, "strange or missing fields"),
+        ({"row": 7}, "is incomplete"),
+        ({"caption": "1"}, "is incomplete"),
+        ({"replacement_row": None}, "is incomplete"),
+        ({"colour": "red"}, "unknown or missing fields"),
     ],
 )
 def test_invalid_decisions_raise(change, message, table, tmp_path):
@@ -129,7 +129,7 @@ def test_invalid_decisions_raise(change, message, table, tmp_path):
 def test_decisions_about_another_manifest_raise(table, tmp_path):
     with pytest.raises(UsageError, match="about another manifest"):
         read_decisions(save_decisions(tmp_path / "d.json", "other"), hash_manifest(table.path))
-    with pytest.raises(UsageError, match="holds no decisions"):
+    with pytest.raises(UsageError, match="not a file of decisions"):
         read_decisions(save_decisions(tmp_path / "d.json", "x", format_version=9), "x")
     (tmp_path / "d.json").write_text("[" * 100_000)
     with pytest.raises(UsageError, match="cannot be read as decisions"):

@@ -1,17 +1,17 @@
-"""The share of wrong pairs and the doubt about each, where the truth is known."""
+"""The estimated noise rate and the probability that each pair is wrong, on simulated p-values."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.audit.share import estimate_noise_rate, estimate_p_wrong, wilson_interval
+from triptych.audit.evidence import CUTOFFS, estimate_noise_rate, estimate_p_wrong
 
 
 def simulate_p_values(
     noise_rate: float, count: int, seed: int, right_mean: float = 0.01
 ) -> tuple[np.ndarray, np.ndarray]:
-    """p-values of pairs of which a share is wrong, and which are."""
+    """Return the p-values of pairs of which a fraction is wrong, and which are wrong."""
     rng = np.random.default_rng(seed)
     is_wrong = rng.random(count) < noise_rate
     return np.where(is_wrong, rng.random(count), rng.beta(0.5, 0.5 / right_mean, count)), is_wrong
@@ -27,15 +27,15 @@ def test_the_noise_rate_estimate_and_its_interval(noise_rate):
         assert estimate.num_pairs == 2000
         errors.append(estimate.value - is_wrong.mean())
         num_covered += estimate.low <= is_wrong.mean() <= estimate.high
-    assert abs(np.mean(errors)) < 0.02  # the least of several estimates is a little low
+    assert abs(np.mean(errors)) < 0.02  # the lowest of several estimates is slightly biased
     assert np.sqrt(np.mean(np.square(errors))) < 0.04
-    assert num_covered >= 53  # of 60: what the choice of the cut adds is not in the interval
+    assert num_covered >= 53  # of 60: the interval does not cover the choice of the cut-off
 
 
 def test_pairs_at_chance_are_all_wrong():
     assert estimate_noise_rate(np.random.default_rng(0).random(5000)).value > 0.95
     assert estimate_noise_rate(np.full(50, 0.01)).value == 0.0
-    assert estimate_noise_rate(np.full(50, 0.01)).high > 0  # fifty good ones prove little
+    assert estimate_noise_rate(np.full(50, 0.01)).high > 0  # fifty right pairs do not prove a rate of 0
     assert estimate_noise_rate(np.zeros(0)).num_pairs == 0
 
 
@@ -57,7 +57,7 @@ def test_p_wrong_is_monotone_in_the_fit_score(p, noise_rate, random):
 
 
 def naive_density(p: list[float]) -> list[float]:
-    """Slopes of the least concave function above the empirical distribution, by trying every chord."""
+    """Slopes of the least concave majorant of the empirical distribution, by trying every chord."""
     points = [(0.0, 0.0)] + [(x, sum(y <= x for y in p) / len(p)) for x in sorted({*p, 1.0} - {0.0})]
     slopes = []
     for x in p:
@@ -75,6 +75,8 @@ def test_density_matches_the_grenander_estimator():
     assert estimate_p_wrong(p, -p, 0.4) == pytest.approx(expected, abs=1e-9)
 
 
-def test_wilson_interval():
-    assert wilson_interval(0, 100) == pytest.approx((0.0, 0.0370), abs=1e-4)
-    assert wilson_interval(30, 100) == pytest.approx((0.2190, 0.3959), abs=1e-4)
+def test_the_interval_is_wilsons():
+    estimate = estimate_noise_rate(np.full(100, 0.01))
+    assert (estimate.low, estimate.high) == pytest.approx((0.0, 0.0370 / (1 - CUTOFFS[0])), abs=1e-4)
+    estimate = estimate_noise_rate(np.concatenate([np.full(70, 0.01), np.full(30, 0.99)]))
+    assert (estimate.low, estimate.high) == pytest.approx(np.array([0.2190, 0.3959]) / (1 - CUTOFFS[0]), abs=2e-4)
