@@ -113,7 +113,7 @@ def test_an_interrupted_audit_resumes_to_the_same_result(audit_result, noisy_man
         env={
             **os.environ,
             "OMP_NUM_THREADS": "1",
-        },  # as in this process: another number of threads sums in another order
+        },  # as here: other thread counts sum in another order
     )
     # Wait for the second fold: the first is scored, the second has trained for an epoch or more.
     deadline = time.monotonic() + 120

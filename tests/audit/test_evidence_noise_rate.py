@@ -79,4 +79,6 @@ def test_the_interval_is_wilsons():
     estimate = estimate_noise_rate(np.full(100, 0.01))
     assert (estimate.low, estimate.high) == pytest.approx((0.0, 0.0370 / (1 - CUTOFFS[0])), abs=1e-4)
     estimate = estimate_noise_rate(np.concatenate([np.full(70, 0.01), np.full(30, 0.99)]))
-    assert (estimate.low, estimate.high) == pytest.approx(np.array([0.2190, 0.3959]) / (1 - CUTOFFS[0]), abs=2e-4)
+    above_cutoff = 0.3 / estimate.value  # 1 - cut-off: value = 30 / (100 · (1 - cut-off))
+    assert estimate.low * above_cutoff == pytest.approx(0.2190, abs=1e-4)
+    assert estimate.high * above_cutoff == pytest.approx(0.3959, abs=1e-4)

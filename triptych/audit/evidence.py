@@ -219,6 +219,6 @@ def grenander_density(p_values: np.ndarray) -> np.ndarray:
     values, counts = np.unique(np.concatenate([p_values, [0.0, 1.0]]), return_counts=True)
     counts[[0, -1]] -= 1  # the two that were added
     counts[1] += counts[0]
-    widths = np.diff(values)
+    widths = np.diff(values).clip(1e-12)  # p-values of n cells differ by 1 / (n + 1) at least
     slopes = isotonic_regression(counts[1:] / len(p_values) / widths, weights=widths, increasing=False).x
     return slopes[np.maximum(np.searchsorted(values, p_values) - 1, 0)]
