@@ -162,7 +162,9 @@ def test_chance_recall_matches_simulation(num_items, num_positives, k):
 def test_chance_levels_match_random_scores(num_items, num_positives):
     queries = 6000
     scores = torch.rand(queries, num_items, generator=torch.Generator().manual_seed(1))
-    result = measure_scores(scores, torch.zeros(queries), (torch.arange(num_items) >= num_positives).double(), num_resamples=0)
+    result = measure_scores(
+        scores, torch.zeros(queries), (torch.arange(num_items) >= num_positives).double(), num_resamples=0
+    )
     expected = compute_chance_levels(num_items, np.full(queries, num_positives))
     assert expected.keys() == result.chance_levels.keys()
     for name, value in expected.items():
