@@ -86,19 +86,19 @@ def test_interrupted_at_any_file_of_a_save_it_resumes_to_the_same_weights(
 def test_foreign_files_with_the_names_of_run_files_are_kept(tiny_recipe, run_dir, tmp_path):
     (tmp_path / "recipe.toml").write_text(f"# my own notes\n{tiny_recipe.to_toml()}")
     for restart in (False, True):
-        with pytest.raises(TrainingError, match=r"holds other things \(recipe\.toml"):
+        with pytest.raises(TrainingError, match=r"contains other files \(recipe\.toml"):
             train(tiny_recipe, tmp_path, restart=restart, show_progress=False)
     (tmp_path / "README.md").write_text("my thesis")
-    with pytest.raises(TrainingError, match=r"holds other things \(README\.md"):
+    with pytest.raises(TrainingError, match=r"contains other files \(README\.md"):
         train(tiny_recipe, tmp_path, restart=True, show_progress=False)
     (tmp_path / "README.md").unlink()
     shutil.copy(run_dir / "space.safetensors", tmp_path / "space.safetensors")
     (tmp_path / "recipe.toml").unlink()
-    with pytest.raises(TrainingError, match=r"holds other things \(space\.safetensors"):
+    with pytest.raises(TrainingError, match=r"contains other files \(space\.safetensors"):
         train(tiny_recipe, tmp_path, show_progress=False)
     (tmp_path / "space.safetensors").unlink()
     (tmp_path / ".download.part").write_text("precious")
-    with pytest.raises(TrainingError, match=r"holds other things \(\.download\.part"):
+    with pytest.raises(TrainingError, match=r"contains other files \(\.download\.part"):
         train(tiny_recipe, tmp_path, show_progress=False)
     assert (tmp_path / ".download.part").read_text() == "precious"
 
@@ -138,7 +138,7 @@ def test_a_finished_run_is_not_changed(tiny_recipe, run_dir):
 def test_a_folder_of_another_run_raises_and_restart_replaces_it(tiny_recipe, tmp_path):
     train(tiny_recipe, tmp_path / "run", show_progress=False)
     other = with_epochs(tiny_recipe, 1)
-    with pytest.raises(CheckpointError, match="holds a run of another recipe; give another folder, or --restart"):
+    with pytest.raises(CheckpointError, match="contains a run of another recipe; give another folder, or --restart"):
         train(other, tmp_path / "run", show_progress=False)
     train(other, tmp_path / "run", restart=True, show_progress=False)
     assert len(read_metrics(tmp_path / "run")) == 1
@@ -150,13 +150,13 @@ def test_changed_data_raises_on_resume(tiny_recipe, synthetic_manifest, tmp_path
     recipe = replace(tiny_recipe, data=replace(tiny_recipe.data, manifest=str(copy)))
     train(recipe, tmp_path / "run", show_progress=False)
     copy.write_text("\n".join(synthetic_manifest.read_text().splitlines()[:-1]))
-    with pytest.raises(CheckpointError, match="holds a run of other data"):
+    with pytest.raises(CheckpointError, match="contains a run of other data"):
         train(recipe, tmp_path / "run", show_progress=False)
 
 
 def test_a_folder_with_foreign_files_raises(tiny_recipe, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(TrainingError, match=r"holds other things \(thesis.tex"):
+    with pytest.raises(TrainingError, match=r"contains other files \(thesis.tex"):
         train(tiny_recipe, tmp_path, show_progress=False)
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
 

@@ -84,7 +84,7 @@ def test_a_second_training_in_the_same_folder_raises(tiny_recipe, run_dir, tmp_p
     other.start()
     assert ready.wait(TIMEOUT_SECONDS)
     assert is_running(tmp_path / "run")
-    with pytest.raises(TrainingError, match="another process is training into this folder"):
+    with pytest.raises(TrainingError, match="another process is training in this folder"):
         train(tiny_recipe, tmp_path / "run", restart=True, show_progress=False)
     assert (tmp_path / "run" / "space.safetensors").exists()
     other.kill()
@@ -113,7 +113,7 @@ def test_a_disk_quota_raises(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
     try:
         check_disk_space(tmp_path / "last.safetensors", 900_000)
-        with pytest.raises(TrainingError, match=rf"cannot write them \({os.strerror(errno.EFBIG)}\)"):
+        with pytest.raises(TrainingError, match=rf"but they cannot be written \({os.strerror(errno.EFBIG)}\)"):
             check_disk_space(tmp_path / "last.safetensors", 2_000_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -143,7 +143,7 @@ def test_a_nan_loss_aborts_and_names_the_term_and_the_rows(tiny_recipe, tmp_path
     assert len(error_record["rows"]) == 16
     assert str(error.value).startswith(error_record["reason"])
     num_epochs = count_epochs(tmp_path / "run")
-    assert num_epochs == 0 or load(tmp_path / "run").history["epochs"] == num_epochs, "the last good epoch is gone"
+    assert num_epochs == 0 or load(tmp_path / "run").history["epochs"] == num_epochs, "the last completed epoch is gone"
 
 
 def test_a_diverging_loss_aborts_before_it_is_infinite(tiny_recipe, tmp_path):

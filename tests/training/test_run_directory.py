@@ -81,7 +81,7 @@ def test_the_space_records_its_epoch_and_validation_score(tiny_recipe, tmp_path)
 
 
 def test_training_works_without_tensorboard(tiny_recipe, run_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("triptych.training.tensorboard.find_spec", lambda _: None)
+    monkeypatch.setattr("triptych.training.metrics_log.find_spec", lambda _: None)
     shutil.copytree(run_dir, tmp_path / "run")
     train(tiny_recipe, tmp_path / "run", restart=True, show_progress=False)
     assert not (tmp_path / "run" / "tensorboard").exists()

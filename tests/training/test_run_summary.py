@@ -35,7 +35,7 @@ def test_list_runs_reports_every_state(run_dir, tmp_path):
     )
     assert runs_by_name["finished"].seconds == sum(json.loads(line)["seconds"] for line in lines)
     assert runs_by_name["stopped"].stop_reason == "epoch 2, step 1: loss"
-    assert "goes on" in runs_by_name["interrupted"].stop_reason
+    assert "resume" in runs_by_name["interrupted"].stop_reason
     assert [run_summary.state for run_summary in list_runs(tmp_path / "finished")] == ["finished"]
 
 

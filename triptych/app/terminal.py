@@ -248,7 +248,7 @@ def format_command(name: str, *arguments: str | Path) -> str:
 
 def print_training_advice(folder: Path, recipe: Recipe) -> None:
     """Print a warning if the training was short, and the command for the next step."""
-    from triptych.training.run_directory import count_steps, is_improving
+    from triptych.training.metrics_log import count_steps, is_improving
 
     steps = count_steps(folder)
     if steps < FEW_STEPS and _trains_from_scratch(recipe) and is_improving(folder):

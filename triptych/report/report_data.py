@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from triptych.recipe import Recipe
 from triptych.report.examples import RetrievalExample, pick_examples
 from triptych.report.projections import MatchMatrices, Projection, compute_match_matrices, project_pca, project_tsne
 from triptych.space import Space
-from triptych.training.run_directory import METRICS_FILE
+from triptych.training.metrics_log import read_metrics
 
 TEMPERATURE_TERM = re.compile(r"\w+\((\w+),(\w+)\).*\.temperature")
 
@@ -106,17 +104,9 @@ def _classify_zero_shot(space: Space, data: Manifest, cache: Cache | str) -> lis
         return []  # a file with two classes, or nothing but texts: then there is nothing to name
 
 
-def read_history(run: Path) -> list[dict[str, Any]]:
-    """What a run has logged, epoch by epoch; lines that are no JSON are passed over."""
-    path = run / METRICS_FILE if run.is_dir() else run.parent / METRICS_FILE
-    entries: list[dict[str, Any]] = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError):
-                entry = json.loads(line)
-                if isinstance(entry, dict):
-                    entries.append({k: v for k, v in entry.items() if isinstance(v, int | float) and math.isfinite(v)})
-    return entries
+def read_history(run: Path) -> list[dict[str, float]]:
+    """Return the metrics of a run epoch by epoch, given its folder or a file in it."""
+    return read_metrics(run if run.is_dir() else run.parent)
 
 
 def last_temperatures(history: Sequence[dict[str, Any]]) -> dict[frozenset[str], float]:

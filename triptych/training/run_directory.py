@@ -1,11 +1,10 @@
-"""A run folder: the effective recipe, the metrics, the space, and what is needed to go on after an interruption."""
+"""A run folder: the effective recipe, the metrics, the trained space, and the state to resume from."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,22 +19,27 @@ from triptych.files import find_stale_temp_files, lock_file_names, remove_stale_
 from triptych.interfaces import Encoder, Modality
 from triptych.recipe import Recipe
 from triptych.space import Space
+from triptych.training.metrics_log import METRICS_FILE, TENSORBOARD_FOLDER, MetricsLog, read_lines
 from triptych.training.run_lock import LOCK_FILE, check_disk_space, lock_folder
-from triptych.training.tensorboard import TENSORBOARD_FOLDER, TensorBoardWriter
 from triptych.training.training_data import TrainingData
 from triptych.training.validation import EarlyStopping
 
-METRICS_FILE, LAST_FILE, SKIPPED_FILE = "metrics.jsonl", "last.safetensors", "skipped.txt"
-ENVIRONMENT_FILE, ERROR_FILE = "environment.json", "error.json"
+LAST_FILE, SKIPPED_FILE, ENVIRONMENT_FILE, ERROR_FILE = (
+    "last.safetensors",
+    "skipped.txt",
+    "environment.json",
+    "error.json",
+)
 RUN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, SKIPPED_FILE, checkpoint.SPACE_FILE}
 RUN_FILES |= {ENVIRONMENT_FILE, ERROR_FILE, MODEL_CARD_FILE}
-MAX_ROWS_IN_MESSAGE = 8  # rows of a bad batch that the message names; the file has them all
-OTHER_FILES_BYTES = 2_000_000  # bytes for everything but checkpoints
+MAX_ROWS_IN_MESSAGE = 8  # rows of a failed batch that the message names; error.json lists all
+OTHER_FILES_BYTES = 2_000_000  # reserved for all files but checkpoints
+_STATE_PREFIXES = ("objectives.", "optimizer.")
 
 
 @dataclass(frozen=True)
 class ResumeState:
-    """Where a run stands after so many epochs: enough to continue it to the same weights."""
+    """The state of a run after some epochs, complete enough to resume it to the same weights."""
 
     epochs_done: int
     space: Space
@@ -45,14 +49,14 @@ class ResumeState:
 
 
 class RunDirectory:
-    """One folder, one training run. Of several processes only one writes: the others' calls do nothing."""
+    """The folder of one training run. Only the main process writes; in others the writing methods do nothing."""
 
     def __init__(self, folder: Path, recipe: Recipe, data: TrainingData, is_writer: bool = True) -> None:
         self.folder, self.recipe, self.data, self.is_writer = folder, recipe, data, is_writer
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other trainings out of the folder until the block ends."""
+        """Hold the lock of the folder until the block ends."""
         self._check_foreign_files()
         if not self.is_writer:
             yield
@@ -61,21 +65,21 @@ class RunDirectory:
             yield
 
     def load_resume_state(self) -> ResumeState | None:
-        """What an earlier, interrupted run of the same recipe on the same data has reached. Changes nothing."""
+        """Load the state of an interrupted run of the same recipe and data; None if there is none. Changes no file."""
         self._check_foreign_files()
         state_file, recipe_file = self.folder / LAST_FILE, self.folder / RECIPE_FILE
         if not state_file.exists():
             existing = sorted(name for name in RUN_FILES if (self.folder / name).exists())
             if existing and not (recipe_file.is_file() and recipe_file.read_bytes() == self.recipe.to_toml().encode()):
                 raise TrainingError(
-                    f"{self.folder}: holds {existing[0]} of something else; give another folder, or --restart"
+                    f"{self.folder}: contains {existing[0]} of another run; give another folder, or --restart"
                 )
             return None
         space, extra_tensors, header = checkpoint.load_with_extras(state_file)
         is_same_recipe = _weight_relevant_recipe(space.recipe) == _weight_relevant_recipe(self.recipe)
         if not is_same_recipe or header.get("data_hash") != self.data.data_hash:
             raise CheckpointError(
-                f"{self.folder}: holds a run of {'other data' if is_same_recipe else 'another recipe'}; "
+                f"{self.folder}: contains a run of {'other data' if is_same_recipe else 'another recipe'}; "
                 "give another folder, or --restart to replace that run"
             )
         space.recipe = self.recipe
@@ -89,7 +93,7 @@ class RunDirectory:
             or not 1 <= int(epochs_done) <= self.recipe.training.epochs
             or not tensors_by_prefix["optimizer."]
         ):
-            raise CheckpointError(f"{state_file}: its parts do not fit together; use --restart")
+            raise CheckpointError(f"{state_file}: is inconsistent; use --restart")
         return ResumeState(
             int(epochs_done),
             space,
@@ -99,24 +103,26 @@ class RunDirectory:
         )
 
     def restore_state(self, state: ResumeState, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Put objectives and optimizer back to where they were, and the space's file, should it be gone."""
+        """Restore objectives and optimizer, and write the file of the space if it is missing."""
         try:
             objectives.load_state_dict(state.objectives_state)
             load_optimizer_state(optimizer, state.optimizer_state)
         except (KeyError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"{self.folder}: its parts do not fit together ({error}); use --restart") from error
+            raise CheckpointError(
+                f"{self.folder}: {LAST_FILE} does not fit the recipe ({error}); use --restart"
+            ) from error
         if self.is_writer and not (self.folder / checkpoint.SPACE_FILE).is_file():
             checkpoint.save(state.space, self.folder / checkpoint.SPACE_FILE)
 
     def check_disk_space(self, space: Space, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """See that the folder can be written to and has room for what the run will keep."""
+        """Raise a TrainingError if the folder is not writable or the disk lacks space for the checkpoints."""
         if not self.is_writer:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         moments = 2 if isinstance(optimizer, torch.optim.AdamW) else 1
         weight_bytes = _count_bytes(space.state_dict_without_frozen().values())
         state_bytes = weight_bytes + _count_bytes(objectives.state_dict().values()) + moments * _count_bytes(parameters)
-        # The old state stays until the new one is whole.
+        # A new state is written completely before it replaces the old one.
         existing = [self.folder / name for name in (checkpoint.SPACE_FILE, LAST_FILE)]
         existing_bytes = sum(file.stat().st_size for file in existing if file.is_file())
         check_disk_space(
@@ -124,7 +130,7 @@ class RunDirectory:
         )
 
     def start(self, epochs_done: int, environment: Mapping[str, Any]) -> None:
-        """Make the folder ready to go on after so many epochs."""
+        """Prepare the folder to continue after `epochs_done` epochs."""
         if not self.is_writer:
             return
         self._check_foreign_files()
@@ -134,14 +140,10 @@ class RunDirectory:
             for name in RUN_FILES - {RECIPE_FILE} if epochs_done == 0 else [ERROR_FILE]:
                 (self.folder / name).unlink(missing_ok=True)
             write_text(self.folder / RECIPE_FILE, self.recipe.to_toml())
-            if epochs_done < self.recipe.training.epochs:  # else nothing will be trained here and now
+            if epochs_done < self.recipe.training.epochs:  # else this process trains nothing
                 data_summary = {"data": self.data.manifest_hashes, "rows": len(self.data.train)}
                 write_text(self.folder / ENVIRONMENT_FILE, json.dumps({**environment, **data_summary}, indent=2) + "\n")
-            # A line that was logged but not saved is forgotten: its epoch will be trained again.
-            metrics_file = self.folder / METRICS_FILE
-            lines = _read_lines(metrics_file)[:epochs_done]
-            write_text(metrics_file, "".join(f"{line}\n" for line in lines))
-            self._tensorboard = TensorBoardWriter(self.folder, lines)
+            self._metrics_log = MetricsLog(self.folder, epochs_done)
         except OSError as error:
             raise TrainingError(f"{self.folder}: cannot be written to ({error}); give another folder") from error
 
@@ -154,10 +156,10 @@ class RunDirectory:
         optimizer: torch.optim.Optimizer,
         early_stopping: EarlyStopping,
     ) -> None:
-        """One more epoch is done: what could not be used, its metrics, and everything needed to go on from it."""
+        """Save an epoch: the skipped rows, its metrics, and the state to resume from."""
         if self.is_writer:
             self.log_skipped(skip_reasons)
-            # Logged before it is saved: a line too many is dropped on resume, a line too few would be lost.
+            # Logged before it is saved: on resume a surplus line is dropped, a missing one would be lost.
             self.log_metrics(metrics)
             self.save_checkpoints(metrics["epoch"], space, objectives, optimizer, early_stopping)
 
@@ -169,7 +171,7 @@ class RunDirectory:
         optimizer: torch.optim.Optimizer,
         early_stopping: EarlyStopping,
     ) -> None:
-        """The space for use, then the state after so many epochs: killed between the two, the epoch is done again."""
+        """Save the space if it is the best, then the state to resume from; killed between the two, the epoch is repeated."""
         extra_tensors = {f"objectives.{name}": value for name, value in objectives.state_dict().items()}
         for i, state in optimizer.state_dict()["state"].items():
             extra_tensors |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
@@ -186,19 +188,21 @@ class RunDirectory:
         checkpoint.save(space, self.folder / LAST_FILE, extra_tensors, metadata)
 
     def abort(self, reason: str, rows: Iterable[str]) -> TrainingError:
-        """Write down why training cannot go on, and in which rows' batch; the error that says so."""
+        """Write error.json with the reason and the rows of the failed batch; return the error to raise."""
         rows = list(rows)
         if self.is_writer:
             error_record = {"reason": reason, "rows": rows}
             write_text(self.folder / ERROR_FILE, json.dumps(error_record, indent=2, ensure_ascii=False) + "\n")
-        suffix = f" … ({len(rows)} rows; {self.folder / ERROR_FILE} has all)" if len(rows) > MAX_ROWS_IN_MESSAGE else ""
+        suffix = (
+            f" … ({len(rows)} rows; {self.folder / ERROR_FILE} lists all)" if len(rows) > MAX_ROWS_IN_MESSAGE else ""
+        )
         return TrainingError(
-            f"{reason}, in the batch of rows {', '.join(rows[:MAX_ROWS_IN_MESSAGE])}{suffix}; the last good epoch is kept. "
-            "If numbers grew out of bounds, try a smaller training.learning_rate"
+            f"{reason}, in the batch of rows {', '.join(rows[:MAX_ROWS_IN_MESSAGE])}{suffix}; the last "
+            "completed epoch is saved. If the loss diverged, try a smaller training.learning_rate"
         )
 
     def finalize(self, last_space: Space) -> Space:
-        """The space to use, which is that of the best look at the validation rows, or the last; and its model card."""
+        """Return the best space by validation score, or the last, and write its model card."""
         path = self.folder / checkpoint.SPACE_FILE
         space = checkpoint.load(path) if path.is_file() else last_space.eval()
         if self.is_writer:
@@ -207,14 +211,11 @@ class RunDirectory:
         return space
 
     def log_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """One more line of metrics."""
-        line = json.dumps({**metrics, "time": round(time.time(), 1)})
-        with (self.folder / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-        self._tensorboard.add_metrics_line(line)
+        """Append a line to metrics.jsonl and to the TensorBoard events."""
+        self._metrics_log.append(metrics)
 
     def log_skipped(self, reasons: Iterable[str]) -> None:
-        """Write down what training could not use, a line each, beside what was written before."""
+        """Add what training skipped to skipped.txt, one line each."""
         lines = {*read_skipped(self.folder), *(" ".join(reason.split()) for reason in reasons)}
         if lines:
             write_text(self.folder / SKIPPED_FILE, "".join(f"{line}\n" for line in sorted(lines)))
@@ -223,7 +224,7 @@ class RunDirectory:
         if not self.folder.is_dir():
             return
         names = {p.name for p in self.folder.iterdir()}
-        # A README.md or a recipe.toml alone is somebody's own.
+        # A README.md or a recipe.toml alone may be the user's own.
         run_files = RUN_FILES if RECIPE_FILE in names and names & {ENVIRONMENT_FILE, METRICS_FILE, LAST_FILE} else set()
         foreign = (
             names
@@ -233,57 +234,32 @@ class RunDirectory:
             - find_stale_temp_files(self.folder, RUN_FILES)
         )
         if RECIPE_FILE in foreign and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.to_toml().encode():
-            foreign.remove(RECIPE_FILE)  # a run that was stopped as soon as it began
+            foreign.remove(RECIPE_FILE)  # of a run that was stopped before its first epoch
         if foreign:
             raise TrainingError(
-                f"{self.folder}: holds other things ({min(foreign)} …); give an empty or new folder for the run"
+                f"{self.folder}: contains other files ({min(foreign)} …); give an empty or new folder for the run"
             )
 
 
 def _parse_early_stopping(path: Path, header: Mapping[str, Any]) -> EarlyStopping:
     try:
-        best, recent, num_bad_evals = json.loads(header["early_stopping"])
-        return EarlyStopping(float(best), float(recent), int(num_bad_evals))
+        best, last, num_bad_evals = json.loads(header["early_stopping"])
+        return EarlyStopping(float(best), float(last), int(num_bad_evals))
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: its parts do not fit together; use --restart") from error
-
-
-_STATE_PREFIXES = ("objectives.", "optimizer.")
+        raise CheckpointError(f"{path}: is inconsistent; use --restart") from error
 
 
 def read_skipped(folder: Path) -> list[str]:
-    """What a run could not use, and why."""
-    return _read_lines(folder / SKIPPED_FILE)
-
-
-def count_steps(folder: Path) -> int:
-    """How many optimizer steps a run has behind it."""
-    total = 0
-    for line in _read_lines(folder / METRICS_FILE):
-        with suppress(ValueError, TypeError, KeyError):  # somebody may have edited the file
-            total += int(json.loads(line)["steps"])
-    return total
-
-
-def is_improving(folder: Path) -> bool:
-    """Whether a run might get better with more epochs: its last validation score is its best, or it has none."""
-    scores: list[float] = []
-    for line in _read_lines(folder / METRICS_FILE):
-        with suppress(ValueError, TypeError, KeyError):  # as above
-            scores.append(float(json.loads(line)["valid"]))
-    return not scores or scores[-1] == max(scores)
+    """Read what a run skipped, and why."""
+    return read_lines(folder / SKIPPED_FILE)
 
 
 def _count_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def _read_lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-
-
 def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put back the moments that `Run.save` wrote."""
+    """Load the optimizer state that `RunDirectory.save_checkpoints` wrote."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         index, key = name.split(".", 1)
@@ -292,11 +268,11 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[str,
     shapes = {i: p.shape for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
     for i, moments in state.items():
         if any(moment.dim() and moment.shape != shapes[i] for moment in moments.values()):
-            raise ValueError("the optimizer's moments do not fit the parameters")
+            raise ValueError("the optimizer state does not fit the parameters")
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
 
 
 def _weight_relevant_recipe(recipe: Recipe) -> Recipe:
-    """The part of a recipe that decides the weights; where the files lie and how they are read does not."""
+    """Return the recipe without what does not affect the weights: names, paths and how files are read."""
     data = replace(recipe.data, manifest="", allow_outside=False, workers=1, input_cache_mb=0, cache="")
     return replace(recipe, name="", description="", data=data)

@@ -1,4 +1,4 @@
-"""A run folder for one training at a time, with room for what that training will write."""
+"""The lock of a run folder, and the check of its disk space."""
 
 from __future__ import annotations
 
@@ -15,53 +15,50 @@ from triptych.files import TEMP_SUFFIX, is_locked, lock
 
 LOCK_FILE = "training.lock"
 PROBE_BYTES = 4096
-FALLOCATE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # a file system that reserves nothing ahead
+FALLOCATE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems without preallocation
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold a folder until the block ends. The system lets go of it when the process ends, however it ends."""
+    """Hold the lock of a run folder until the block ends. The system releases it when the process dies."""
     is_new = not folder.exists()
     try:
-        with _acquire_lock(folder):
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
+                if not is_acquired:
+                    time.sleep(0.1)  # `is_running` of another process holds the lock for an instant
+                    is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
+            except OSError as error:
+                raise TrainingError(
+                    f"{folder}: cannot be written to ({error.strerror}); give another folder"
+                ) from error
+            if not is_acquired:
+                raise TrainingError(
+                    f"{folder}: another process is training in this folder; wait until it ends, or give another folder"
+                )
             yield
     finally:
         if is_new:
-            with suppress(OSError):  # it goes only if it is empty: nothing came of the run
+            with suppress(OSError):  # only an empty folder is removed: the run wrote nothing
                 folder.rmdir()
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process is training into a folder just now."""
+    """Whether a process is training in a folder."""
     return is_locked(folder / LOCK_FILE)
 
 
-@contextmanager
-def _acquire_lock(folder: Path) -> Iterator[None]:
-    with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
-            if not is_acquired:
-                time.sleep(0.1)  # somebody who only asked whether the folder is taken has let go of it by then
-                is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
-        except OSError as error:
-            raise TrainingError(f"{folder}: cannot be written to ({error.strerror}); give another folder") from error
-        if not is_acquired:
-            raise TrainingError(
-                f"{folder}: another process is training into this folder; wait until it has ended, or give another"
-            )
-        yield
-
-
 def check_disk_space(path: Path, required_bytes: int) -> None:
-    """Reserve so many bytes beside a file for a moment, and write: a full disk fails now, not after an hour."""
+    """Reserve bytes beside a file and release them, so that a full disk fails before training, not after an hour."""
     folder = path.parent
     free_bytes = shutil.disk_usage(folder).free
     requirement = f"this run needs {required_bytes / 1e6:,.1f} MB for its checkpoints"
     if free_bytes < required_bytes:
         raise TrainingError(
-            f"{folder}: {requirement}, and the disk has {free_bytes / 1e6:,.1f} MB free; make room, or give another"
+            f"{folder}: {requirement}, but the disk has {free_bytes / 1e6:,.1f} MB free; free disk space, or give "
+            "another folder"
         )
     probe_file = path.with_name(f".{path.name}.trial{TEMP_SUFFIX}")
     try:
@@ -75,12 +72,12 @@ def check_disk_space(path: Path, required_bytes: int) -> None:
             probe_file.unlink()
     except OSError as error:
         raise TrainingError(
-            f"{folder}: {requirement}, and cannot write them ({error.strerror}); give another"
+            f"{folder}: {requirement}, but they cannot be written ({error.strerror}); give another folder"
         ) from error
 
 
 def _reserve(handle: int, num_bytes: int) -> None:
-    """Blocks for so many bytes: unlike the number of free bytes, this knows of quotas."""
+    """Allocate blocks for an open file. Unlike the number of free bytes, this respects quotas."""
     if not hasattr(os, "posix_fallocate"):
         return
     try:

@@ -1,4 +1,4 @@
-"""The runs below a folder: how each stands, how good it is, how long it took."""
+"""The runs below a folder: their state, scores and duration."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE
 from triptych.errors import TriptychError, UsageError
 from triptych.recipe import Recipe
-from triptych.training.run_directory import ERROR_FILE, METRICS_FILE
+from triptych.training.metrics_log import METRICS_FILE, read_metrics
+from triptych.training.run_directory import ERROR_FILE
 from triptych.training.run_lock import is_running
 
-MAX_DEPTH = 4  # folders below the one that is asked about
+MAX_DEPTH = 4  # levels of folders that are searched for runs
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """One run at a glance."""
+    """The summary of one run."""
 
     folder: str
     recipe: str
     state: str  # running, finished or stopped
-    stop_reason: str  # it has stopped
+    stop_reason: str  # empty unless stopped
     epochs: int
     total_epochs: int
     loss: float | None  # of the last epoch
@@ -33,36 +33,32 @@ class RunSummary:
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """Every run in a folder, or below it, in order of their names."""
+    """Summarise each run in a folder and below it, sorted by path."""
     if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder; `triptych train` makes runs, in runs/ unless told otherwise")
+        raise UsageError(f"{folder}: no such folder; `triptych train` writes its runs to runs/ by default")
     patterns = ["/".join(["*"] * depth + [METRICS_FILE]) for depth in range(MAX_DEPTH + 1)]
     run_folders = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
     return [summary for run in run_folders if (run / RECIPE_FILE).is_file() and (summary := _summarise_run(run))]
 
 
 def _summarise_run(folder: Path) -> RunSummary | None:
-    """One run; None where the folder only looks like one."""
+    """Summarise one run; None if the folder has no valid recipe."""
     try:
         recipe = Recipe.load(folder / RECIPE_FILE)
     except TriptychError:
         return None
-    lines: list[dict[str, Any]] = []
-    for line in (folder / METRICS_FILE).read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):  # somebody may have edited the file
-            lines.append(json.loads(line))
+    epochs = read_metrics(folder)
     state, stop_reason = _read_state(folder)
-    scores = [line["valid"] for line in lines if "valid" in line]
     return RunSummary(
         folder=str(folder),
         recipe=recipe.name,
         state=state,
         stop_reason=stop_reason,
-        epochs=len(lines),
+        epochs=len(epochs),
         total_epochs=recipe.training.epochs,
-        loss=lines[-1].get("loss") if lines else None,
-        valid=max(scores) if scores else None,
-        seconds=sum(line.get("seconds", 0.0) for line in lines),
+        loss=epochs[-1].get("loss") if epochs else None,
+        valid=max((metrics["valid"] for metrics in epochs if "valid" in metrics), default=None),
+        seconds=sum(metrics.get("seconds", 0.0) for metrics in epochs),
     )
 
 
@@ -74,4 +70,4 @@ def _read_state(folder: Path) -> tuple[str, str]:
             return "stopped", json.loads((folder / ERROR_FILE).read_text(encoding="utf-8"))["reason"]
     if (folder / MODEL_CARD_FILE).is_file():
         return "finished", ""
-    return "stopped", "interrupted; the same command goes on"
+    return "stopped", "interrupted; run the same command to resume"
