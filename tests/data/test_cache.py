@@ -226,7 +226,7 @@ def test_cache_folder(tmp_path, monkeypatch):
     assert cache
     assert cache.folder == tmp_path
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="file: is a file; give a folder"):
+    with pytest.raises(UsageError, match="file: is a file; the cache must be a folder"):
         Cache(tmp_path / "file")
 
 
@@ -239,5 +239,5 @@ def test_an_index_that_is_not_a_database_is_reported_as_corrupt(tmp_path):
     compute_or_load(make_encoder(), make_images(tmp_path / "files", 1), cache)
     for file in cache.folder.glob("*.sqlite"):
         file.write_bytes(b"no database " * 1000)
-    with pytest.raises(UsageError, match=r"files\.sqlite: the cache is damaged .*; remove its folder"):
+    with pytest.raises(UsageError, match=r"files\.sqlite: the cache is damaged .*; delete its folder"):
         compute_or_load(make_encoder(), make_images(tmp_path / "files", 1), cache)

@@ -55,7 +55,7 @@ def test_files_that_cannot_be_decoded_are_errors_of_their_rows(manifest_path):
         (9, "video", "undecodable file"),
         (10, "video", "undecodable file"),
     }
-    (partial_problem,) = [problem for problem in decoded.warnings if problem.category == "film decodes in part"]
+    (partial_problem,) = [problem for problem in decoded.warnings if problem.category == "partly undecodable video"]
     assert partial_problem.row == 8
     assert "silent.mp4" in partial_problem.message
     assert decoded.counts.unusable == 6

@@ -121,7 +121,7 @@ def test_summary_counts_and_groups(folder: Path) -> None:
     assert len(missing["examples"]) == 5
     assert (unpaired["severity"], unpaired["category"], unpaired["total"], unpaired["more"]) == (
         "warning",
-        "pairs with nothing",
+        "unpaired row",
         1,
         0,
     )
@@ -160,7 +160,7 @@ def test_captions_survive_every_format(tmp_path: Path, file_format: str, texts: 
     for row in (numbered, listed):
         manifest = read(write_manifest(tmp_path / f"m.{file_format}", [row]))
         assert manifest.rows[0].texts == tuple(texts)
-        assert all(problem.category in ("duplicate caption", "pairs with nothing") for problem in manifest.problems)
+        assert all(problem.category in ("duplicate caption", "unpaired row") for problem in manifest.problems)
 
 
 cells = st.recursive(
@@ -176,7 +176,7 @@ names = st.sampled_from(["audio", "image", "file_name", "text", "captions", "cap
 def test_any_json_is_diagnosed(tmp_path: Path, rows: list[dict]) -> None:
     manifest = read_or_error(write_manifest(tmp_path / "m.jsonl", rows))
     if isinstance(manifest, str):
-        assert "no column is known" in manifest
+        assert "no known column" in manifest
         return
     assert len(manifest.rows) + manifest.counts.unusable == len(rows)
     assert all(str(problem).isprintable() for problem in manifest.problems)

@@ -27,7 +27,7 @@ def test_duplicate_id(folder: Path) -> None:
     rows = [{"id": "x", "audio": "a.wav", "text": "a"}, {"id": "x", "audio": "b.wav", "text": "b"}]
     manifest = read(write_manifest(folder / "m.csv", rows))
     assert [row.number for row in manifest.rows] == [2]
-    message = "x is the id of row 2 too; rows that belong together share a group"
+    message = "x is the id of row 2 too; to relate rows, use one group"
     assert manifest.problems == (ManifestProblem("error", "duplicate id", 3, "id", message),)
 
 
@@ -55,10 +55,7 @@ def test_a_group_in_two_splits(folder: Path) -> None:
         3,
         "split",
     )
-    assert (
-        problem.message
-        == "group g is in split test here and in train in row 2: answers leak from one split to the other"
-    )
+    assert problem.message == "group g is in split test here and in train in row 2: data leaks between the splits"
 
 
 # --- captions that say too little
@@ -67,9 +64,9 @@ def test_a_group_in_two_splits(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("captions", "category", "words"),
     [
-        (["untitled folder"] * 30 + ["a dog"] * 9 + ["rain"], "few captions", "40 rows have only 3 different captions"),
-        (["photo"] * 25 + [f"thing {n}" for n in range(60)], "shared caption", "'photo' alone stands in 25 rows of 85"),
-        ([["photo", f"thing {n}"] for n in range(30)], "shared caption", "'photo' alone stands in 30 rows of 30"),
+        (["untitled folder"] * 30 + ["a dog"] * 9 + ["rain"], "few captions", "40 rows have only 3 distinct captions"),
+        (["photo"] * 25 + [f"thing {n}" for n in range(60)], "shared caption", "'photo' is in 25 rows of 85"),
+        ([["photo", f"thing {n}"] for n in range(30)], "shared caption", "'photo' is in 30 rows of 30"),
         (["photo"] * 25 + [f"thing {n}" for n in range(400)], None, ""),  # 6 % of the rows
         (["a dog"] * 10 + ["a cat"] * 9, None, ""),  # so few rows may well be about two things
         ([["this is a dog", f"title {n}"] for n in range(3)] * 5, None, ""),

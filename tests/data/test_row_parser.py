@@ -27,28 +27,28 @@ def folder(tmp_path: Path) -> Path:
         ({"audio": "x" * 5000}, "unreadable file", "audio", f"cannot be read (File name too long): {'x' * 120}…"),
         ({"audio": "loop.wav"}, "unreadable file", "audio", f"cannot be read ({LOOP}): loop.wav"),
         ({"audio": "sub"}, "not a file", "audio", "is not a file: sub"),
-        ({"audio": "empty.wav"}, "empty file", "audio", "the file has no bytes: empty.wav"),
+        ({"audio": "empty.wav"}, "empty file", "audio", "the file is empty: empty.wav"),
         ({"audio": "\u001b[31m.wav"}, "missing file", "audio", "no such file: \\x1b[31m.wav"),
-        ({"audio": 5}, "not text", "audio", "should be text, is int: 5"),
-        ({"audio": {"path": "a.wav"}}, "not text", "audio", "should be text, is nested dict: {'path': 'a.wav'}"),
-        ({"audio": "a\0.wav"}, "not text", "audio", "holds a null character or half a character: a\\x00.wav"),
-        ({"audio": "\ud800.wav"}, "not text", "audio", "holds a null character or half a character: \\ud800.wav"),
+        ({"audio": 5}, "not text", "audio", "must be text, is int: 5"),
+        ({"audio": {"path": "a.wav"}}, "not text", "audio", "must be text, is nested dict: {'path': 'a.wav'}"),
+        ({"audio": "a\0.wav"}, "not text", "audio", "contains a null character or a lone surrogate: a\\x00.wav"),
+        ({"audio": "\ud800.wav"}, "not text", "audio", "contains a null character or a lone surrogate: \\ud800.wav"),
         ({"audio": "a.wav", "file_name": "b.wav"}, "two files", "file_name",
-         "a second audio file: b.wav; give each its own row"),
+         "a second audio file: b.wav; use one row per file"),
         ({"file_name": "a.xyz"}, "unknown extension", "file_name",
-         "a.xyz does not end like audio, image or video; name the column audio, image or video instead"),
-        ({"text": 3}, "not text", "text", "should be text, is int: 3"),
-        ({"text": {"en": "dog"}}, "not text", "text", "should be text, is nested dict: {'en': 'dog'}"),
-        ({"captions": ["a", ["b"]]}, "not text", "captions", "should be text, is nested list: ['b']"),
-        ({"text": "\udfff"}, "not text", "text", "holds a null character or half a character: \\udfff"),
-        ({"text": "a", "id": [1]}, "not text", "id", "should be text, is nested list: [1]"),
-        ({"text": "a", "start": "soon"}, "wrong time", "start", "should be seconds, is 'soon'"),
-        ({"text": "a", "start": [1]}, "wrong time", "start", "should be seconds, is '[1]'"),
-        ({"text": "a", "start": True}, "wrong time", "start", "should be seconds, is 'True'"),
-        ({"text": "a", "start": "nan"}, "wrong time", "start", "should be seconds, is 'nan'"),
-        ({"text": "a", "start": 1e305}, "wrong time", "start", "is beyond any file: 1e+305 s"),
-        ({"text": "a", "end": "inf"}, "wrong time", "end", "should be seconds, is 'inf'"),
-        ({"text": "a", "start": -1}, "wrong time", "start", "is before the beginning: -1 s"),
+         "a.xyz has no extension of audio, image or video; use a column audio, image or video instead"),
+        ({"text": 3}, "not text", "text", "must be text, is int: 3"),
+        ({"text": {"en": "dog"}}, "not text", "text", "must be text, is nested dict: {'en': 'dog'}"),
+        ({"captions": ["a", ["b"]]}, "not text", "captions", "must be text, is nested list: ['b']"),
+        ({"text": "\udfff"}, "not text", "text", "contains a null character or a lone surrogate: \\udfff"),
+        ({"text": "a", "id": [1]}, "not text", "id", "must be text, is nested list: [1]"),
+        ({"text": "a", "start": "soon"}, "wrong time", "start", "must be seconds, is 'soon'"),
+        ({"text": "a", "start": [1]}, "wrong time", "start", "must be seconds, is '[1]'"),
+        ({"text": "a", "start": True}, "wrong time", "start", "must be seconds, is 'True'"),
+        ({"text": "a", "start": "nan"}, "wrong time", "start", "must be seconds, is 'nan'"),
+        ({"text": "a", "start": 1e305}, "wrong time", "start", "is longer than any file: 1e+305 s"),
+        ({"text": "a", "end": "inf"}, "wrong time", "end", "must be seconds, is 'inf'"),
+        ({"text": "a", "start": -1}, "wrong time", "start", "is negative: -1 s"),
         ({"text": "a", "start": 2, "end": 2}, "wrong time", "end", "2 s is not after start, 2 s"),
         ({"text": "a", "end": 0}, "wrong time", "end", "0 s is not after start, 0 s"),
         ({"text": None, "label": "x"}, "empty row", None, "has no audio, image, video or text"),
@@ -77,7 +77,7 @@ def test_paths_that_leave_the_folder(folder: Path, name: str) -> None:
     problem = single_problem(read(path).problems, "outside path")
     assert (problem.severity, problem.row, problem.column) == ("error", 2, "audio")
     assert problem.message.startswith("leaves the manifest's folder: ")
-    assert problem.message.endswith("; if that is meant, allow it (--allow-outside)")
+    assert problem.message.endswith("; to allow this, use --allow-outside")
     allowed = read(path, allow_outside=True)
     assert allowed.problems == ()
     assert allowed.rows[0].audio is not None
@@ -107,12 +107,17 @@ def test_a_manifest_reached_by_a_relative_path(folder: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("row", "category", "column", "message"),
     [
-        ({"text": "  ", "caption": "a"}, "empty caption", "text", "is empty, so it is left out"),
-        ({"captions": ["a", ""]}, "empty caption", "captions", "is empty, so it is left out"),
-        ({"text": "a", "caption": "a"}, "duplicate caption", "caption", "stands twice in this row: a"),
-        ({"image": "a.wav", "text": "a"}, "unexpected extension", "image", "a.wav does not end like image: .bmp .gif"),
-        ({"text": "a"}, "pairs with nothing", None, "has only text: pairs with nothing"),
-        ({"audio": "a.wav"}, "pairs with nothing", None, "has only audio: pairs with nothing"),
+        ({"text": "  ", "caption": "a"}, "empty caption", "text", "is empty and ignored"),
+        ({"captions": ["a", ""]}, "empty caption", "captions", "is empty and ignored"),
+        ({"text": "a", "caption": "a"}, "duplicate caption", "caption", "is repeated in this row: a"),
+        (
+            {"image": "a.wav", "text": "a"},
+            "unexpected extension",
+            "image",
+            "a.wav has no extension of image: .bmp .gif",
+        ),
+        ({"text": "a"}, "unpaired row", None, "has text only: forms no pair"),
+        ({"audio": "a.wav"}, "unpaired row", None, "has audio only: forms no pair"),
     ],
 )
 def test_rows_with_a_warning(folder: Path, row: dict, category: str, column: str | None, message: str) -> None:

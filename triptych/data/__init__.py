@@ -1,1 +1,1 @@
-"""Pairs to batches: manifests, the loader, and a made world with known answers."""
+"""Datasets: manifests, published datasets, synthetic data, the feature cache and the data loader."""

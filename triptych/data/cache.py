@@ -1,8 +1,8 @@
-"""Features of frozen encoders on disk: computed once for each content, read by memory map, safe for several processes.
+"""A cache of frozen encoders' features on disk: memory-mapped, and safe for concurrent processes.
 
-A shelf holds the features of one encoder: files of numbers that only grow, one for each process that ever wrote, and
-an SQLite index. Numbers reach the disk before the index names them, so a kill at any moment loses at most the batch
-in hand and never leaves an entry that is not whole.
+A feature store holds the features of one encoder: append-only data files, one for each process that writes, and an
+SQLite index. Data is synced to disk before the index refers to it. A killed process therefore loses at most the batch
+it was writing and never leaves an incomplete entry.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import platformdirs
 import torch
 from torch import Tensor
 
@@ -31,56 +32,55 @@ from triptych.errors import MediaError, UsageError
 from triptych.files import suggest_remedy, write_text
 from triptych.interfaces import Encoder, Source
 
-FORMAT_VERSION = 1  # of records, keys and fingerprints: another number is another shelf
+FORMAT_VERSION = 1  # of records, keys and fingerprints; each version has its own stores
 INDEX_FILE, METADATA_FILE = "index.sqlite", "encoder.json"
-LOCK_TIMEOUT = 60.0  # seconds to wait for another process that is writing
-SQL_BATCH = 500  # keys in one SQL question
+LOCK_TIMEOUT = 60.0  # seconds to wait while another process writes
+SQL_BATCH = 500  # keys in one SQL query
 
 
 @dataclass(frozen=True)
 class FeatureRecord:
-    """Where the features of one thing lie: in which file of the shelf, from which byte, and how many parts."""
+    """The location of one item's features: data file, byte offset and number of parts."""
 
     file: str
     offset: int
     num_parts: int
-    crc32: int  # CRC of mean and maximum
+    crc32: int  # of the pooled features (mean and maximum)
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The state of a file (`file_state`) when its content was last read, and the SHA-256 of that content."""
+    """The state of a file (`file_state`) when it was last hashed, and the SHA-256 of its content."""
 
     state: str
     content_hash: str
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return int(self.state.split()[0])
 
 
 class Cache:
-    """A folder of shelves, and what is known of files' contents."""
+    """A folder with one feature store for each encoder, and a database of file hashes."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
         if self.folder.exists() and not self.folder.is_dir():
-            raise UsageError(f"{self.folder}: is a file; give a folder for the cache")
+            raise UsageError(f"{self.folder}: is a file; the cache must be a folder")
 
     @staticmethod
     def default() -> Cache:
-        """The cache of this user: TRIPTYCH_CACHE, or triptych/ where the system keeps caches."""
-        folder = os.environ.get("TRIPTYCH_CACHE")
-        return Cache(folder or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "triptych")
+        """Return the user's cache: $TRIPTYCH_CACHE, or `triptych` in the system's cache folder."""
+        return Cache(os.environ.get("TRIPTYCH_CACHE") or platformdirs.user_cache_path("triptych", appauthor=False))
 
     def feature_store(self, encoder: Encoder) -> FeatureStore:
-        """The shelf of an encoder: another setting, weight or version is another shelf."""
+        """Open the store of an encoder. Different settings, weights or format versions use different stores."""
         name = f"{type(encoder).__name__.lower()}-{fingerprint_encoder(encoder)}"
         return FeatureStore(self.folder / name, encoder.feature_dim, f"{type(encoder).__name__}: {encoder.origin}")
 
     def content_keys(self, sources: Sequence[Source]) -> list[bytes | MediaError]:
-        """What names the content of each source, whatever its file is called; an error where it cannot be read."""
+        """Return a key of each source's content, independent of file names; a MediaError where it cannot be read."""
         hashes: dict[Path, str | MediaError] = {}
         paths = dict.fromkeys(source.content for source in sources if isinstance(source.content, Path))
         if paths:
@@ -88,24 +88,24 @@ class Cache:
                 for i, path in enumerate(paths):
                     hashes[path] = _hash_file(connection, path)
                     if i % SQL_BATCH == 0:
-                        connection.commit()  # other processes wait while a change is open
+                        connection.commit()  # an open transaction blocks other processes
                 connection.commit()
         return [_source_key(source, hashes) for source in sources]
 
     def lookup_file(self, path: Path) -> FileRecord | None:
-        """What is on record of a file since its content was last read; None where nothing is. Never writes."""
+        """Return the recorded state and hash of a file, or None. Never writes."""
         database = self.folder / "files.sqlite"
         try:
             with closing(
                 sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
             ) as connection:
                 row = connection.execute("select state, hash from files where path = ?", (_path_key(path),)).fetchone()
-        except sqlite3.Error:  # no cache yet, or one that cannot be read: the content can be read again
+        except sqlite3.Error:  # no cache yet, or an unreadable one: the caller hashes the file instead
             return None
         return FileRecord(*row) if row else None
 
     def list_stores(self) -> list[tuple[str, int, int]]:
-        """Every shelf: what it is, how many things it holds, how many bytes."""
+        """Return (description, number of items, bytes) of every feature store."""
         stores = []
         for metadata_file in sorted(self.folder.glob(f"*/{METADATA_FILE}")):
             folder = metadata_file.parent
@@ -116,7 +116,7 @@ class Cache:
         return stores
 
     def clear(self) -> None:
-        """Remove everything that was ever kept: it is computed again when it is needed."""
+        """Delete all cached features and file hashes."""
         for metadata_file in self.folder.glob(f"*/{METADATA_FILE}"):
             shutil.rmtree(metadata_file.parent)
         for file in self.folder.glob("files.sqlite*"):
@@ -124,11 +124,11 @@ class Cache:
 
 
 class FeatureStore:
-    """The features of one encoder: for each key the mean and maximum of its parts in float32, its parts in float16."""
+    """The features of one encoder: for each key, mean and maximum of its parts in float32 and its parts in float16."""
 
     def __init__(self, folder: Path, feature_dim: int, description: str) -> None:
         self.folder, self.feature_dim = folder, feature_dim
-        self._data_file = f"{secrets.token_hex(8)}.features"  # only this process writes to it
+        self._data_file = f"{secrets.token_hex(8)}.features"  # written by this process only
         self._maps: dict[str, np.memmap] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ class FeatureStore:
             raise _explain_write_error(folder, error) from error
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, FeatureRecord]:
-        """The records there are of these keys; one whose file has been cut short does not count."""
+        """Return the records of the keys that are stored; records in truncated data files are omitted."""
         unique_keys, records = list(dict.fromkeys(keys)), dict[bytes, FeatureRecord]()
         with _open_database(self.folder / INDEX_FILE, CREATE_RECORDS) as index:
             for first in range(0, len(unique_keys), SQL_BATCH):
@@ -159,7 +159,7 @@ class FeatureStore:
         return {k: r for k, r in records.items() if r.offset + self._record_bytes(r.num_parts) <= sizes[r.file]}
 
     def add(self, items: Sequence[tuple[bytes, Tensor]]) -> None:
-        """Keep the parts (P, width) of some keys: first the numbers, then, when they are on the disk, their names."""
+        """Store the parts (P, feature_dim) of some keys: sync the data to disk first, then index it."""
         rows, path = [], self.folder / self._data_file
         try:
             with path.open("ab") as file:
@@ -176,12 +176,12 @@ class FeatureStore:
         self._maps.pop(self._data_file, None)
 
     def read_pooled(self, record: FeatureRecord) -> np.ndarray | None:
-        """Mean and maximum (2, width) of a thing's parts; None where they are damaged."""
+        """Return mean and maximum (2, feature_dim) of an item's parts; None if the checksum does not match."""
         raw = self._memory_map(record.file)[record.offset : record.offset + 8 * self.feature_dim]
         return raw.view(np.float32).reshape(2, self.feature_dim) if zlib.crc32(raw.tobytes()) == record.crc32 else None
 
     def read_parts(self, record: FeatureRecord) -> np.ndarray:
-        """The parts (P, width) in float16, not copied."""
+        """Return a memory-mapped view of the parts (P, feature_dim) in float16."""
         first = record.offset + 8 * self.feature_dim
         raw = self._memory_map(record.file)[first : first + 2 * self.feature_dim * record.num_parts]
         return raw.view(np.float16).reshape(record.num_parts, self.feature_dim)
@@ -196,14 +196,14 @@ class FeatureStore:
 
 
 def resolve_cache(setting: Cache | str) -> Cache | None:
-    """The cache that a recipe, an option or an argument names: a folder, "" for the user's own, "off" for none."""
+    """Return the cache that a recipe key, option or argument names: a folder, "" for the default, "off" for none."""
     if isinstance(setting, Cache):
         return setting
     return None if setting == "off" else Cache(setting) if setting else Cache.default()
 
 
 def to_float16(parts: Tensor) -> Tensor:
-    """Parts as they are kept, in float16; what does not fit is cut to the largest that does."""
+    """Convert parts to float16, clamping to its range."""
     max_value = torch.finfo(torch.float16).max
     return parts.clamp(-max_value, max_value).to(torch.float16)
 
@@ -212,9 +212,9 @@ _FINGERPRINTS: WeakKeyDictionary[Encoder, str] = WeakKeyDictionary()
 
 
 def fingerprint_encoder(encoder: Encoder) -> str:
-    """A hash of everything that decides an encoder's features: its settings, weights and files.
+    """Return a hash of everything that determines an encoder's features: settings, weights and extra files.
 
-    Of a frozen encoder it is taken once: its weights stay, and there may be a hundred megabytes of them.
+    It is memoised for frozen encoders, whose weights do not change.
     """
     if not encoder.frozen:
         return _compute_fingerprint(encoder)
@@ -225,7 +225,7 @@ def fingerprint_encoder(encoder: Encoder) -> str:
 
 def _compute_fingerprint(encoder: Encoder) -> str:
     digest = hashlib.sha256()
-    # Where the weights lie does not matter: the weights themselves follow.
+    # The path of the weights is irrelevant: the weights themselves are hashed below.
     names = [name for name in inspect.signature(type(encoder)).parameters if name not in {"frozen", "weights"}]
     settings = {name: getattr(encoder, name) for name in names}
     digest.update(
@@ -246,7 +246,7 @@ CREATE_FILES = "create table if not exists files (path text primary key, state t
 
 @contextmanager
 def _open_database(path: Path, create_table: str) -> Iterator[sqlite3.Connection]:
-    """A connection for one piece of work; other processes may have theirs."""
+    """Open a short-lived connection; create the table if it does not exist."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT)
@@ -266,7 +266,7 @@ def _open_database(path: Path, create_table: str) -> Iterator[sqlite3.Connection
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Change to the journal mode that lets others read; where two change at once, SQLite fails without waiting."""
+    """Switch to WAL mode. SQLite does not wait when two processes switch at once, so retry."""
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
@@ -279,25 +279,20 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             return
 
 
-CORRUPTION_CODES = {
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_ERROR,
-}  # the last: other tables than ours
+# SQLITE_ERROR: the file has other tables.
+CORRUPTION_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 OTHER_FOLDER_HINT = "or set TRIPTYCH_CACHE to another folder"
-PROBE_BYTES = 65_536  # bytes
+PROBE_BYTES = 65_536
 
 
 def _explain_sqlite_error(path: Path, error: sqlite3.Error) -> UsageError:
-    """What is wrong with an index and what to do; it is called damaged only where its content is."""
-    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the other bits say where it arose
+    """Translate an SQLite error. Only errors of the content are reported as damage."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary result code
     if code in CORRUPTION_CODES:
-        return UsageError(f"{path}: the cache is damaged ({error}); remove its folder: it is computed again")
+        return UsageError(f"{path}: the cache is damaged ({error}); delete its folder: features are computed again")
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return UsageError(
-            f"{path}: another process is writing to the cache all the time; run this again, {OTHER_FOLDER_HINT}"
-        )
-    try:  # SQLite says "disk I/O error" of a full disk, too: the system says what is the matter
+        return UsageError(f"{path}: another process keeps writing to the cache; try again, {OTHER_FOLDER_HINT}")
+    try:  # SQLite reports "disk I/O error" for a full disk, too: ask the operating system
         with tempfile.TemporaryFile(dir=path.parent) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
@@ -313,18 +308,18 @@ def _explain_write_error(path: Path, error: OSError) -> UsageError:
 
 
 def file_state(status: os.stat_result) -> str:
-    """Size, times of change and inode of a file: while they stay, it is the same file with the same content."""
+    """Return size, mtime, ctime and inode of a file; while they are unchanged, so is the content."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 def content_key(source: Source, content_hash: str) -> bytes:
-    """What names the content of a source whose file has this SHA-256, or whose text is `digest`."""
+    """Return the key of a source's content, given the SHA-256 of its file or, for texts, the text itself."""
     identity = json.dumps([source.modality, content_hash, source.start, source.end])
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:
-    """The hash of a file's content; read anew only when the file system says that it may have changed."""
+    """Return the SHA-256 of a file; hash it again only if its state has changed."""
     try:
         path_key, state = _path_key(path), file_state(path.stat())
         cached_row = connection.execute(
@@ -333,18 +328,18 @@ def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:
         if cached_row:
             return cached_row[0]
         with path.open("rb") as file:
-            state = file_state(os.fstat(file.fileno()))  # of the file that is read, not of what has the name by now
+            state = file_state(os.fstat(file.fileno()))  # of the open file: the path may refer to another file by now
             content_hash = hashlib.file_digest(file, "sha256").hexdigest()
             is_unchanged = file_state(os.fstat(file.fileno())) == state
     except OSError as error:
         return MediaError(f"{path}: cannot be read ({error.strerror})")
-    if is_unchanged:  # else it was being written to: which content belongs to which state is not known
+    if is_unchanged:  # else it was being written to, and the hash may belong to neither state
         connection.execute("insert or replace into files values (?, ?, ?)", (path_key, state, content_hash))
     return content_hash
 
 
 def _path_key(path: Path) -> str:
-    """A path as the index of files has it."""
+    """Return a path as it is stored in the database of file hashes."""
     return str(path.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

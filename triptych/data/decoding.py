@@ -1,4 +1,4 @@
-"""Decode every file of a manifest, to find those that cannot be used."""
+"""Decode every file of a manifest to find damaged ones."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from triptych.errors import MediaError
 from triptych.interfaces import Source
 from triptych.media import audio, image
 
-RATE = 16_000  # samples a second: decoding costs the same at any rate
+RATE = 16_000  # samples per second
 
 
 def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = None) -> Manifest:
-    """The same manifest without the rows that have a file which cannot be decoded; each is an error of its own.
+    """Return the manifest without the rows whose files cannot be decoded; each such row becomes an error.
 
-    Each file is decoded once, as training would: the whole sound or the given moment of it, the whole picture, and of a
-    film its sound and the frame in the middle. `advance` is told of each of them.
+    Each source is decoded once, as in training: the audio or the given segment of it, the image, and of a video its
+    audio and its middle frame. `advance(1)` is called after each.
     """
     rows_of: dict[Source, list[tuple[Row, str]]] = {}
     for row in manifest.rows:
@@ -43,7 +43,7 @@ def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = Non
 
 
 def count_decodings(manifest: Manifest) -> int:
-    """How many times `decode_files` advances."""
+    """Return the number of sources that `decode_files` decodes."""
     return len({source for row in manifest.rows for _, source in _sources(row)})
 
 
@@ -56,13 +56,13 @@ def _sources(row: Row) -> Iterator[tuple[str, Source]]:
 
 
 def _decode_all(sources: Iterable[Source]) -> Iterator[tuple[Source, str | None]]:
-    """Each source with the reason why it cannot be decoded, or None, in order."""
+    """Yield each source with None, or with the reason why it cannot be decoded; in order."""
     sources = list(sources)
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         yield from zip(sources, pool.map(_decode, sources), strict=True)
     finally:
-        pool.shutdown(cancel_futures=True)  # what is waiting is dropped when the user interrupts
+        pool.shutdown(cancel_futures=True)  # drop queued work on interrupt
 
 
 def _decode(source: Source) -> str | None:
@@ -80,7 +80,7 @@ def _decode(source: Source) -> str | None:
 def _make_problem(row: Row, column: str, reasons: list[str]) -> ManifestProblem:
     name = to_printable(files_of(row)[column].name)
     message = f"{name}: {to_printable('; '.join(dict.fromkeys(reasons)), 300)}"
-    # A film is a sound and a picture: with one of them the row can still be used for the other.
+    # A video has audio and frames: if only one of them is damaged, the row is still usable.
     if len(reasons) < sum(source_column == column for source_column, _ in _sources(row)):
-        return ManifestProblem("warning", "film decodes in part", row.number, column, message)
+        return ManifestProblem("warning", "partly undecodable video", row.number, column, message)
     return ManifestProblem("error", "undecodable file", row.number, column, message)

@@ -1,4 +1,4 @@
-"""What frozen encoders have made of a set of sources: filled in from the cache, computed where it is missing."""
+"""Features of frozen encoders for a set of sources: loaded from the cache, computed where they are missing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ from triptych.interfaces import Encoder, Source
 from triptych.progress import ProgressBar, track_progress
 
 BATCH_SIZE = 32
-BATCHES_PER_BLOCK = (
-    4  # batches to a block, whose sources are put in order of length first; a kill costs a block a worker
-)
+BATCHES_PER_BLOCK = 4  # a block is sorted by length, encoded and stored as one unit
 
 
 class CachedFeatures:
-    """Features of many sources of one modality: pooled in memory, parts by memory map."""
+    """Features of many sources of one modality: pooled features in memory, parts memory-mapped."""
 
     def __init__(
         self, store: FeatureStore, records: dict[Source, FeatureRecord], pooled: Tensor, failures: dict[Source, str]
     ) -> None:
         self.store, self.failures = store, failures
         self.index_of = {source: i for i, source in enumerate(records)}
-        self.pooled = pooled  # (K, 2, width): mean and maximum
+        self.pooled = pooled  # (K, 2, feature_dim): mean and maximum
         self._records = list(records.values())
 
     def load_batch(self, indices: Sequence[int] | Tensor, with_parts: bool) -> tuple[Tensor, Tensor]:
-        """Features of some places: with parts (N, P, width) float16, else mean and maximum (N, 2, width); the mask."""
+        """Return parts (N, P, feature_dim) in float16, or mean and maximum (N, 2, feature_dim); and the mask (N, P)."""
         if not with_parts:
             pooled = self.pooled[torch.as_tensor(indices)]
             return pooled, torch.ones(pooled.shape[:2], dtype=torch.bool)
@@ -105,7 +103,7 @@ def _compute_or_load(
 def _read_intact(
     store: FeatureStore, records: dict[bytes, FeatureRecord]
 ) -> tuple[dict[bytes, FeatureRecord], dict[bytes, np.ndarray]]:
-    """The records whose numbers are as they were written, and those numbers."""
+    """Return the records whose checksum matches, and their pooled features."""
     pooled = {key: numbers for key, record in records.items() if (numbers := store.read_pooled(record)) is not None}
     return {key: records[key] for key in pooled}, pooled
 
@@ -113,9 +111,10 @@ def _read_intact(
 def encode_blocks(
     encoder: Encoder, sources: Sequence[Source], workers: int = 2
 ) -> Iterator[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]:
-    """Blocks of sources with their parts (P, width), and of what could not be read the reasons; in order of blocks.
+    """Yield blocks of (source, parts (P, feature_dim)), and the reasons why sources could not be read; in order.
 
-    Each worker decodes a block and runs it on one core: on a CPU that beats one block after another on all cores.
+    Each worker decodes and encodes a block on its share of the cores: on a CPU, this is faster than encoding block
+    after block on all cores.
     """
     was_training, threads = encoder.training, torch.get_num_threads()
     encoder.eval()
@@ -133,13 +132,13 @@ def encode_blocks(
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # the workers' number has become that of new threads
+        torch.set_num_threads(threads)  # the workers' setting has become the default of new threads
         encoder.train(was_training)
 
 
 @torch.inference_mode()
 def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tuple[Source, Tensor]], dict[Source, str]]:
-    """The parts of a block, run in batches of about equal length: less padding."""
+    """Encode a block in batches of similar length, to reduce padding."""
     failures: dict[Source, str] = {}
     prepared: list[tuple[Source, Tensor]] = []
     for source in sources:
@@ -154,6 +153,6 @@ def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tup
         batch = prepared[first : first + BATCH_SIZE]
         parts, mask = (x.cpu() for x in encoder(*(x.to(device) for x in collate([tensor for _, tensor in batch]))))
         if not torch.isfinite(parts).all():
-            raise InputError(f"{type(encoder).__name__} gave NaN or infinity; are its weights damaged?")
+            raise InputError(f"{type(encoder).__name__} returned NaN or infinity; its weights may be damaged")
         encoded += [(source, p[m]) for (source, _), p, m in zip(batch, parts, mask, strict=True)]
     return encoded, failures

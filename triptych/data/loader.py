@@ -1,4 +1,4 @@
-"""Rows to batches: prepared on worker threads, in an order that only the seed decides."""
+"""The data loader: rows to batches, prepared on worker threads in an order that depends on the seed only."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from triptych.errors import MediaError, TrainingError, UsageError, describe_unkn
 from triptych.interfaces import Batch, Encoder, Modality, Source
 
 PendingInput = Future[Tensor | None] | int | None
-PREFETCH_BATCHES = 2  # batches that are being prepared while one is used
+PREFETCH_BATCHES = 2  # batches prepared ahead
 
 
 def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
-    """What a row has of a modality; of several captions, the given one."""
+    """Return a row's source of a modality; `caption` selects one of several captions."""
     if modality not in row.modalities:
         raise UsageError(f"row {row.number} has no {modality}; it has {', '.join(row.modalities)}")
     if modality == "text":
         return Source("text", row.texts[caption % len(row.texts)])
     path = (row.audio if modality == "audio" else row.image) or row.video or Path()
-    is_timed = modality == "audio" or path == row.video  # a picture has no moments
+    is_timed = modality == "audio" or path == row.video  # images have no segments
     return Source(modality, path, row.start, row.end) if is_timed else Source(modality, path)
 
 
 def sources_of(row: Row, modality: Modality) -> list[Source]:
-    """Everything a row has of a modality: one file, or all its captions."""
+    """Return all sources of a row in a modality: one file, or every caption."""
     count = len(row.texts) if modality == "text" else 1
     return [source_of(row, modality, caption) for caption in range(count)]
 
 
 def collate(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Tensors (L_i, ...) to one (N, L, ...), padded with zeros, and the mask (N, L) of what is real."""
+    """Pad tensors (L_i, ...) with zeros to (N, L, ...); return it with the mask (N, L) of real elements."""
     lengths = torch.tensor([len(x) for x in inputs])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     return torch.nn.utils.rnn.pad_sequence(list(inputs), batch_first=True), mask
@@ -50,7 +50,7 @@ def collate(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def prepare_sources(
     sources: Iterable[Source], encoder: Encoder, workers: int = 2, prefetch: int = 64
 ) -> Iterator[tuple[Source, Tensor | MediaError]]:
-    """Each source with its tensor, or with the error that names the file, in order."""
+    """Yield each source with its prepared tensor, or with its MediaError; in order."""
     with _thread_pool(workers) as pool:
         pending: deque[tuple[Source, Future[Tensor | MediaError]]] = deque()
         for source in sources:
@@ -63,7 +63,7 @@ def prepare_sources(
 
 
 class PrecomputedFeatures(Protocol):
-    """Features that are at hand already, by place."""
+    """Features that need no encoder, addressed by index."""
 
     index_of: dict[Source, int]
     failures: dict[Source, str]
@@ -72,7 +72,7 @@ class PrecomputedFeatures(Protocol):
 
 
 class Loader:
-    """Batches of the rows that have both sides of a trained pair, each batch of one kind of row."""
+    """Batches of rows with a trained pair of modalities. All rows of a batch have the same set of modalities."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Loader:
         shard: tuple[int, int] = (0, 1),
         all_reduce_sum: Callable[[int], int] = int,
     ) -> None:
-        """Of several processes, each reads its `part` (number, of how many) of every batch; `total` adds them up."""
+        """With several processes, each loads its `shard` (rank, world size) of every batch."""
         self.rows, self.encoders, self.batch_size, self.seed, self.workers = rows, encoders, batch_size, seed, workers
         self.precomputed, self.with_parts, self.teacher = precomputed or {}, with_parts, teacher or {}
         self._shard, self._all_reduce_sum = shard, all_reduce_sum
@@ -117,26 +117,26 @@ class Loader:
         if not self.modality_sets:
             pair_names = ", ".join(f"{a}–{b}" for a, b in pairs)
             raise TrainingError(
-                f"of {len(rows)} rows no two of a kind give a pair to learn from ({pair_names}); "
-                "`triptych validate` shows what is there"
+                f"no batch can be formed (rows: {len(rows)}): need at least two rows with the same modalities that "
+                f"include a trained pair ({pair_names}); run `triptych validate` to see what the rows have"
             )
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in an epoch; what does not fill a last batch waits for another epoch's shuffle."""
+        """Batches per epoch. Incomplete last batches are dropped."""
         return sum(self._count_batches(modality_set) for modality_set in self.modality_sets)
 
     def _count_batches(self, modality_set: tuple[Modality, ...]) -> int:
-        """Batches of a kind of rows in an epoch."""
+        """Return the batches per epoch of the rows with these modalities."""
         return max(1, int(len(self.modality_sets[modality_set]) * self._repeats[modality_set]) // self.batch_size)
 
     def describe_empty_epoch(self) -> str:
-        """What to say when an epoch had no batch at all."""
+        """Return the error message for an epoch without a batch."""
         first = next(iter(self.failures.values()), "")
         return f"nothing could be read: {len(self.failures)} files failed; the first: {first}"
 
     def iter_epoch(self, number: int) -> Iterator[Batch]:
-        """The batches of one epoch: the same for the same seed and number, whatever came before."""
+        """Yield the batches of one epoch. They depend on the seed and the epoch number only."""
         rng = np.random.default_rng([self.seed, number])
         captions = rng.integers(0, 1 << 30, len(self.rows))
         plan = []
@@ -166,7 +166,7 @@ class Loader:
     def _assemble_batch(
         self, modality_set: tuple[Modality, ...], members: list[int], pending: dict[Modality, list[PendingInput]]
     ) -> Iterator[Batch]:
-        """One batch of the rows of which everything could be read; none if fewer than two are left in all parts."""
+        """Yield a batch of the readable rows; nothing if fewer than two remain over all processes."""
         results = {m: [x.result() if isinstance(x, Future) else x for x in pending[m]] for m in modality_set}
         readable = [i for i in range(len(members)) if all(results[m][i] is not None for m in modality_set)]
         if self._all_reduce_sum(len(readable)) < 2:
@@ -174,7 +174,7 @@ class Loader:
         padded = {}
         for m in modality_set:
             values: list[Any] = [results[m][i] for i in readable]
-            if not values:  # other processes have rows of this batch, this one has none
+            if not values:  # all rows of this batch are on other processes
                 padded[m] = torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.bool)
             else:
                 padded[m] = (
@@ -192,12 +192,12 @@ class Loader:
         )
 
     def _local_shard(self, members: list[int]) -> list[int]:
-        """This process's part of a batch: a run of neighbours, so that all parts in order are the batch."""
+        """Return this process's contiguous slice of a batch."""
         shard_index, num_shards = self._shard
         return members[len(members) * shard_index // num_shards : len(members) * (shard_index + 1) // num_shards]
 
     def _teacher_targets(self, members: list[int]) -> Tensor | None:
-        """What the teacher says of the rows' pictures; None where there is no teacher."""
+        """Return the teacher's class probabilities for the rows' images; None without a teacher."""
         if not self.teacher:
             return None
         classes = next(iter(self.teacher.values())).shape
@@ -205,12 +205,12 @@ class Loader:
         return torch.stack(probabilities).float() if probabilities else torch.zeros(0, *classes)
 
     def _feature_index(self, index: int, modality: Modality, caption: int) -> int | None:
-        """Where the features of a row are; None where there are none."""
+        """Return the index of a row's features; None where they are missing."""
         indices = self._feature_indices[modality][index]
         return indices[caption % len(indices)] if indices else None
 
     def _load_input(self, index: int, modality: Modality, caption: int) -> Tensor | None:
-        """A row's prepared input, kept while there is room; None where the file cannot be read, which is noted."""
+        """Return a row's prepared input, cached while memory allows; None, and a failure, if it cannot be read."""
         source = source_of(self.rows[index], modality, caption)
         if source in self.failures:
             return None
@@ -231,11 +231,11 @@ class Loader:
 def _repeats_per_epoch(
     modality_sets: Collection[tuple[Modality, ...]], weights: Mapping[str, float]
 ) -> dict[tuple[Modality, ...], float]:
-    """How many times the rows of each kind are gone through in an epoch."""
+    """Return how often the rows of each modality set are repeated in an epoch."""
     names = {"-".join(modality_set): modality_set for modality_set in modality_sets}
     for name in weights:
         if name not in names:
-            raise TrainingError(f"data.sampling_weights: {describe_unknown('kind of row', name, names)}")
+            raise TrainingError(f"data.sampling_weights: {describe_unknown('modality set', name, names)}")
     return {modality_set: weights.get(name, 1.0) for name, modality_set in names.items()}
 
 
@@ -245,7 +245,7 @@ def _feature_indices(row: Row, modality: Modality, precomputed: PrecomputedFeatu
 
 @contextmanager
 def _thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A pool that drops what is still waiting when its user stops early."""
+    """A thread pool that cancels queued work on exit."""
     pool = ThreadPoolExecutor(workers)
     try:
         yield pool

@@ -1,6 +1,6 @@
-"""The manifest: a table whose rows say which sound, picture, film and words belong together.
+"""The manifest: a table whose rows list the audio, image, video and captions of one item.
 
-`read` takes it apart and collects everything that is wrong with it; `require` insists that nothing is.
+`read` parses it and collects all problems; `require_valid` raises if there are errors.
 """
 
 from __future__ import annotations
@@ -15,42 +15,41 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triptych.data.file_resolver import FileResolver
 from triptych.data.manifest_problems import ManifestProblem, group_by_category, to_printable
-from triptych.data.row_parser import KNOWN_COLUMNS, RowParser, describe_unknown_column, is_known_column
+from triptych.data.row_parser import KNOWN_COLUMNS, FileResolver, RowParser, describe_unknown_column, is_known_column
 from triptych.data.tables import TABLE_EXTENSIONS, RawTable, read_table
 from triptych.errors import ManifestError, describe_unknown
 
-if TYPE_CHECKING:  # interfaces loads torch, which reading a table should not wait for
+if TYPE_CHECKING:  # interfaces imports torch, which takes seconds
     from triptych.interfaces import Modality
 
 MANIFEST_NAMES = tuple(f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in TABLE_EXTENSIONS)
-MIN_SHARED_ROWS = 20  # with one caption, for a warning …
-MIN_SHARED_FRACTION = 0.1  # … which are also this share of all rows that have captions
-MIN_UNIQUE_FRACTION = 0.2  # different sets of captions for each row, for a warning
+# Warn if one caption is in at least MIN_SHARED_ROWS rows and in this fraction of the captioned rows …
+MIN_SHARED_ROWS, MIN_SHARED_FRACTION = 20, 0.1
+MIN_UNIQUE_FRACTION = 0.2  # … or if there are fewer distinct caption sets than this fraction of the captioned rows
 CLOTHO_SPLITS = {"development": "train", "validation": "valid", "evaluation": "test"}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Things that belong together. Files exist; texts are not empty."""
+    """The files and captions of one item. The files exist; the captions are not empty."""
 
     id: str
     audio: Path | None
     image: Path | None
     video: Path | None
     texts: tuple[str, ...]
-    group: str  # rows of one group are right answers to each other
+    group: str  # rows of one group are positives of each other
     split: str | None
     label: str | None
-    start: float | None  # seconds: the moment of the sound or film that is meant
+    start: float | None  # segment of the audio or video, in seconds
     end: float | None
-    number: int  # as a person counts: spreadsheet row of a CSV (the header is row 1), line of a JSONL file
-    extra_columns: tuple[tuple[str, str], ...] = ()  # columns that mean nothing to us: name and value
+    number: int  # spreadsheet row of a CSV file (the header is row 1), line of a JSONL file
+    extra_columns: tuple[tuple[str, str], ...] = ()  # name and value of unknown columns
 
     @property
     def columns(self) -> dict[str, str]:
-        """What the table says of the row beside its files, captions and moment, by name of the column."""
+        """The row's metadata by column: everything but files, captions and segment."""
         values = {
             "id": self.id,
             "group": self.group,
@@ -62,7 +61,7 @@ class Row:
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
-        """What the row can be embedded as; a film is both sound and pictures."""
+        """The modalities of the row; a video counts as both audio and image."""
         modalities: list[Modality] = []
         if self.audio or self.video:
             modalities.append("audio")
@@ -75,15 +74,15 @@ class Row:
 
 @dataclass(frozen=True)
 class ManifestCounts:
-    """How much there is of everything, in the usable rows; `unusable` counts the rows that errors left out."""
+    """Statistics of the usable rows; `unusable` counts the rows with errors."""
 
     rows: int
     unusable: int
-    modalities: dict[str, int]  # rows that have it; "video" counts the films, which are in "audio" and "image" too
-    pairs: dict[str, int]  # rows that have both, such as "audio-text"
+    modalities: dict[str, int]  # rows by modality; rows with a "video" count in "audio" and "image" too
+    pairs: dict[str, int]  # rows by pair of modalities, such as "audio-text"
     captions: int
     unique_captions: int
-    files: int  # different ones
+    files: int  # unique files
     groups: int
     splits: dict[str, int]
     labels: dict[str, int]
@@ -91,36 +90,36 @@ class ManifestCounts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The usable rows of a table, and everything that is wrong with it."""
+    """The usable rows of a table, and all its problems."""
 
     path: Path
     rows: tuple[Row, ...]
     problems: tuple[ManifestProblem, ...]
 
     def split(self, name: str) -> Manifest:
-        """Select the rows of one split ("all": every row). All problems are kept: a bad row may belong to the split."""
+        """Return the rows of one split (all of them for "all"), with the problems of all rows."""
         if name == "all":
             return self
         rows = tuple(row for row in self.rows if row.split == name)
         if not rows and not self.counts.splits:
-            raise ManifestError(f"{self.path}: no row names a split; add a split column, or use --split all")
+            raise ManifestError(f"{self.path}: no row has a split; add a split column, or use --split all")
         if not rows:
             raise ManifestError(f"{self.path}: {describe_unknown('split', name, self.counts.splits)}")
         return replace(self, rows=rows)
 
     @property
     def errors(self) -> tuple[ManifestProblem, ...]:
-        """The problems that make a row unusable."""
+        """Problems that make a row unusable."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def warnings(self) -> tuple[ManifestProblem, ...]:
-        """The problems somebody should look at."""
+        """Problems that leave the row usable."""
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
     @cached_property
     def counts(self) -> ManifestCounts:
-        """How much there is of everything."""
+        """Statistics of the usable rows."""
         modalities: Counter[str] = Counter({"audio": 0, "image": 0, "video": 0, "text": 0})
         pairs: Counter[str] = Counter({"audio-image": 0, "audio-text": 0, "image-text": 0})
         for row in self.rows:
@@ -142,19 +141,19 @@ class Manifest:
 
 
 def files_of(row: Row) -> dict[str, Path]:
-    """The files of a row by their columns."""
+    """Return the files of a row by column."""
     columns = {"audio": row.audio, "image": row.image, "video": row.video}
     return {column: path for column, path in columns.items() if path is not None}
 
 
 def read(path: str | Path, allow_outside: bool = False) -> Manifest:
-    """Read and diagnose a manifest, or the one in a folder. ManifestError only where no table can be read at all."""
+    """Read and check a manifest, or the one in a folder; raise a ManifestError only if no table can be read."""
     file = _find_manifest_file(Path(path))
     table = read_table(file, is_wanted=is_known_column)
     if table.columns and not any(is_known_column(name) for name in table.columns):
         column_names = ", ".join(to_printable(name, 30) for name in table.columns[:8])
         raise ManifestError(
-            f"{file}: no column is known (found: {column_names}); known, in small letters: {', '.join(KNOWN_COLUMNS)}. "
+            f"{file}: no known column (found: {column_names}); known, in lower case: {', '.join(KNOWN_COLUMNS)}. "
             "Is the header row missing?"
         )
     if not table.rows and not table.problems:
@@ -172,8 +171,8 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
             rows.append(
                 Row(
                     id=parsed.metadata.get("id") or default_id,
-                    group=parsed.metadata.get("group")
-                    or f"({default_id})",  # in brackets: a user's own group may be "row-5"
+                    # In parentheses, as a user's group may be called "row-5".
+                    group=parsed.metadata.get("group") or f"({default_id})",
                     split=parsed.metadata.get("split") or clotho_split,
                     label=parsed.metadata.get("label"),
                     texts=parsed.texts,
@@ -200,7 +199,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
 
 
 def require_valid(manifest: Manifest, max_errors: int = 5) -> Manifest:
-    """The same manifest, if every row of it can be used; else a ManifestError with the first errors."""
+    """Return the manifest if it has no errors; otherwise raise a ManifestError with the first ones."""
     errors = manifest.errors
     if not errors:
         return manifest
@@ -209,13 +208,12 @@ def require_valid(manifest: Manifest, max_errors: int = 5) -> Manifest:
         lines.append(f"  … and {len(errors) - max_errors:,} more")
     error_count = f"{len(errors):,} error{'s' if len(errors) > 1 else ''}"
     error_lines = "\n".join(lines)
-    raise ManifestError(
-        f"{manifest.path}: {error_count}\n{error_lines}\nrun `triptych validate {shlex.quote(str(manifest.path))}` for all"
-    )
+    hint = f"run `triptych validate {shlex.quote(str(manifest.path))}` for all"
+    raise ManifestError(f"{manifest.path}: {error_count}\n{error_lines}\n{hint}")
 
 
 def summarise(manifest: Manifest, max_examples: int = 5) -> dict[str, Any]:
-    """The whole diagnosis as plain data: counts, and the problems by kind with the first few of each."""
+    """Return counts and problems as JSON-serialisable data, with the first examples of each category."""
     return {
         "path": str(manifest.path),
         "counts": asdict(manifest.counts),
@@ -241,12 +239,12 @@ def _find_manifest_file(path: Path) -> Path:
 
 
 def _detect_clotho_layout(file: Path, table: RawTable) -> tuple[str | None, Path]:
-    """Split and audio folder of a table in Clotho's style, which names neither but has them in its file name."""
+    """Return split and audio folder of a Clotho captions file, derived from its name."""
     root = file.parent
     subset = next((subset for subset in CLOTHO_SPLITS if subset in file.stem.lower()), None)
     if subset is None or not {"file_name", "caption_1"} <= set(table.columns):
         return None, root
-    # The first rows decide; more than one, as a file may be missing.
+    # The first rows are enough; more than one, as files may be missing.
     names = [str(cells.get("file_name")) for _, cells in table.rows[:20]]
     folders = [root, root / subset, root / f"clotho_audio_{subset}", root / f"clotho_audio_{subset}" / subset]
     readable = [folder for folder in folders if folder.is_dir() and os.access(folder, os.R_OK)]
@@ -266,28 +264,26 @@ def _check_unknown_columns(columns: Iterable[str]) -> list[ManifestProblem]:
 
 
 def _format_scalar(cell: Any) -> str | None:
-    """What a cell says, where it is a word or a number; lists and tables say nothing here."""
+    """Return a string or number as text; None for lists and dicts."""
     if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas writes whole numbers so, where one is missing
+        cell = int(cell)  # pandas writes integers as floats where values are missing
     return to_printable(str(cell).strip()) or None if isinstance(cell, str | int | float) else None
 
 
 def _drop_duplicate_ids(rows: list[Row]) -> tuple[list[Row], list[ManifestProblem]]:
-    """An id names one row: later rows with the same one are errors."""
+    """Drop rows that repeat an earlier id, with an error for each."""
     first: dict[str, Row] = {}
     problems: list[ManifestProblem] = []
     for row in rows:
         earlier = first.setdefault(row.id, row)
         if earlier is not row:
-            message = (
-                f"{to_printable(row.id)} is the id of row {earlier.number} too; rows that belong together share a group"
-            )
+            message = f"{to_printable(row.id)} is the id of row {earlier.number} too; to relate rows, use one group"
             problems.append(ManifestProblem("error", "duplicate id", row.number, "id", message))
     return list(first.values()), problems
 
 
 def _check_shared_files(rows: list[Row]) -> list[ManifestProblem]:
-    """Rows with the same file (and moment) are right answers to each other, so they should say so by their group."""
+    """Warn of rows with the same file and segment but different groups: they are positives of each other."""
     first: dict[tuple[Path, float | None, float | None], Row] = {}
     problems: list[ManifestProblem] = []
     for row in rows:
@@ -310,8 +306,8 @@ def _check_groups_across_splits(rows: list[Row]) -> list[ManifestProblem]:
         earlier = first.setdefault(row.group, row)
         if earlier.split != row.split:
             message = (
-                f"group {to_printable(row.group)} is in split {to_printable(row.split)} here and in {to_printable(earlier.split)} in row "
-                f"{earlier.number}: answers leak from one split to the other"
+                f"group {to_printable(row.group)} is in split {to_printable(row.split)} here and in "
+                f"{to_printable(earlier.split)} in row {earlier.number}: data leaks between the splits"
             )
             problems.append(ManifestProblem("warning", "group in two splits", row.number, "split", message))
     return problems
@@ -319,28 +315,27 @@ def _check_groups_across_splits(rows: list[Row]) -> list[ManifestProblem]:
 
 def _check_unpaired_rows(rows: list[Row]) -> list[ManifestProblem]:
     return [
-        ManifestProblem(
-            "warning", "pairs with nothing", row.number, None, f"has only {row.modalities[0]}: pairs with nothing"
-        )
+        ManifestProblem("warning", "unpaired row", row.number, None, f"has {row.modalities[0]} only: forms no pair")
         for row in rows
         if len(row.modalities) == 1
     ]
 
 
 def _check_shared_captions(rows: list[Row]) -> list[ManifestProblem]:
-    """Captions that many rows share say too little: whoever learns from them cannot tell these rows apart."""
+    """Warn of captions that many rows share: they do not distinguish the rows."""
     captioned_rows = [row for row in rows if row.texts]
     if len(captioned_rows) < MIN_SHARED_ROWS:
         return []
     row_counts = Counter(text for row in captioned_rows for text in set(row.texts))
     text, max_rows = row_counts.most_common(1)[0]
     unique_count = len({frozenset(row.texts) for row in captioned_rows})
-    example = f"{to_printable(text, 60)!r} alone stands in {max_rows:,} rows"
+    total = f"{len(captioned_rows):,}"
+    example = f"{to_printable(text, 60)!r} is in {max_rows:,} rows"
     problems: list[ManifestProblem] = []
     if unique_count < MIN_UNIQUE_FRACTION * len(captioned_rows):
-        message = f"{len(captioned_rows):,} rows have only {unique_count:,} different captions ({example}): words cannot tell them apart"
+        message = f"{total} rows have only {unique_count:,} distinct captions ({example}): too few to tell rows apart"
         problems.append(ManifestProblem("warning", "few captions", None, None, message))
     elif max_rows >= max(MIN_SHARED_ROWS, MIN_SHARED_FRACTION * len(captioned_rows)):
-        message = f"{example} of {len(captioned_rows):,}: it cannot tell them apart"
+        message = f"{example} of {total}: it does not distinguish them"
         problems.append(ManifestProblem("warning", "shared caption", None, None, message))
     return problems

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, as plain data: one `Problem` each, grouped by kind so that thousands stay readable."""
+"""Problems of a manifest as data, grouped by category for display."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class ManifestProblem:
-    """One finding. An error means the row cannot be used; a warning means it can, but somebody should look."""
+    """One problem. An error makes its row unusable; a warning does not."""
 
     severity: Severity
-    category: str  # a short key such as "missing file": problems of one kind are shown together
+    category: str  # a short key such as "missing file", by which problems are grouped
     row: int | None
     column: str | None
     message: str
 
     def __str__(self) -> str:
         if self.row is None:
-            return self.message  # says itself which column it is about
+            return self.message  # names the column itself
         column = "" if self.column is None else f", {to_printable(self.column)}"
         return f"row {self.row}{column}: {self.message}"
 
 
 class InvalidCellError(Exception):
-    """A cell cannot be used. Raised where the cell is read, caught where its row and column are known."""
+    """A cell is invalid. Raised where the cell is parsed, caught where its row and column are known."""
 
     def __init__(self, category: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class InvalidCellError(Exception):
 
 
 def to_printable(value: object, limit: int = 120) -> str:
-    """A cell's content as it may stand in a message: on one line, not too long, without control characters."""
+    """Format a cell for a message: on one line, truncated, without control characters."""
     text = str(value)
     if len(text) > limit:
         text = f"{text[:limit]}…"
@@ -44,7 +44,7 @@ def to_printable(value: object, limit: int = 120) -> str:
 
 
 def group_by_category(problems: Iterable[ManifestProblem], max_examples: int = 5) -> list[dict[str, Any]]:
-    """Errors before warnings, each kind once: its total, its first few problems, and how many more there are."""
+    """Group problems, errors first: each category with its total, its first examples and how many more there are."""
     groups: dict[tuple[Severity, str], list[ManifestProblem]] = {}
     for problem in problems:
         groups.setdefault((problem.severity, problem.category), []).append(problem)

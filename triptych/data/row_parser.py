@@ -1,16 +1,17 @@
-"""What the columns of a manifest mean: the cells of one row -> files, captions, words and a moment."""
+"""Parse the cells of a manifest row: files, captions, metadata and segment."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from triptych.data.file_resolver import FileResolver
 from triptych.data.manifest_problems import InvalidCellError, ManifestProblem, to_printable
 from triptych.errors import describe_unknown
 from triptych.media import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS
@@ -23,18 +24,18 @@ MEDIA_EXTENSIONS: dict[MediaType, frozenset[str]] = {
 }
 METADATA_COLUMNS = ("id", "group", "split", "label")
 SEGMENT_COLUMNS = ("start", "end")
-MAX_SECONDS = 1e7  # seconds, about four months: no file is longer
+MAX_SECONDS = 1e7  # about four months
 CAPTION_COLUMNS = ("text", "caption", "captions")
 KNOWN_COLUMNS = (*MEDIA_EXTENSIONS, *CAPTION_COLUMNS, *METADATA_COLUMNS, *SEGMENT_COLUMNS, "file_name")
 NUMBERED_CAPTION_COLUMN = re.compile(r"caption_(\d{1,6})")
-LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # a lone surrogate
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 FILE_NAME_COLUMN = re.compile(r"(?:(\w+)_)?file_name")  # Hugging Face folders: file_name, image_file_name, …
 
 T = TypeVar("T")
 
 
 def is_known_column(name: str) -> bool:
-    """Whether a column means something here."""
+    """Return whether a column is part of the manifest format."""
     return name in KNOWN_COLUMNS or _is_caption_column(name) or _is_file_name_column(name)
 
 
@@ -47,34 +48,89 @@ def _is_file_name_column(name: str) -> bool:
 
 
 def describe_unknown_column(name: str) -> str:
-    """What to say of a column that is not known: which ones are, and which it was probably meant to be."""
+    """Return a message about an unknown column, with a suggestion."""
     number = re.search(r"\d{1,6}$", name)
     known_columns = (*KNOWN_COLUMNS, f"caption_{number[0] if number else 1}")
     lowercase_name = name.strip().lower()
-    if lowercase_name in known_columns:  # closeness counts letters, and by that AUDIO is as far from audio as can be
+    if lowercase_name in known_columns:  # the edit distance of AUDIO and audio is too large for a suggestion
         return f"column {to_printable(name)!r} is unknown; did you mean {lowercase_name!r}?"
     return describe_unknown("column", to_printable(name), known_columns)
 
 
 @dataclass(frozen=True)
 class ParsedRow:
-    """What one row holds, once every cell of it could be read."""
+    """The content of a row without errors."""
 
     files: dict[MediaType, Path | None]
     texts: tuple[str, ...]
-    metadata: dict[str, str | None]  # id, group, split, label: those the row has
+    metadata: dict[str, str | None]  # id, group, split, label, where the row has them
     start: float | None
     end: float | None
 
 
+class FileResolver:
+    """Resolves the paths in a manifest.
+
+    A manifest from an untrusted source must not read arbitrary files. Paths that leave the manifest's folder (absolute,
+    through `..` or through a symlink) are errors unless `allow_outside` is set.
+    """
+
+    def __init__(self, root: Path, media_root: Path, allow_outside: bool = False) -> None:
+        self.root = root.resolve()
+        self.media_root = str(media_root.absolute())  # the base of relative paths
+        self.allow_outside = allow_outside
+        self._folder_is_inside: dict[str, bool] = {}  # realpath() takes a system call for each component of a path
+
+    def resolve(self, name: str) -> Path:
+        """Return the path of an existing, non-empty, readable file; raise an InvalidCellError otherwise."""
+        # Strings, as pathlib would dominate the time to read a long manifest.
+        path = os.path.join(self.media_root, name)  # noqa: PTH118
+        if not self._is_allowed_folder(os.path.split(path)[0]):
+            raise self._outside_error(name)
+        try:
+            status = os.lstat(path)
+            if stat.S_ISLNK(status.st_mode):
+                if not self._is_inside(path):
+                    raise self._outside_error(name)
+                status = os.stat(path)  # noqa: PTH116
+        except (FileNotFoundError, NotADirectoryError):
+            hint = " (write / between folders, not \\)" if "\\" in name else ""
+            raise InvalidCellError("missing file", f"no such file: {to_printable(name)}{hint}") from None
+        except OSError as error:
+            raise InvalidCellError(
+                "unreadable file", f"cannot be read ({error.strerror}): {to_printable(name)}"
+            ) from None
+        if not stat.S_ISREG(status.st_mode):
+            raise InvalidCellError("not a file", f"is not a file: {to_printable(name)}")
+        if status.st_size == 0:
+            raise InvalidCellError("empty file", f"the file is empty: {to_printable(name)}")
+        return Path(path)
+
+    def _is_allowed_folder(self, folder: str) -> bool:
+        is_inside = self._folder_is_inside.get(folder)
+        if is_inside is None:
+            is_inside = self._folder_is_inside[folder] = self._is_inside(folder)
+        return is_inside
+
+    def _is_inside(self, path: str) -> bool:
+        return self.allow_outside or Path(os.path.realpath(path)).is_relative_to(self.root)
+
+    @staticmethod
+    def _outside_error(name: str) -> InvalidCellError:
+        return InvalidCellError(
+            "outside path",
+            f"leaves the manifest's folder: {to_printable(name)}; to allow this, use --allow-outside",
+        )
+
+
 class RowParser:
-    """Reads rows one by one and collects what is wrong with them."""
+    """Parses rows and collects their problems."""
 
     def __init__(self, columns: Iterable[str], resolver: FileResolver, has_only_strings: bool) -> None:
         columns = tuple(columns)
         self.resolver = resolver
         self.problems: list[ManifestProblem] = []
-        # What a column means is decided here, once, not in each of perhaps a million rows.
+        # Classify columns once, not in each row.
         self._file_columns: dict[str, MediaType | None] = {
             name: _media_type_of_column(name)
             for name in columns
@@ -86,7 +142,7 @@ class RowParser:
         self._has_error = False
 
     def parse(self, number: int, cells: dict[str, Any]) -> ParsedRow | None:
-        """The content of a row, or None if an error makes it unusable."""
+        """Return the content of a row, or None if it has an error."""
         self._row_number, self._has_error = number, False
         files = self._parse_files(cells)
         texts = self._parse_texts(cells)
@@ -114,10 +170,11 @@ class RowParser:
                 continue
             if files[media_type] is not None:
                 self._add_error(
-                    "two files", column, f"a second {media_type} file: {to_printable(name)}; give each its own row"
+                    "two files", column, f"a second {media_type} file: {to_printable(name)}; use one row per file"
                 )
             elif _extension(name) not in MEDIA_EXTENSIONS[media_type]:
-                message = f"{to_printable(name)} does not end like {media_type}: {' '.join(sorted(MEDIA_EXTENSIONS[media_type]))}"
+                extensions = " ".join(sorted(MEDIA_EXTENSIONS[media_type]))
+                message = f"{to_printable(name)} has no extension of {media_type}: {extensions}"
                 self._add_warning("unexpected extension", column, message)
             files[media_type] = path
         return files
@@ -131,12 +188,10 @@ class RowParser:
                 cell = _parse_json_list(cell)
             for text in self._parse_cell(column, _parse_captions, cell) or ():
                 if not text.strip():
-                    self._add_warning("empty caption", column, "is empty, so it is left out")
+                    self._add_warning("empty caption", column, "is empty and ignored")
                     continue
                 if text in unique_texts:
-                    self._add_warning(
-                        "duplicate caption", column, f"stands twice in this row: {to_printable(text, 60)}"
-                    )
+                    self._add_warning("duplicate caption", column, f"is repeated in this row: {to_printable(text, 60)}")
                 texts.append(text)
                 unique_texts.add(text)
         return tuple(texts)
@@ -157,7 +212,7 @@ class RowParser:
 
 
 def _caption_sort_key(column: str) -> tuple[int, str]:
-    # text, caption, captions, then caption_1, caption_2, … caption_10: by number, not by spelling.
+    # text, caption, captions, then caption_1, caption_2, … caption_10 in numerical order.
     number_match = NUMBERED_CAPTION_COLUMN.fullmatch(column)
     return (
         (len(CAPTION_COLUMNS) + int(number_match[1]), column)
@@ -174,7 +229,7 @@ def _parse_captions(cell: Any) -> list[str]:
 
 
 def _parse_json_list(cell: str) -> str | list[str]:
-    """A CSV cell that is a JSON list of strings is several captions; "[music] plays" is one."""
+    """Return the captions in a CSV cell with a JSON list of strings; other cells, such as "[music] plays", as they are."""
     try:
         captions = json.loads(cell)
     except (ValueError, RecursionError):
@@ -183,18 +238,16 @@ def _parse_json_list(cell: str) -> str | list[str]:
 
 
 def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))  # NaN is how pandas writes "nothing here"
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas writes missing values as NaN
 
 
 def _parse_text(cell: Any) -> str:
     if not isinstance(cell, str):
         nested = " nested" if isinstance(cell, dict | list) else ""
-        raise InvalidCellError(
-            "not text", f"should be text, is{nested} {type(cell).__name__}: {to_printable(cell, 60)}"
-        )
-    # Neither can stand in a file name, be printed or be sent on; both can be written in JSON.
+        raise InvalidCellError("not text", f"must be text, is{nested} {type(cell).__name__}: {to_printable(cell, 60)}")
+    # Neither is valid in file names or UTF-8, but JSON can encode both.
     if "\0" in cell or (not cell.isascii() and LONE_SURROGATE.search(cell)):
-        raise InvalidCellError("not text", f"holds a null character or half a character: {to_printable(cell, 60)}")
+        raise InvalidCellError("not text", f"contains a null character or a lone surrogate: {to_printable(cell, 60)}")
     return cell
 
 
@@ -202,7 +255,7 @@ def _parse_string(cell: Any) -> str | None:
     if _is_missing(cell):
         return None
     if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas turns a column of whole numbers with gaps into 3.0, 7.0, …
+        cell = int(cell)  # pandas writes integers as floats where values are missing
     if isinstance(cell, int | float):
         cell = str(cell)
     return _parse_text(cell).strip() or None
@@ -217,7 +270,7 @@ def _extension(name: str) -> str:
 
 
 def _media_type_of_column(column: str) -> MediaType | None:
-    """The kind a column's name states; None where the file's ending has to tell, as for file_name."""
+    """Return the media type in a column's name; None where it depends on the file's extension, as for file_name."""
     match = FILE_NAME_COLUMN.fullmatch(column)
     type_name = match[1] if match else column
     for media_type in MEDIA_EXTENSIONS:
@@ -231,22 +284,22 @@ def _media_type_of_file(name: str) -> MediaType:
         if _extension(name) in extensions:
             return media_type
     message = (
-        f"{to_printable(name)} does not end like audio, image or video; name the column audio, image or video instead"
+        f"{to_printable(name)} has no extension of audio, image or video; use a column audio, image or video instead"
     )
     raise InvalidCellError("unknown extension", message)
 
 
 def _parse_seconds(cell: Any) -> float | None:
-    if cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell)):
-        return None  # NaN is how pandas writes an empty number
+    if cell == "" or _is_missing(cell):
+        return None
     try:
         seconds = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not math.isfinite(seconds):
-        raise InvalidCellError("wrong time", f"should be seconds, is {to_printable(cell, 60)!r}")
+        raise InvalidCellError("wrong time", f"must be seconds, is {to_printable(cell, 60)!r}")
     if seconds > MAX_SECONDS:
-        raise InvalidCellError("wrong time", f"is beyond any file: {seconds:g} s")
+        raise InvalidCellError("wrong time", f"is longer than any file: {seconds:g} s")
     if seconds < 0:
-        raise InvalidCellError("wrong time", f"is before the beginning: {seconds:g} s")
+        raise InvalidCellError("wrong time", f"is negative: {seconds:g} s")
     return seconds

@@ -1,4 +1,4 @@
-"""CSV, JSONL and Parquet files -> numbered raw rows. Knows nothing of what the columns mean."""
+"""Read CSV, JSONL and Parquet files into numbered raw rows, without interpreting columns."""
 
 from __future__ import annotations
 
@@ -22,40 +22,38 @@ if TYPE_CHECKING:
     from pyarrow import parquet
 
 TABLE_EXTENSIONS = (".csv", ".jsonl", ".parquet")
-MAX_ROWS = 10_000_000  # a few bytes of Parquet can claim billions
-# How many bytes a Parquet file may hold unpacked: a text that repeats, or compresses well, takes next to nothing in it.
+MAX_ROWS = 10_000_000  # a small Parquet file can claim billions
+# Limits against decompression bombs: a Parquet file may unpack to MAX_EXPANSION times its size plus an allowance.
 MAX_UNPACKED_BYTES = 2_000_000_000
-MAX_EXPANSION = 100  # times its own size, and …
-BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000  # … so many on top of that, for short texts that repeat
+MAX_EXPANSION = 100
+BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000  # for short texts that repeat
 
 
 @dataclass(frozen=True)
 class RawTable:
-    """Rows as they were found, and the ones that could not be read at all as problems.
+    """The raw rows of a table, and problems for the rows that could not be read.
 
-    A row's number is what a person sees: the spreadsheet row in a CSV (the header is row 1), the line in a JSONL file,
-    the row counted from 1 in a Parquet file.
+    Rows are numbered as users see them: the spreadsheet row of a CSV file (the header is row 1), the line of a JSONL
+    file, the row counted from 1 of a Parquet file.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, Any]], ...]
     problems: tuple[ManifestProblem, ...]
-    has_only_strings: bool  # CSV: a list can only be written as JSON inside a cell
+    has_only_strings: bool  # CSV: lists are written as JSON in a cell
 
 
 def read_table(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
-    """Read a table by its suffix; of a Parquet file only the wanted columns, as others may hold gigabytes."""
+    """Read a table; the extension selects the format. Of Parquet files, only wanted columns are read."""
     suffix = path.suffix.lower()
     if suffix not in TABLE_EXTENSIONS:
-        raise ManifestError(
-            f"{path}: a manifest is a file that ends in {', '.join(TABLE_EXTENSIONS)}; this ends in {suffix!r}"
-        )
+        raise ManifestError(f"{path}: a manifest must end in {', '.join(TABLE_EXTENSIONS)}; this ends in {suffix!r}")
     try:
         if path.stat().st_size == 0:
             raise ManifestError(f"{path}: the file is empty")
         return _read_parquet(path, is_wanted) if suffix == ".parquet" else _read_text(path, suffix)
     except (OSError, ValueError) as error:
-        # ValueError: a path with a null byte. Whatever else can go wrong inside a file is caught where it is read.
+        # ValueError: a path with a null byte.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ManifestError(f"{path}: cannot be read: {reason}") from error
 
@@ -77,7 +75,7 @@ def _decode(path: Path, raw: bytes) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # A byte order mark is cut off before decoding, which shifts the error's place; it is never a line break.
+        # error.object lacks the byte order mark, which contains no line break.
         byte = error.object[error.start]
         line = _line_number(error.object, error.start)
         raise ManifestError(f"{path}: line {line} is not UTF-8 (byte 0x{byte:02X}); save the file as UTF-8") from error
@@ -105,15 +103,15 @@ def _read_csv(path: Path, text: str) -> RawTable:
 
 
 def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    # strict: else a quote that is never closed would silently swallow the rest of the file into one caption.
+    # strict: otherwise an unclosed quote silently turns the rest of the file into one caption.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     number = 0
     try:
         for number, cells in enumerate(reader, start=1):
-            if cells:  # blank lines count as rows, as in a spreadsheet, but hold nothing
+            if cells:  # blank lines are counted, as in a spreadsheet
                 yield number, cells
     except csv.Error as error:
-        # Besides wrong quotes this is a cell above csv's limit of 131,072 characters.
+        # Wrong quotes, or a cell above the csv module's limit of 131,072 characters.
         raise ManifestError(
             f"{path}: row {number + 1} (line {reader.line_num}) is broken: {error}; is a double quote left open?"
         ) from error
@@ -122,7 +120,7 @@ def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 def _read_jsonl(text: str) -> RawTable:
     rows: list[tuple[int, dict[str, Any]]] = []
     problems: list[ManifestProblem] = []
-    # Not splitlines(), which also cuts at characters such as U+2028 that may stand inside a JSON string.
+    # Not splitlines(), which also splits at characters such as U+2028 that JSON strings may contain.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -140,7 +138,7 @@ def _read_jsonl(text: str) -> RawTable:
 def _parse_object(line: str) -> dict[str, Any]:
     value = json.loads(line, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(value, dict):
-        raise ValueError(f"it is a {type(value).__name__}; write one {{…}} a line")  # noqa: TRY004 - caught above
+        raise ValueError(f"it is a {type(value).__name__}; write one {{…}} per line")  # noqa: TRY004 - caught above
     return value
 
 
@@ -148,13 +146,13 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     cells = dict(pairs)
     if len(cells) < len(pairs):
         duplicate, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {duplicate!r} stands twice")
+        raise ValueError(f"duplicate key {duplicate!r}")
     return cells
 
 
 def _check_row_count(path: Path, rows: int) -> None:
     if rows > MAX_ROWS:
-        raise ManifestError(f"{path}: says it has {rows:,} rows; at most {MAX_ROWS:,}: split it")
+        raise ManifestError(f"{path}: has {rows:,} rows; at most {MAX_ROWS:,} are allowed: split it")
 
 
 def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
@@ -168,7 +166,7 @@ def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
             names = [name for name in columns if is_wanted(name)]
             _check_unpacked_size(path, file, names)
             table = file.read(columns=names)
-        # By column and strictly: in a damaged file the columns may differ in length from what the file says of itself.
+        # zip(strict=True): in a damaged file, columns may differ in length.
         values = zip(*(column.to_pylist() for column in table.columns), strict=True)
         rows = [(number, dict(zip(table.column_names, cells, strict=True))) for number, cells in enumerate(values, 1)]
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -178,8 +176,6 @@ def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
 
 def _check_unpacked_size(path: Path, file: parquet.ParquetFile, names: list[str]) -> None:
     """Raise a ManifestError for a file whose content takes far more memory than the file's size suggests."""
-    from pyarrow import parquet
-
     metadata = file.metadata
     max_bytes = MAX_EXPANSION * path.stat().st_size + BASE_BYTES + BASE_BYTES_PER_ROW * metadata.num_rows
     max_bytes = min(MAX_UNPACKED_BYTES, max_bytes)
@@ -190,9 +186,7 @@ def _check_unpacked_size(path: Path, file: parquet.ParquetFile, names: list[str]
     if size > max_bytes:
         size = _sum_column_sizes(path, leaves)
     if size <= max_bytes:  # the dictionary-encoded columns fit into memory
-        with parquet.ParquetFile(path, read_dictionary=[leaf_paths[i] for i in leaves]) as dictionary_file:
-            columns = dictionary_file.read(columns=names).columns
-        size = sum(_unpacked_size(chunk) for column in columns for chunk in column.chunks)
+        size = _sum_decoded_sizes(path, names, [leaf_paths[i] for i in leaves])
     if size > max_bytes:
         raise ManifestError(
             f"{path}: unpacks to {size:,} bytes; at most {max_bytes:,} for a file of its size: write a .jsonl"
@@ -220,8 +214,16 @@ def _sum_column_sizes(path: Path, leaves: list[int]) -> int:
     return int(result.stdout)
 
 
+def _sum_decoded_sizes(path: Path, names: list[str], leaf_paths: list[str]) -> int:
+    """Return the bytes of some columns after decoding, from their dictionary-encoded form."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path, read_dictionary=leaf_paths) as file:
+        return sum(_unpacked_size(chunk) for column in file.read(columns=names).columns for chunk in column.chunks)
+
+
 def _unpacked_size(array: pyarrow.Array) -> int:
-    """The bytes of an array in which each different text is held once, were each held wherever it occurs."""
+    """Return the bytes of a dictionary-encoded array after decoding."""
     import pyarrow
     from pyarrow import compute
 
@@ -236,7 +238,5 @@ def _unpacked_size(array: pyarrow.Array) -> int:
 def _check_distinct_columns(path: Path, names: list[str]) -> tuple[str, ...]:
     duplicates = sorted(name for name, times in Counter(names).items() if name and times > 1)
     if duplicates:
-        raise ManifestError(
-            f"{path}: the header names a column twice: {', '.join(to_printable(name) for name in duplicates)}"
-        )
+        raise ManifestError(f"{path}: duplicate column: {', '.join(to_printable(name) for name in duplicates)}")
     return tuple(names)
