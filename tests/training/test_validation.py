@@ -195,7 +195,7 @@ def test_data_weights_set_how_often_a_modality_set_is_drawn(tiny_recipe):
     assert doubled.steps_per_epoch == 12
     assert zero_weighted.steps_per_epoch == 5, "a kind is drawn at least once: leave its rows out to leave it out"
     with pytest.raises(
-        TrainingError, match=r"data\.sampling_weights: kind of row 'image-txt' is unknown.*'image-text'"
+        TrainingError, match=r"data\.sampling_weights: modality set 'image-txt' is unknown.*'image-text'"
     ):
         Loader(mixed_rows, encoders, pairs, 8, 0, weights={"image-txt": 2.0})
 
