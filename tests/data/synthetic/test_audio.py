@@ -1,38 +1,13 @@
-"""The sounds of a made world really sound as its truth says."""
+"""The audio of synthetic data agrees with its annotations."""
 
 from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pytest
 import soundfile
 
-from triptych.data.synthetic import FACTORS, SyntheticConfig, generate, read_annotations
-
-CONFIGS = {
-    "easy": SyntheticConfig(scenes=300, seed=5, novel_fraction=0.1),
-    "hard": SyntheticConfig(scenes=60, max_objects=3, difficulty="hard", seconds=3.0),
-}
-
-
-@pytest.fixture(scope="module")
-def generated(tmp_path_factory):
-    """Of each world its folder, its truth and its settings."""
-    folders = {
-        name: generate(config, tmp_path_factory.mktemp("worlds") / name).parent for name, config in CONFIGS.items()
-    }
-    return {name: (folder, read_annotations(folder), CONFIGS[name]) for name, folder in folders.items()}
-
-
-@pytest.fixture(params=list(CONFIGS))
-def dataset(request, generated):
-    return generated[request.param]
-
-
-@pytest.fixture
-def easy(generated):
-    return generated["easy"][:2]
+from triptych.data.synthetic import FACTORS
 
 
 def read_samples(folder: Path, scene) -> np.ndarray:
@@ -42,7 +17,7 @@ def read_samples(folder: Path, scene) -> np.ndarray:
 
 
 def iter_object_samples(folder: Path, scenes):
-    """Each performer with the samples from its first note to its last."""
+    """Yield each object with the samples from its first note to the end of its last."""
     for scene in scenes:
         samples = read_samples(folder, scene)
         for annotation in scene.objects:
@@ -70,15 +45,15 @@ def test_number_of_onsets_equals_number_of_notes(easy):
         onsets, sounding = 0, False
         for level in loud / loud.max():
             onsets += level > 0.3 and not sounding
-            sounding = level > (0.08 if sounding else 0.3)  # a note dies away unevenly: it is over when almost gone
+            sounding = level > (0.08 if sounding else 0.3)  # notes decay unevenly, so the end threshold is lower
         assert onsets == annotation.attributes.count == len(annotation.notes), annotation.attributes
 
 
 def test_notes_keep_to_their_third_of_the_clip_and_their_tempo(dataset):
-    _, scenes, settings = dataset
-    seconds = settings.seconds
+    _, scenes, config = dataset
+    seconds = config.seconds
     lengths, steps = defaultdict(set), defaultdict(set)
-    for annotation in (annotation for truth in scenes for annotation in truth.objects):
+    for annotation in (annotation for scene in scenes for annotation in scene.objects):
         third = FACTORS["timing"].values.index(annotation.attributes.timing) * seconds / 3
         assert third - 1e-3 <= annotation.time_span[0] < annotation.time_span[1] <= third + seconds / 3 + 1e-3
         lengths[annotation.attributes.tempo] |= {round(end - start, 3) for start, end in annotation.notes}
@@ -89,7 +64,7 @@ def test_notes_keep_to_their_third_of_the_clip_and_their_tempo(dataset):
 
 
 def band_energies(samples: np.ndarray) -> np.ndarray:
-    """Share of the energy in bands a quarter of an octave wide, from 100 Hz up."""
+    """Return the fraction of energy in bands a quarter of an octave wide, from 100 Hz up."""
     power = np.abs(np.fft.rfft(samples)) ** 2
     pitches = np.fft.rfftfreq(len(samples), 1 / 16_000)
     edges = 100 * 2 ** (np.arange(26) / 4)

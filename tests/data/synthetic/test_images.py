@@ -1,37 +1,12 @@
-"""The pictures of a made world really show what its truth says."""
+"""The images of synthetic data agree with their annotations."""
 
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 
-from triptych.data.synthetic import FACTORS, SyntheticConfig, generate, read_annotations
+from triptych.data.synthetic import FACTORS
 from triptych.data.synthetic.images import COLOURS
-
-CONFIGS = {
-    "easy": SyntheticConfig(scenes=300, seed=5, novel_fraction=0.1),
-    "hard": SyntheticConfig(scenes=60, max_objects=3, difficulty="hard", image_size=96),
-}
-
-
-@pytest.fixture(scope="module")
-def generated(tmp_path_factory):
-    """Of each world its folder, its truth and its settings."""
-    folders = {
-        name: generate(config, tmp_path_factory.mktemp("worlds") / name).parent for name, config in CONFIGS.items()
-    }
-    return {name: (folder, read_annotations(folder), CONFIGS[name]) for name, folder in folders.items()}
-
-
-@pytest.fixture(params=list(CONFIGS))
-def dataset(request, generated):
-    return generated[request.param]
-
-
-@pytest.fixture
-def easy(generated):
-    return generated["easy"][:2]
 
 
 def read_pixels(folder: Path, scene) -> np.ndarray:

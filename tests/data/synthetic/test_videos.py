@@ -1,4 +1,4 @@
-"""Films of a made world really show and sound what its truth says."""
+"""The videos of synthetic data agree with their annotations."""
 
 import csv
 
@@ -73,7 +73,7 @@ def test_videos_are_deterministic_and_only_text_can_be_noisy(tmp_path, folders, 
     assert [p.read_bytes() for p in sorted(again.iterdir())] == [
         p.read_bytes() for p in sorted((folders[1] / "videos").iterdir())
     ]
-    with pytest.raises(UsageError, match="only the text"):
+    with pytest.raises(UsageError, match="support noise_modality text only"):
         SyntheticConfig(video=True, noise_rate=0.2, noise_modality="image")
     from triptych.checkpoint import load
 

@@ -1,4 +1,8 @@
-"""A made world with known answers: the data of the demo and of the tests."""
+"""Synthetic data with exact annotations, for the demo, the tests and the studies.
+
+`SyntheticConfig` says what to generate, `generate` writes it, `read_annotations` reads the ground truth. `FACTORS` has
+all factors with their values and modalities; `phrases_for` gives the phrases that captions use for a value.
+"""
 
 from triptych.data.synthetic.annotations import SceneAnnotation, read_annotations
 from triptych.data.synthetic.captions import phrases_for

@@ -1,4 +1,4 @@
-"""The answers of the made world: what each scene holds, where and when, and what each word of its captions is about."""
+"""Annotations of synthetic scenes: factors, boxes and times of each object, and the referent of each caption word."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ ANNOTATIONS_FILE = "annotations.jsonl"
 
 @dataclass(frozen=True)
 class ObjectAnnotation:
-    """An actor, where it is seen and when it is heard."""
+    """The attributes of an object, its boxes in the image and its notes in the audio."""
 
     attributes: SceneObject
-    boxes: tuple[Box, ...]  # one a copy
-    notes: tuple[TimeSpan, ...]  # one a note
+    boxes: tuple[Box, ...]  # one for each copy
+    notes: tuple[TimeSpan, ...]  # start and end of each note
 
     @property
     def box(self) -> Box:
-        """The box around all copies."""
+        """The bounding box of all copies."""
         x0s, y0s, x1s, y1s = zip(*self.boxes, strict=True)
         return min(x0s), min(y0s), max(x1s), max(y1s)
 
     @property
     def time_span(self) -> TimeSpan:
-        """From the first note to the end of the last."""
+        """The time from the start of the first note to the end of the last."""
         return self.notes[0][0], self.notes[-1][1]
 
 
 @dataclass(frozen=True)
 class WordAnnotation:
-    """A word of a caption, what it expresses and where that is to be found.
+    """A word of a caption with the factor it expresses, and the boxes and times of its objects.
 
-    No boxes: it cannot be seen. No times: it cannot be heard. No factor: a function word, with neither.
+    Words of factors that are not visible have no boxes; words of factors that are not audible have no time spans.
+    Function words have no factor and neither boxes nor time spans.
     """
 
     text: str
@@ -54,7 +55,7 @@ class WordAnnotation:
 
 @dataclass(frozen=True)
 class CaptionAnnotation:
-    """A caption and its words."""
+    """A caption and its annotated words."""
 
     text: str
     words: tuple[WordAnnotation, ...]
@@ -62,11 +63,11 @@ class CaptionAnnotation:
 
 @dataclass(frozen=True)
 class SceneAnnotation:
-    """Everything that is known of a scene."""
+    """All annotations of a scene."""
 
     id: str
     split: str
-    objects: tuple[ObjectAnnotation, ...]  # in the order they are heard
+    objects: tuple[ObjectAnnotation, ...]  # by time of the first note
     occasion: str
     background_colour: str
     background_audio: str
@@ -74,7 +75,7 @@ class SceneAnnotation:
 
     @property
     def label(self) -> str:
-        """The thing that is heard first."""
+        """The category of the first object."""
         return self.objects[0].attributes.category
 
 
@@ -86,7 +87,7 @@ def annotation_to_json(
     notes: list[list[TimeSpan]],
     captions: list[GeneratedCaption],
 ) -> str:
-    """One scene as a line of JSON; boxes and times of words follow from factor and actors, so they are not repeated."""
+    """Serialise a scene to one line of JSON. Boxes and times of words are derived when it is read."""
     object_records = [
         {**vars(scene_object), "boxes": object_boxes, "notes": object_notes}
         for scene_object, object_boxes, object_notes in zip(scene.objects, boxes, notes, strict=True)
@@ -103,10 +104,12 @@ def annotation_to_json(
 
 
 def read_annotations(folder: Path) -> list[SceneAnnotation]:
-    """The truth of every scene of a made world, in the order of its manifest before any damage."""
+    """Read the annotations of all scenes, in the order of the manifest. They describe the data before noise injection."""
     path = folder / ANNOTATIONS_FILE
     if not path.is_file():
-        raise UsageError(f"{folder} has no {ANNOTATIONS_FILE}; give the folder of a made world")
+        raise UsageError(
+            f"{folder} has no {ANNOTATIONS_FILE}; give a folder of synthetic data (triptych data synthetic FOLDER)"
+        )
     with path.open(encoding="utf-8") as file:
         return [_parse_scene(json.loads(line)) for line in file]
 
@@ -138,12 +141,7 @@ def _parse_object(record: dict[str, Any]) -> ObjectAnnotation:
 def _parse_word(text: str, record: list[Any], objects: tuple[ObjectAnnotation, ...]) -> WordAnnotation:
     start, end, factor, object_indices = record
     mentioned_objects = [objects[index] for index in object_indices]
-    boxes = (
-        tuple(box for each in mentioned_objects for box in each.boxes) if factor and FACTORS[factor].is_visible else ()
-    )
-    time_spans = (
-        tuple(note for each in mentioned_objects for note in each.notes)
-        if factor and FACTORS[factor].is_audible
-        else ()
-    )
+    is_visible, is_audible = (factor and FACTORS[factor].is_visible, factor and FACTORS[factor].is_audible)
+    boxes = tuple(box for each in mentioned_objects for box in each.boxes if is_visible)
+    time_spans = tuple(note for each in mentioned_objects for note in each.notes if is_audible)
     return WordAnnotation(text[start:end], start, end, factor, tuple(object_indices), boxes, time_spans)

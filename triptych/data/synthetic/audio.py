@@ -1,4 +1,4 @@
-"""Play a scene: a voice for each thing, a register for each height, and the time of every note."""
+"""Render the audio of a scene: a timbre for each category, a pitch for each height, notes at known times."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ NOTE_TIMING_BY_TEMPO = {
     "quick": (0.085, 0.05),
     "steady": (0.125, 0.085),
     "slow": (0.165, 0.13),
-}  # step and length of notes, seconds
-REFERENCE_SECONDS = 2.0  # the length of clip those tempi are for; they stretch with longer clips
-MAX_FREQUENCY = 7_500.0  # Hz, partials above are left out: near half the rate they would fold back
+}  # seconds from note to note, and duration of a note
+REFERENCE_SECONDS = 2.0  # the clip duration for which these timings hold; longer clips stretch them
+MAX_FREQUENCY = 7_500.0  # Hz; higher partials are omitted, as they would alias
 
 
 def render_audio(
     scene: Scene, seconds: float, jitter: float, noise: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int16], list[list[TimeSpan]]]:
-    """The sound of a scene (16 kHz, mono), and for each actor the start and end of its notes."""
+    """Render a scene (16 kHz, mono). Return the samples and, for each object, the start and end of its notes."""
     wave = _render_background(scene.background_audio, round(seconds * SAMPLE_RATE), noise, rng)
     spans = []
     for scene_object in scene.objects:
         pitch = PITCH_BY_HEIGHT[scene_object.height] * 2 ** (
             jitter * rng.uniform(-1.5, 1.5) / 12
-        )  # up to 1.5 semitones off
+        )  # at most 1.5 semitones of detuning
         loudness = 0.12 * (1 - 0.5 * jitter * rng.random())
         notes = _schedule_notes(scene_object, seconds, jitter, rng)
         for start, end in notes:
@@ -45,7 +45,7 @@ def render_audio(
 def _schedule_notes(
     scene_object: SceneObject, seconds: float, jitter: float, rng: np.random.Generator
 ) -> list[TimeSpan]:
-    """Notes at the actor's tempo, somewhere inside its third of the clip."""
+    """Place the notes of an object at its tempo, within its third of the clip."""
     step, length = (value * seconds / REFERENCE_SECONDS for value in NOTE_TIMING_BY_TEMPO[scene_object.tempo])
     slot = seconds / len(FACTORS["timing"].values)
     slack = slot - (scene_object.count - 1) * step - length
@@ -56,16 +56,16 @@ def _schedule_notes(
 
 
 def _render_note(category: str, pitch: float, samples: int, rng: np.random.Generator) -> Samples:
-    """One note of loudness 1 (root mean square), silent at both ends."""
+    """Render one note with a root mean square of 1, faded in and out."""
     time = np.arange(samples) / SAMPLE_RATE
     wave = TIMBRES[category](time, time * SAMPLE_RATE / samples, pitch, rng)
-    edge = np.minimum(1, np.minimum(time, time[::-1]) / 0.004)  # 4 ms, against clicks
+    edge = np.minimum(1, np.minimum(time, time[::-1]) / 0.004)  # fades of 4 ms prevent clicks
     wave = wave * edge
     return wave / np.sqrt(np.mean(wave**2))
 
 
 def _render_background(background: str, samples: int, noise: float, rng: np.random.Generator) -> Samples:
-    """What is heard before anything happens: almost nothing, a hiss, or the hum of a mains cable."""
+    """Render the background: near silence (hush), white noise (hiss), or 50 Hz hum."""
     hiss = rng.standard_normal(samples, dtype=np.float32) * np.float32(noise if background == "hiss" else 0.1 * noise)
     if background != "hum":
         return hiss.astype(np.float64)
@@ -82,11 +82,11 @@ def _sum_partials(time: Samples, pitch: float, ratios: Sequence[float], weights:
 
 
 def _sweep_sine(pitches: Samples) -> Samples:
-    """A sine whose pitch changes from sample to sample."""
+    """Return a sine whose frequency changes from sample to sample."""
     return np.sin(2 * np.pi * np.cumsum(pitches) / SAMPLE_RATE)
 
 
-# Each voice is given the time in seconds, the part of the note gone by (0 to 1), the pitch in Hz and a source of noise.
+# Timbres take the time in seconds, the position in the note (0 to 1), the pitch in Hz and a random generator.
 
 
 def _render_bell(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001

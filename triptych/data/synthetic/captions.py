@@ -1,4 +1,4 @@
-"""Tell a scene: captions of varied wording, and what every word of them is about."""
+"""Generate captions of a scene in varied wording, with the factor and objects of every word."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from triptych.data.synthetic.scenes import FACTORS, Scene, SceneObject, choose_uniformly
 
-NOUNS: dict[str, tuple[tuple[str, str], ...]] = {  # (one, several)
+NOUNS: dict[str, tuple[tuple[str, str], ...]] = {  # (singular, plural)
     "bell": (("bell", "bells"), ("handbell", "handbells")),
     "drum": (("drum", "drums"), ("snare drum", "snare drums")),
     "bird": (("bird", "birds"), ("songbird", "songbirds")),
@@ -19,7 +19,7 @@ NOUNS: dict[str, tuple[tuple[str, str], ...]] = {  # (one, several)
     "whistle": (("whistle", "whistles"), ("pea whistle", "pea whistles")),
     "horn": (("horn", "horns"), ("trumpet", "trumpets")),
 }
-VERBS: dict[str, tuple[tuple[str, str, str], ...]] = {  # (one, several, doing)
+VERBS: dict[str, tuple[tuple[str, str, str], ...]] = {  # (singular, plural, participle)
     "bell": (("rings", "ring", "ringing"), ("chimes", "chime", "chiming")),
     "drum": (("beats", "beat", "beating"), ("thumps", "thump", "thumping")),
     "bird": (("sings", "sing", "singing"), ("chirps", "chirp", "chirping")),
@@ -77,7 +77,7 @@ PHRASES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 FUNCTION_WORDS = frozenset({"a", "an", "the", "of", "on", "in", "at", "to", "by", "some", "and", "there", "is", "are"})
 
-# The order in which a clause says things. What a caption leaves out falls away, and so do the commas it leaves behind.
+# The order of phrases in a clause. Omitted factors are dropped, together with the commas they leave behind.
 CLAUSE_TEMPLATES: tuple[tuple[str, ...], ...] = (
     ("count", "colour", "noun", "verb", "tempo", "height", "side", "timing"),
     ("count", "colour", "noun", "height", "side", "verb", "tempo", "timing"),
@@ -90,7 +90,7 @@ CONJUNCTIONS = (",", "and"), (";",), (".",)
 
 
 class Phrase(NamedTuple):
-    """A few words before they are put into a sentence: the factor they express, and of which actors."""
+    """Words of a sentence with the factor they express, and the objects they refer to."""
 
     text: str
     factor: str | None = None
@@ -98,7 +98,7 @@ class Phrase(NamedTuple):
 
 
 class WordSpan(NamedTuple):
-    """One word of a caption: text[start:end], the factor it expresses (None: a function word), and of which actors."""
+    """A word of a caption: text[start:end], its factor (None: a function word), and the objects it refers to."""
 
     start: int
     end: int
@@ -107,19 +107,19 @@ class WordSpan(NamedTuple):
 
 
 class GeneratedCaption(NamedTuple):
-    """A caption and its words."""
+    """A caption and the spans of its words."""
 
     text: str
     words: tuple[WordSpan, ...]
 
 
 def describe_scene(scene: Scene, count: int, omission_rate: float, rng: np.random.Generator) -> list[GeneratedCaption]:
-    """So many different captions; each factor is left out of a caption with probability `vagueness`."""
+    """Generate `count` different captions. Each factor is omitted from a caption with probability `omission_rate`."""
     captions: dict[str, GeneratedCaption] = {}
     while len(captions) < count:
         caption = _write_caption(scene, omission_rate, rng)
         captions.setdefault(caption.text, caption)
-        omission_rate *= 0.98  # there are few vague ways to tell a scene: saying more makes sure that this ends
+        omission_rate *= 0.98  # few captions exist that omit most factors: a lower rate makes sure that this ends
     return list(captions.values())
 
 
@@ -128,9 +128,9 @@ def _write_caption(scene: Scene, omission_rate: float, rng: np.random.Generator)
     mentioned_indices = [order[0], *(index for index in order[1:] if rng.random() >= omission_rate / 2)]
     conjunction = choose_uniformly(CONJUNCTIONS, rng)
     phrases: list[Phrase] = []
-    for place in mentioned_indices:
+    for index in mentioned_indices:
         phrases += [Phrase(text) for text in conjunction] if phrases else []
-        phrases += _write_clause(place, scene.objects[place], omission_rate, rng)
+        phrases += _write_clause(index, scene.objects[index], omission_rate, rng)
     if rng.random() < 0.5:
         occasion = Phrase(choose_uniformly(PHRASES["occasion"][scene.occasion], rng), "occasion")
         phrases = [occasion, Phrase(","), *phrases] if rng.random() < 0.5 else [*phrases, Phrase(","), occasion]
@@ -145,7 +145,7 @@ def _write_clause(
         choose_uniformly(VERBS[scene_object.category], rng),
     )
     is_plural = scene_object.count > 1
-    # without a number, "a bell" and "some bells" still have to be right
+    # A caption without the count still needs a determiner: "a bell", "some bells".
     phrase_by_role = {
         ",": Phrase(","),
         "count": Phrase("some" if is_plural else "a"),
@@ -158,15 +158,15 @@ def _write_clause(
             phrase = choose_uniformly(PHRASES[name][str(getattr(scene_object, name))], rng)
             phrase_by_role[name] = Phrase(phrase, name, (index,))
     is_singular = not is_plural or phrase_by_role["count"].text.startswith("a ")
-    phrase_by_role["there"] = Phrase("there is" if is_singular else "there are")  # there is a pair of bells
+    phrase_by_role["there"] = Phrase("there is" if is_singular else "there are")  # "there is a pair of bells"
     return [phrase_by_role[name] for name in choose_uniformly(CLAUSE_TEMPLATES, rng) if name in phrase_by_role]
 
 
 def _join_phrases(phrases: Sequence[Phrase]) -> GeneratedCaption:
-    """Pieces to a text with capitals, articles and commas set right, and where each word of it stands."""
+    """Join phrases to a text with correct capitals, articles and commas, and record the span of each word."""
     words = [(word, phrase) for phrase in phrases for word in phrase.text.split()]
     text, spans, is_sentence_start = "", [], True
-    for position, (word, piece) in enumerate(words):
+    for position, (word, phrase) in enumerate(words):
         following = words[position + 1][0] if position + 1 < len(words) else ""
         if word in ",;.":
             is_stray = is_sentence_start or text[-1] in ",;" or (word == "," and following in ",;.")
@@ -176,18 +176,18 @@ def _join_phrases(phrases: Sequence[Phrase]) -> GeneratedCaption:
         spelling = spelling.capitalize() if is_sentence_start else spelling
         start = len(text) + (1 if text else 0)
         text, is_sentence_start = f"{text} {spelling}".strip(), False
-        factor, object_indices = (None, ()) if word in FUNCTION_WORDS else (piece.factor, piece.object_indices)
+        factor, object_indices = (None, ()) if word in FUNCTION_WORDS else (phrase.factor, phrase.object_indices)
         spans.append(WordSpan(start, start + len(spelling), factor, object_indices))
     return GeneratedCaption(text, tuple(spans))
 
 
 def nouns_for(category: str) -> tuple[str, ...]:
-    """Every singular noun for a thing, the plain one first: what zero-shot prompts are made of."""
+    """Return the singular nouns of a category, the most common first, for zero-shot prompts."""
     return tuple(singular for singular, _ in NOUNS[category])
 
 
 def phrases_for(factor: str, value: str) -> tuple[str, ...]:
-    """Every way captions say one value of a factor, the plain one first; none where it is never said."""
+    """Return all phrases for a value of a factor, the most common first; () if captions never express the factor."""
     if not FACTORS[factor].is_described:
         return ()
     return nouns_for(value) if factor == "category" else tuple(dict.fromkeys(PHRASES[factor][value]))

@@ -1,8 +1,4 @@
-"""A made world with known answers: pictures, sounds and captions of scenes built from independent factors.
-
-World says what to make, make writes it, read_truth reads its answers; FACTORS has every value and where it shows,
-phrases how captions say it.
-"""
+"""Generate synthetic data: images, audio and captions of scenes sampled from independent factors."""
 
 from __future__ import annotations
 
@@ -22,8 +18,7 @@ import numpy as np
 from triptych.csv_files import write_rows
 from triptych.data import label_noise
 from triptych.data.synthetic import videos
-from triptych.data.synthetic.annotations import ANNOTATIONS_FILE as ANNOTATIONS
-from triptych.data.synthetic.annotations import annotation_to_json
+from triptych.data.synthetic.annotations import ANNOTATIONS_FILE, annotation_to_json
 from triptych.data.synthetic.audio import SAMPLE_RATE, render_audio
 from triptych.data.synthetic.captions import GeneratedCaption, describe_scene
 from triptych.data.synthetic.images import draw_image
@@ -32,22 +27,25 @@ from triptych.errors import UsageError, describe_unknown
 from triptych.files import TEMP_SUFFIX, lock
 
 if TYPE_CHECKING:
-    from triptych.interfaces import Modality  # only for annotations: contracts load torch, the world does not need it
+    from triptych.interfaces import Modality  # an import at run time would load torch
 
-VERSION = 2  # raise it when the same settings give other files
+FORMAT_VERSION = 2  # increment when the same configuration gives other files
 MANIFEST_FILE, CONFIG_FILE, SWAPS_FILE = "manifest.csv", "synthetic.json", "swaps.csv"
 FILE_PATTERNS = {"image": "images/{}.png", "audio": "audio/{}.wav"}
+VIDEO_FILE_PATTERNS = {"video": "videos/{}.mp4"}
 Difficulty = Literal["easy", "medium", "hard"]
 
 
 @dataclass(frozen=True)
 class DifficultySettings:
-    """What makes a world hard, apart from the number of actors."""
+    """The amount of noise and variation in a scene."""
 
-    image_noise: float  # spread of the grain, 1 = black to white
-    audio_noise: float  # loudness of the backdrop; a note has about 0.1
-    jitter: float  # how far size, place, pitch, loudness and timing stray: 0 not at all, 1 as far as the factors allow
-    omission_rate: float  # how often a caption leaves a factor out
+    image_noise: float  # standard deviation of pixel noise; 1 is the distance from black to white
+    audio_noise: float  # amplitude of the background; notes have about 0.1
+    jitter: (
+        float  # variation of size, position, pitch, loudness and timing: from 0 (none) to 1 (factors stay separable)
+    )
+    omission_rate: float  # probability that a caption omits a factor
 
 
 PRESETS: dict[Difficulty, DifficultySettings] = {
@@ -59,30 +57,28 @@ PRESETS: dict[Difficulty, DifficultySettings] = {
 
 @dataclass(frozen=True)
 class SyntheticConfig:
-    """What to make; the same settings always give the same bytes."""
+    """The configuration of a synthetic dataset. The same configuration always gives the same bytes."""
 
     scenes: int = 3000
     seed: int = 0
-    max_objects: int = 2  # at most so many in a scene
-    num_categories: int = len(CATEGORIES)  # the first so many kinds
-    captions: int = 5
+    max_objects: int = 2  # per scene
+    num_categories: int = len(CATEGORIES)  # the first ones of CATEGORIES
+    captions: int = 5  # per scene
     image_size: int = 64  # pixels
     seconds: float = 2.0
     difficulty: Difficulty = "easy"
-    image_noise: float | None = None  # these four: None takes the value of the difficulty
+    image_noise: float | None = None  # None in these four: the value of `difficulty`
     audio_noise: float | None = None
     jitter: float | None = None
     omission_rate: float | None = None
-    held_out_fraction: float = (
-        0.1  # share of the (thing, colour) and (thing, height) combinations only the novel split has
-    )
-    valid_fraction: float = 0.05  # shares of the scenes; train has the rest
+    held_out_fraction: float = 0.1  # of all (category, colour) and (category, height) combinations; novel split only
+    valid_fraction: float = 0.05  # of the scenes; train gets the rest
     test_fraction: float = 0.15
     novel_fraction: float = 0.05
-    noise_rate: float = 0.0  # share of the train rows that are given the content of another row
+    noise_rate: float = 0.0  # fraction of training rows that get the content of another row
     noise_kind: label_noise.SwapKind = "random"
     noise_modality: Modality = "text"
-    video: bool = False  # films in place of pictures and sounds
+    video: bool = False  # write videos instead of images and audio
 
     def __post_init__(self) -> None:
         for name, (number_type, low, high) in RANGES.items():
@@ -93,26 +89,27 @@ class SyntheticConfig:
             if getattr(self, name) not in allowed:
                 raise UsageError(describe_unknown(name.replace("_", " "), str(getattr(self, name)), allowed))
         if self.video and self.noise_rate and self.noise_modality != "text":
-            raise UsageError(f"noise_modality is {self.noise_modality}; of films only the text can be swapped")
+            raise UsageError(f"noise_modality is {self.noise_modality}; videos support noise_modality text only")
         if self.num_categories < self.max_objects:
             raise UsageError(
-                f"num_categories is {self.num_categories} and max_objects is {self.max_objects}; allowed: at least one thing an actor"
+                f"num_categories is {self.num_categories} and max_objects is {self.max_objects}; "
+                "num_categories must be at least max_objects"
             )
         if min(self.split_counts.values()) < 0 or self.split_counts["train"] == 0:
             raise UsageError(
-                f"valid {self.valid_fraction}, test {self.test_fraction} and novel {self.novel_fraction} leave no scene for train; "
-                "allowed: shares with a sum below 1"
+                f"valid_fraction {self.valid_fraction}, test_fraction {self.test_fraction} and novel_fraction "
+                f"{self.novel_fraction} leave no scene for train; their sum must be below 1"
             )
         combinations = self.held_out_combinations
         if self.split_counts["novel"] and not (combinations.colours or combinations.heights):
             raise UsageError(
-                f"novel_fraction is {self.novel_fraction}, but held_out_fraction {self.held_out_fraction} holds no combination out; "
-                "raise held_out_fraction, or set novel_fraction to 0"
+                f"novel_fraction is {self.novel_fraction}, but held_out_fraction {self.held_out_fraction} holds no "
+                "combination out; raise held_out_fraction, or set novel_fraction to 0"
             )
 
     @property
     def difficulty_settings(self) -> DifficultySettings:
-        """The difficulty, with what was set by hand in place of its own values."""
+        """The settings of the preset, with the values that this configuration overrides."""
         overrides = {
             name: getattr(self, name) for name in DifficultySettings.__annotations__ if getattr(self, name) is not None
         }
@@ -120,13 +117,13 @@ class SyntheticConfig:
 
     @property
     def split_counts(self) -> dict[str, int]:
-        """How many scenes each split has."""
+        """The number of scenes in each split."""
         counts = {name: round(getattr(self, f"{name}_fraction") * self.scenes) for name in ("valid", "test", "novel")}
         return {"train": self.scenes - sum(counts.values()), **counts}
 
     @property
     def held_out_combinations(self) -> HeldOutCombinations:
-        """The combinations that only the novel split has."""
+        """The combinations that occur in the novel split only."""
         return choose_held_out(
             CATEGORIES[: self.num_categories], self.held_out_fraction, np.random.default_rng([self.seed, 0, 1])
         )
@@ -166,30 +163,30 @@ def _check_range(name: str, value: object, number_type: type, low: float, high: 
 
 
 def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None = None) -> Path:
-    """Write a world to a folder and return its manifest; one with the same settings that is already there is kept.
+    """Write the data to a folder and return the path of its manifest.
 
-    The folder appears only when everything in it is written; what killed processes have left beside it is removed.
-    progress is told the scenes done, and their number.
+    A folder with data of the same configuration is reused. The data is written to a temporary folder, which is renamed
+    at the end; temporary folders of killed processes are removed. `on_progress(done, total)` is called after each scene.
     """
     folder = folder.resolve()
     if _is_generated(config, folder) and not _find_stale_folders(folder):
         return folder / MANIFEST_FILE
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(folder.with_name(f".{folder.name}.lock")) as has_lock:
-        if has_lock:  # whoever wrote the leftovers is dead: each process holds this lock while it writes
+        if has_lock:  # a process that writes holds this lock, so other temporary folders belong to dead processes
             for temporary in _find_stale_folders(folder):
                 shutil.rmtree(temporary, ignore_errors=True)
         if _is_generated(config, folder):
             return folder / MANIFEST_FILE
         if not has_lock:
-            raise UsageError(f"{folder}: another process is making a world here; wait until it is done")
+            raise UsageError(f"{folder}: another process is generating data here; wait until it is done")
         temporary = folder.with_name(f".{folder.name}.{os.getpid()}{TEMP_SUFFIX}")
         try:
-            for subfolder in ("videos",) if config.video else ("images", "audio"):
-                (temporary / subfolder).mkdir(parents=True)
+            for pattern in (VIDEO_FILE_PATTERNS if config.video else FILE_PATTERNS).values():
+                (temporary / pattern).parent.mkdir(parents=True)
             _write_scenes(config, temporary, on_progress)
             if folder.is_dir():
-                folder.rmdir()  # it is empty; not every system lets a rename replace it
+                folder.rmdir()  # empty; rename() cannot replace a folder on every system
             temporary.rename(folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -197,20 +194,21 @@ def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, 
 
 
 def _is_generated(config: SyntheticConfig, folder: Path) -> bool:
-    """Whether this very world is there; anything else that is in the way is refused."""
+    """Return whether the folder has data of this configuration. Raise if it has anything else."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; choose another folder for the world")
+        raise UsageError(f"{folder} is a file; choose another folder for the synthetic data")
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
     if not _has_same_config(config, folder):
         raise UsageError(
-            f"{folder} is not empty and is no world with these settings; remove it or choose another folder"
+            f"{folder} is not empty and has no synthetic data of this configuration and this version of triptych; "
+            "remove it or choose another folder"
         )
     return True
 
 
 def _find_stale_folders(folder: Path) -> list[Path]:
-    """Folders beside the target in which a process was writing, or still is."""
+    """Find temporary folders beside the target, of dead and of running processes."""
     if not folder.parent.is_dir():
         return []
     pattern = re.compile(rf"\.{re.escape(folder.name)}\.\d+{re.escape(TEMP_SUFFIX)}")
@@ -221,7 +219,7 @@ def _write_scenes(config: SyntheticConfig, folder: Path, on_progress: Callable[[
     splits = assign_splits(config.split_counts, np.random.default_rng([config.seed, 0, 2]))
     held_out = config.held_out_combinations
     rows: list[dict[str, str]] = []
-    with (folder / ANNOTATIONS).open("w", encoding="utf-8", newline="\n") as file:
+    with (folder / ANNOTATIONS_FILE).open("w", encoding="utf-8", newline="\n") as file:
         for index in range(config.scenes):
             line, row = _write_scene(config, held_out, splits[index], index, folder)
             file.write(line + "\n")
@@ -237,7 +235,7 @@ def _write_scenes(config: SyntheticConfig, folder: Path, on_progress: Callable[[
 def _write_scene(
     config: SyntheticConfig, held_out: HeldOutCombinations, split: str, index: int, folder: Path
 ) -> tuple[str, dict[str, str]]:
-    """Write the files of one scene; returns its line of truth and its row of the manifest."""
+    """Write the files of one scene. Return its annotations as a line of JSON, and its row of the manifest."""
     rng = np.random.default_rng([config.seed, index])
     difficulty, name = config.difficulty_settings, f"{index:06d}"
     scene = sample_scene(CATEGORIES[: config.num_categories], config.max_objects, held_out, split == "novel", rng)
@@ -245,8 +243,8 @@ def _write_scene(
     image, boxes = draw_image(scene, config.image_size, difficulty.jitter, difficulty.image_noise, rng)
     samples, notes = render_audio(scene, config.seconds, difficulty.jitter, difficulty.audio_noise, rng)
     captions = describe_scene(scene, config.captions, difficulty.omission_rate, rng)
-    files = {"video": "videos/{}.mp4"} if config.video else FILE_PATTERNS
-    files = {column: path.format(name) for column, path in files.items()}
+    patterns = VIDEO_FILE_PATTERNS if config.video else FILE_PATTERNS
+    files = {column: pattern.format(name) for column, pattern in patterns.items()}
     if config.video:
         frames = videos.render_frames(
             scene, config.image_size, difficulty.jitter, difficulty.image_noise, notes, config.seconds, image_rng
@@ -260,9 +258,9 @@ def _write_scene(
 
 
 def _encode_wav(samples: np.ndarray) -> bytes:
-    """Mono 16-bit samples as a WAV file.
+    """Encode mono 16-bit samples as a WAV file.
 
-    By hand: soundfile waits for the disk at each file, and an interrupted `wave.open` prints a traceback of its own.
+    Not by a library: soundfile syncs each file to disk, and `wave` prints its own traceback when interrupted.
     """
     data = samples.astype("<i2").tobytes()
     header = struct.pack(
@@ -288,7 +286,7 @@ def _caption_columns(captions: Sequence[GeneratedCaption]) -> dict[str, str]:
 
 
 def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: Path) -> list[dict[str, str]]:
-    """Exchange content between train rows only: what a model is measured on must be right."""
+    """Swap content between training rows only: evaluation splits stay clean."""
     if not config.noise_rate:
         return rows
     train = [row for row in rows if row["split"] == "train"]
@@ -302,9 +300,8 @@ def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: P
 
 def _describe_config(config: SyntheticConfig) -> dict[str, object]:
     return {
-        "version": VERSION,
-        # A world without films is what it was before there were any.
-        "config": {name: value for name, value in asdict(config).items() if name != "video" or value},
+        "version": FORMAT_VERSION,
+        "config": asdict(config),
         "difficulty": asdict(config.difficulty_settings),
         "splits": config.split_counts,
         "held_out": asdict(config.held_out_combinations),

@@ -1,4 +1,4 @@
-"""Draw a scene: silhouettes on a soft background, and the box of every copy."""
+"""Draw the image of a scene: silhouettes on a plain background, with the box of every copy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from triptych.data.synthetic.scenes import FACTORS, Scene, SceneObject, choose_uniformly
 
-Box = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels; x1 and y1 are the first ones outside
+Box = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels; x1 and y1 are exclusive
 Colour = tuple[int, int, int]
 Point = tuple[float, float]
 
@@ -29,19 +29,19 @@ BACKGROUND_COLOURS: dict[str, Colour] = {
     "mint": (226, 241, 231),
     "stone": (222, 220, 216),
 }
-TONES: dict[str, tuple[Colour, float]] = {  # what an actor's colour is mixed with, and how much of it
+TONES: dict[str, tuple[Colour, float]] = {  # the colour to mix into the object's colour, and its weight
     "main": ((0, 0, 0), 0.0),
     "dark": ((0, 0, 0), 0.42),
     "pale": ((255, 255, 255), 0.55),
     "light": ((255, 255, 255), 0.78),
 }
-HOP = 1 / 16  # of the picture
-SUPERSAMPLING = 4  # pixels are drawn this many times finer and averaged, for smooth edges
+HOP = 1 / 16  # height of a hop, as a fraction of the image
+SUPERSAMPLING = 4  # factor of antialiasing
 
 
 @dataclass(frozen=True)
 class Ellipse:
-    """An ellipse in its box; tone is a key of TONES."""
+    """An ellipse, given by two corners of its box; tone is a key of TONES."""
 
     points: tuple[Point, Point]
     tone: str = "main"
@@ -66,7 +66,7 @@ def _make_polygon(*points: Point, tone: str = "main") -> Polygon:
     return Polygon(points, tone)
 
 
-# Each look fills a square of side 1, y downwards; later shapes lie on top.
+# Each silhouette fills the unit square, y downwards; later shapes cover earlier ones.
 SILHOUETTES: dict[str, tuple[SilhouetteShape, ...]] = {
     "bell": (
         _make_ellipse(0.39, 0.0, 0.61, 0.22),
@@ -145,7 +145,7 @@ SILHOUETTES: dict[str, tuple[SilhouetteShape, ...]] = {
     ),
 }
 
-# Where the copies of one actor may stand, in steps from the middle of its cell.
+# Positions of the copies of an object, in steps from the centre of its cell.
 LAYOUTS: dict[int, tuple[tuple[Point, ...], ...]] = {
     1: (((0, 0),),),
     2: (((-0.5, 0), (0.5, 0)), ((0, -0.5), (0, 0.5)), ((-0.5, -0.5), (0.5, 0.5)), ((-0.5, 0.5), (0.5, -0.5))),
@@ -157,15 +157,15 @@ LAYOUTS: dict[int, tuple[tuple[Point, ...], ...]] = {
 def draw_image(
     scene: Scene, size: int, jitter: float, noise: float, rng: np.random.Generator, is_hopping: Sequence[bool] = ()
 ) -> tuple[Image.Image, list[list[Box]]]:
-    """The picture of a scene, and for each actor the boxes of its copies; those that hop are off their place."""
+    """Draw a scene. Return the image and, for each object, the boxes of its copies. Hopping objects are displaced."""
     canvas = Image.new("RGB", (size * SUPERSAMPLING, size * SUPERSAMPLING), BACKGROUND_COLOURS[scene.background_colour])
     pen = ImageDraw.Draw(canvas)
     boxes = [
-        _draw_object(pen, actor, size, jitter, rng, is_hopping=bool(is_hopping) and is_hopping[index])
-        for index, actor in enumerate(scene.objects)
+        _draw_object(pen, scene_object, size, jitter, rng, is_hopping=bool(is_hopping) and is_hopping[index])
+        for index, scene_object in enumerate(scene.objects)
     ]
     pixels = np.asarray(canvas.reduce(SUPERSAMPLING), dtype=np.float32)
-    # a little light from above keeps the background from being one exact value
+    # A vertical gradient keeps the background from being one constant value.
     pixels = pixels * np.linspace(1.015, 0.965, size, dtype=np.float32)[:, None, None]
     pixels = pixels + rng.standard_normal(pixels.shape, dtype=np.float32) * (255 * noise)
     return Image.fromarray(np.clip(pixels + 0.5, 0, 255).astype(np.uint8)), boxes
@@ -181,7 +181,7 @@ def _draw_object(
 ) -> list[Box]:
     cell = size / 3
     layout = choose_uniformly(LAYOUTS[scene_object.count], rng)
-    # one copy has the cell for itself; several share it two by two, with a pixel between them
+    # One copy fills the cell; several share it in a grid of 2 × 2, one pixel apart.
     largest, shrink = (0.88 * cell, 0.35) if scene_object.count == 1 else (0.49 * cell, 0.14)
     side = int(largest * (1 - shrink * jitter * rng.random()))
     step = side + 1
@@ -190,7 +190,7 @@ def _draw_object(
     column, row = FACTORS["side"].values.index(scene_object.side), FACTORS["height"].values.index(scene_object.height)
     middle_x, middle_y = (column + 0.5) * cell + shift[0], (2.5 - row) * cell + shift[1]
     if is_hopping:
-        middle_y += size * HOP if scene_object.height == "high" else -size * HOP  # what is high has no room above
+        middle_y += size * HOP if scene_object.height == "high" else -size * HOP  # objects at the top hop downwards
     is_mirrored = bool(rng.random() < 0.5)
     boxes = []
     for across, down in layout:
@@ -203,7 +203,7 @@ def _draw_copy(pen: ImageDraw.ImageDraw, scene_object: SceneObject, corner: Poin
     main = COLOURS[scene_object.colour]
     fills = {tone: _mix_colours(main, other, weight) for tone, (other, weight) in TONES.items()}
     left, top = corner[0] * SUPERSAMPLING, corner[1] * SUPERSAMPLING
-    scale = side * SUPERSAMPLING - 1  # Pillow also fills the pixel that a shape ends on
+    scale = side * SUPERSAMPLING - 1  # Pillow includes the end pixel of a shape
     all_points: list[Point] = []
     for shape in SILHOUETTES[scene_object.category]:
         points = [(left + scale * (1 - x if is_mirrored else x), top + scale * y) for x, y in shape.points]

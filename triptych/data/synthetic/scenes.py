@@ -1,16 +1,16 @@
-"""The factors of the made world, and the scenes drawn from them.
+"""The factors of synthetic scenes, and random scenes sampled from them.
 
-factor     picture               sound                  words
-thing      silhouette            timbre                 noun and verb
-count      copies                notes                  number
-height     vertical place        register of pitch      "low", "high up"
-colour     fill                  –                      "red", "crimson"
-side       horizontal place      –                      "on the left"
-rhythm     –                     tempo of the notes     "quickly"
-moment     –                     third of the clip      "at the start"
-shade      background            –                      –
-backdrop   –                     hush, hiss or hum      –
-occasion   –                     –                      "this morning"
+factor              image                 audio                  text
+category            silhouette            timbre                 noun and verb
+count               number of copies      number of notes        number
+height              vertical position     pitch register         "low", "high up"
+colour              fill colour           –                      "red", "crimson"
+side                horizontal position   –                      "on the left"
+tempo               –                     tempo of the notes     "quickly"
+timing              –                     third of the clip      "at the start"
+background_colour   background            –                      –
+background_audio    –                     hush, hiss or hum      –
+occasion            –                     –                      "this morning"
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Factor:
-    """The values one factor can take, and the modalities that show it."""
+    """The values of a factor, and the modalities that express it."""
 
     values: tuple[str, ...]
     is_visible: bool = False
@@ -34,7 +34,7 @@ class Factor:
     is_described: bool = False
 
 
-# Rhythm is tempo, not a pattern, because one note alone must already show it: notes are shorter as well as closer.
+# A single note must show the tempo as well: at a quick tempo notes are shorter, not only closer.
 FACTORS: dict[str, Factor] = {
     "category": Factor(
         ("bell", "drum", "bird", "frog", "bee", "clock", "whistle", "horn"),
@@ -59,7 +59,7 @@ CATEGORIES = FACTORS["category"].values
 
 @dataclass(frozen=True)
 class SceneObject:
-    """One kind of thing that is seen, heard and spoken of."""
+    """An object of a scene: `count` copies of one category, with the same attributes."""
 
     category: str
     count: int
@@ -72,7 +72,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """What happens, before anyone draws, plays or tells it; the actors come in the order they are heard."""
+    """The factors of a scene, from which image, audio and captions are rendered. Objects are in order of timing."""
 
     objects: tuple[SceneObject, ...]
     occasion: str
@@ -82,21 +82,19 @@ class Scene:
 
 @dataclass(frozen=True)
 class HeldOutCombinations:
-    """Combinations that no scene outside the novel split may have."""
+    """Combinations that occur in the novel split only."""
 
-    colours: tuple[tuple[str, str], ...]  # (thing, colour)
-    heights: tuple[tuple[str, str], ...]  # (thing, height)
+    colours: tuple[tuple[str, str], ...]  # (category, colour)
+    heights: tuple[tuple[str, str], ...]  # (category, height)
 
     def includes(self, scene_object: SceneObject) -> bool:
-        """Whether the actor has one of the combinations."""
-        return (scene_object.category, scene_object.colour) in self.colours or (
-            scene_object.category,
-            scene_object.height,
-        ) in self.heights
+        """Return whether the object has one of the combinations."""
+        category = scene_object.category
+        return (category, scene_object.colour) in self.colours or (category, scene_object.height) in self.heights
 
 
 def choose_held_out(categories: Sequence[str], fraction: float, rng: np.random.Generator) -> HeldOutCombinations:
-    """Choose a share of the (thing, colour) and of the (thing, height) combinations to be kept for the novel split."""
+    """Choose a fraction of the (category, colour) and of the (category, height) combinations for the novel split."""
     colours, heights = FACTORS["colour"].values, FACTORS["height"].values
     return HeldOutCombinations(
         _choose_held_out_pairs(categories, colours, fraction, rng),
@@ -110,10 +108,10 @@ def _choose_held_out_pairs(
     pairs = [(category, value) for category in categories for value in values]
     target_count, remaining, held_out_pairs = round(fraction * len(pairs)), set(pairs), []
     for position in rng.permutation(len(pairs)):
-        thing, value = pairs[position]
+        category, value = pairs[position]
         rest = remaining - {pairs[position]}
-        # each thing and each value must remain to be learned from, in some other combination
-        if len(held_out_pairs) < target_count and thing in {a for a, _ in rest} and value in {b for _, b in rest}:
+        # Each category and each value must remain in another combination, so that it can be learned.
+        if len(held_out_pairs) < target_count and category in {a for a, _ in rest} and value in {b for _, b in rest}:
             remaining = rest
             held_out_pairs.append(pairs[position])
     return tuple(sorted(held_out_pairs))
@@ -122,7 +120,7 @@ def _choose_held_out_pairs(
 def sample_scene(
     categories: Sequence[str], max_objects: int, held_out: HeldOutCombinations, is_novel: bool, rng: np.random.Generator
 ) -> Scene:
-    """A scene of independent factors; a novel one has a held-out combination in one of its actors, others in none."""
+    """Sample a scene of independent factors. One object of a novel scene has a held-out combination; all others none."""
     count = int(rng.integers(1, max_objects + 1))
     chosen_categories = _sample_without_replacement(categories, count, rng)
     sides = _sample_without_replacement(FACTORS["side"].values, count, rng)
@@ -136,12 +134,9 @@ def sample_scene(
     if is_novel:
         position = int(rng.integers(count))
         other_categories = {scene_object.category for index, scene_object in enumerate(objects) if index != position}
-        if not {thing for thing, _ in (*held_out.colours, *held_out.heights)} - other_categories:
-            objects, position, other_categories = (
-                [objects[position]],
-                0,
-                set(),
-            )  # only the others' things have held-out combinations
+        if not {category for category, _ in (*held_out.colours, *held_out.heights)} - other_categories:
+            # Only categories of the other objects have held-out combinations: drop these objects.
+            objects, position, other_categories = [objects[position]], 0, set()
         objects[position] = _make_novel(objects[position], other_categories, held_out, rng)
     occasion, background_colour, background_audio = (
         choose_uniformly(FACTORS[name].values, rng) for name in ("occasion", "background_colour", "background_audio")
@@ -166,7 +161,7 @@ def _sample_object(
 def _make_novel(
     scene_object: SceneObject, other_categories: set[str], held_out: HeldOutCombinations, rng: np.random.Generator
 ) -> SceneObject:
-    """The actor with one held-out combination in place of its own, of a thing that the scene does not have yet."""
+    """Resample an object with a held-out combination, of a category that the scene does not have yet."""
     options = [("colour", *pair) for pair in held_out.colours] + [("height", *pair) for pair in held_out.heights]
     available = [option for option in options if option[1] not in other_categories]
     factor, category, value = choose_uniformly(available, rng)
@@ -175,7 +170,7 @@ def _make_novel(
 
 
 def assign_splits(counts: dict[str, int], rng: np.random.Generator) -> list[str]:
-    """The split of each scene: exact counts in random order."""
+    """Return the split of each scene: exact counts in random order."""
     names = [name for name, count in counts.items() for _ in range(count)]
     return [names[position] for position in rng.permutation(len(names))]
 
@@ -185,5 +180,5 @@ def _sample_without_replacement(values: Sequence[str], count: int, rng: np.rando
 
 
 def choose_uniformly(values: Sequence[T], rng: np.random.Generator) -> T:
-    """One of the values, each as likely as the others."""
-    return values[int(rng.random() * len(values))]  # ten times as fast as rng.integers, and called most of all
+    """Return a random element, all equally likely."""
+    return values[int(rng.random() * len(values))]  # ten times faster than rng.integers

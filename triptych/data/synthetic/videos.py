@@ -1,4 +1,4 @@
-"""Film a scene: its things hop while they sound, and the sound is the scene's own."""
+"""Render the video of a scene: objects hop while their notes sound; the audio track is the audio of the scene."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from triptych.data.synthetic.audio import SAMPLE_RATE, TimeSpan
 from triptych.data.synthetic.images import draw_image
 from triptych.data.synthetic.scenes import Scene
 
-FRAMES_PER_SECOND = 10  # a second
-CRF = "18"  # libx264's measure of loss: hardly to be seen
-AUDIO_BIT_RATE = 64_000  # of sound a second: AAC hears no more in 8 kHz
+FRAMES_PER_SECOND = 10
+CRF = "18"  # libx264's constant rate factor: visually almost lossless
+AUDIO_BIT_RATE = 64_000  # bits per second, enough for a bandwidth of 8 kHz
 
 
 def render_frames(
@@ -29,11 +29,11 @@ def render_frames(
     seconds: float,
     rng: np.random.Generator,
 ) -> list[Image.Image]:
-    """The frames of a scene: everything at rest, but each actor a little off its place while one of its notes sounds.
+    """Render the frames of a scene. An object is displaced while one of its notes sounds.
 
-    At rest it is the picture that `draw` makes with the same generator, grain and all.
+    A frame without displaced objects equals the image that `draw_image` returns for the same generator state.
     """
-    rendered_frames: dict[tuple[bool, ...], Image.Image] = {}  # few are different, as no two actors sound at once
+    rendered_frames: dict[tuple[bool, ...], Image.Image] = {}  # few differ, as objects sound one at a time
     frames = []
     for number in range(round(seconds * FRAMES_PER_SECOND)):
         start, end = number / FRAMES_PER_SECOND, (number + 1) / FRAMES_PER_SECOND
@@ -45,15 +45,13 @@ def render_frames(
 
 
 def save_video(path: Path, frames: Sequence[Image.Image], waveform: NDArray[np.int16]) -> None:
-    """Frames and 16 kHz samples as H.264 and AAC; one thread, so that the same scene gives the same bytes."""
-    import av  # only films need it
+    """Encode frames and 16 kHz samples as H.264 and AAC. One thread, so that the bytes are reproducible."""
+    import av  # slow to import, and not needed without videos
 
     with av.open(str(path), "w", format="mp4") as file:
         video_stream = file.add_stream("libx264", rate=FRAMES_PER_SECOND, options={"crf": CRF, "threads": "1"})
-        video_stream.width, video_stream.height = (
-            (frames[0].width + 1) // 2 * 2,
-            (frames[0].height + 1) // 2 * 2,
-        )  # even
+        # yuv420p needs even sizes.
+        video_stream.width, video_stream.height = ((side + 1) // 2 * 2 for side in frames[0].size)
         video_stream.pix_fmt = "yuv420p"
         audio_stream = file.add_stream("aac", rate=SAMPLE_RATE, layout="mono")
         audio_stream.bit_rate = AUDIO_BIT_RATE
