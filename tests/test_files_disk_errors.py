@@ -94,7 +94,10 @@ def messages_by_state(request, tmp_path_factory):
 
 def test_errors_name_the_disk_as_the_cause(messages_by_state):
     state, messages = messages_by_state
-    cause = {"full": "(No space left on device); make room", "read-only": "(Read-only file system); the file system is"}
+    cause = {
+        "full": "(No space left on device); free disk space",
+        "read-only": "(Read-only file system); the file system is",
+    }
     if state == "full":
         assert messages.pop("store, lock") == "nothing", "a lock file takes no room"
     assert {name: message for name, message in messages.items() if cause[state] not in message} == {}

@@ -1,4 +1,4 @@
-"""Which part of one item answers to which part of another, and where those parts lie."""
+"""Attribute the score of two items to pairs of their parts, and locate these parts."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from triptych.space import Space
 
 @dataclass(frozen=True)
 class Attribution:
-    """Two items, a before b in the order of MODALITIES; how much their parts speak for each other, and their places.
+    """The attribution of the score of two items, a before b in the order of MODALITIES, to pairs of their parts.
 
-    The scale is the similarity's own: shares of each word's fit, dot products of a matchmap, or shares of the score.
+    The scale depends on the similarity: attention weights, dot products, or contributions to the score.
     """
 
     a: Source
     b: Source
-    values: Tensor  # (A, B), higher = more
+    values: Tensor  # (A, B), higher = larger contribution
     a_locations: Sequence[Region]  # of the A parts
     b_locations: Sequence[Region]  # of the B parts
     score: float
 
     def view_from(self, modality: Modality) -> tuple[Tensor, Sequence[Region], Sequence[Region]]:
-        """The same from one side: values (its parts, the other's parts), its places, and the other's places."""
+        """Return values (own parts, other parts), own locations and other locations, seen from one modality."""
         if modality == self.a.modality:
             return self.values, self.a_locations, self.b_locations
         return self.values.T, self.b_locations, self.a_locations
 
 
 def compute_attribution(space: Space, first: Source, second: Source) -> Attribution:
-    """The heat between two sources of different modalities, in whatever order they are given."""
+    """Compute the attribution between two sources of different modalities, in any order."""
     a, b = order_by_modality(first, second)
     return compute_feature_attribution(space, a, space.embed_one(a), b, space.embed_one(b))
 
@@ -44,7 +44,7 @@ def compute_attribution(space: Space, first: Source, second: Source) -> Attribut
 def compute_feature_attribution(
     space: Space, a: Source, a_features: Features, b: Source, b_features: Features
 ) -> Attribution:
-    """The same of two sources that are embedded already, each as features of one item; a before b."""
+    """Compute the attribution between two embedded sources, each as features of one item; a before b."""
     a_item, b_item = drop_padding(a_features), drop_padding(b_features)
     return Attribution(
         a,
@@ -57,13 +57,13 @@ def compute_feature_attribution(
 
 
 def order_by_modality(first: Source, second: Source) -> tuple[Source, Source]:
-    """Two sources in the order of MODALITIES."""
+    """Return two sources in the order of MODALITIES."""
     if first.modality == second.modality:
         raise UsageError(f"both are {first.modality}; give two of different modalities")
     return (first, second) if MODALITIES.index(first.modality) < MODALITIES.index(second.modality) else (second, first)
 
 
 def drop_padding(features: Features) -> Features:
-    """One item without its padding."""
+    """Return the features of one item without padding."""
     mask = features.mask[0]
     return replace(features, parts=features.parts[:, mask], mask=features.mask[:, mask])

@@ -1,4 +1,4 @@
-"""CSV files as we write them: no cell is a formula to a spreadsheet program, and reading gives back the original."""
+"""Write and read CSV files without formula injection: cells that look like formulas are escaped."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
-# Spreadsheet programs compute a cell that starts with one of these, so a caption from somebody else could open links or
-# start programs. Such a cell gets an apostrophe in front, as people type it there themselves; so does one that starts
-# with apostrophes before such a character, so that one apostrophe can be taken away again without a doubt.
+# Spreadsheet programs execute a cell that starts with one of these characters, so an untrusted caption could open links
+# or start programs. Such a cell is prefixed with an apostrophe. A cell that already has apostrophes before such a
+# character gets one more, so that removing one apostrophe restores the original.
 FORMULA_PATTERN = re.compile(r"'*(\s*[=+\-@＝＋－＠]|[\t\r\n])")
 NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def escape_cell(value: Any) -> Any:
-    """A value as it is written: text that a spreadsheet program would compute gets an apostrophe in front."""
+    """Return a value for writing: text that a spreadsheet program would execute is prefixed with an apostrophe."""
     if isinstance(value, str) and FORMULA_PATTERN.match(value) and not NUMBER_PATTERN.fullmatch(value):
         return f"'{value}"
     return value
 
 
 def unescape_cell(cell: str) -> str:
-    """The text that `protect_cell` was given."""
+    """Return the original text of an escaped cell."""
     return cell[1:] if cell.startswith("'") and FORMULA_PATTERN.match(cell) else cell
 
 
 def write_rows(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a header and rows to a file opened with newline=""; a row without a column has an empty cell there."""
+    """Write a header and rows to a file opened with newline=""; missing columns become empty cells."""
     writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-    # The module puts quotes around the characters of its own line end only, but reads a lone \r as a line end, too.
+    # csv quotes only its own line terminator, but its reader takes a single \r as a line end as well.
     quoting_writer = csv.DictWriter(file, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writeheader()
     for row in rows:
@@ -40,14 +40,14 @@ def write_rows(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str
 
 
 def format_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A header and rows as the text of a CSV file."""
+    """Return a header and rows as the text of a CSV file."""
     buffer = io.StringIO()
     write_rows(buffer, columns, rows)
     return buffer.getvalue()
 
 
 def read_rows(file: IO[str]) -> list[dict[str, str]]:
-    """The rows of a file that `write_rows` wrote, opened with newline=""."""
+    """Read the rows of a file that `write_rows` wrote, opened with newline=""."""
     return [
         {name: unescape_cell(cell) for name, cell in row.items() if isinstance(cell, str)}
         for row in csv.DictReader(file)

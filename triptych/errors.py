@@ -1,17 +1,17 @@
-"""Every error a user can cause, as one tree.
+"""All errors that users can cause.
 
-TriptychError           catch this one to catch them all
-├── UsageError          the command or call does not make sense as it stands
-├── RecipeError         a recipe has an unknown key, a wrong value or parts that do not fit together
-├── ManifestError       a manifest cannot be used as it is; the message names row and column
-├── InputError          numbers given to a mechanism make no sense: shapes, NaN, an empty batch, a range
-├── MediaError          one file cannot be read as sound, picture or text; batch work skips it and lists it
-├── CheckpointError     a saved space, run or weight file is missing, cannot be read, or does not belong here
-├── TrainingError       training cannot start or cannot go on
-└── CollectionError     a collection cannot be read, or was made with another space
+TriptychError           the base class
+├── UsageError          invalid arguments of a command or call
+├── RecipeError         a recipe has an unknown key, an invalid value or incompatible components
+├── ManifestError       a manifest is invalid; the message names row and column
+├── InputError          invalid tensors: wrong shapes, NaN, an empty batch, a value out of range
+├── MediaError          a file cannot be read as audio, image, video or text; batch processing skips and reports it
+├── CheckpointError     a saved space, run or weight file is missing, unreadable or incompatible
+├── TrainingError       training cannot start or continue
+└── CollectionError     a collection cannot be read, or was created with another space
 
-Each message says what is wrong, what was found and what to do. The command line prints it without a traceback and
-exits with code 2. Errors that are not in this tree are our bugs.
+Each message says what is wrong, where, and what to do. The command line prints it without a traceback and exits with
+code 2. Any other exception is a bug in triptych.
 """
 
 import math
@@ -20,50 +20,50 @@ from difflib import get_close_matches
 
 
 class TriptychError(Exception):
-    """Anything a user can cause and mend."""
+    """An error that a user can cause and fix."""
 
 
 class UsageError(TriptychError):
-    """The command or call does not make sense as it stands."""
+    """A command or call has invalid arguments."""
 
 
 class RecipeError(TriptychError):
-    """A recipe has an unknown key, a wrong value or parts that do not fit together."""
+    """A recipe has an unknown key, an invalid value or incompatible components."""
 
 
 class ManifestError(TriptychError):
-    """A manifest cannot be used as it is."""
+    """A manifest is invalid; the message names row and column."""
 
 
 class InputError(TriptychError):
-    """Numbers given to a mechanism make no sense; the message names the argument and what was found."""
+    """A tensor argument is invalid; the message names the argument and its value."""
 
 
 class MediaError(TriptychError):
-    """One file cannot be read as what it should be."""
+    """A file cannot be read as the expected modality."""
 
 
 class CheckpointError(TriptychError):
-    """A saved space, run or weight file is missing, cannot be read, or does not belong here."""
+    """A saved space, run or weight file is missing, unreadable or incompatible."""
 
 
 class TrainingError(TriptychError):
-    """Training cannot start or cannot go on."""
+    """Training cannot start or continue."""
 
 
 class CollectionError(TriptychError):
-    """A collection cannot be read, or was made with another space."""
+    """A collection cannot be read, or was created with another space."""
 
 
 def check_range(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
-    """The one sentence for every number that is out of its range; NaN and infinity are out of every range."""
+    """Raise RecipeError if a number is out of its range; NaN and infinity always are."""
     if not minimum <= value <= maximum or math.isinf(value):
         allowed = f"at least {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
         raise RecipeError(f"{name} = {value}: must be {allowed}")
 
 
 def describe_unknown(category: str, name: str, known_names: Iterable[str]) -> str:
-    """The one sentence for every unknown name: what was found, what is known, which was probably meant."""
+    """Return the message for an unknown name: the name, the known names and the closest match."""
     names = sorted(known_names)
     matches = get_close_matches(name, names, n=1)
     suggestion = f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Each encoder with its projection as an ONNX graph, checked and timed against the space it comes from."""
+"""Export each encoder with its projection to ONNX; compare outputs and speed with PyTorch."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ from triptych.space import Space
 
 REQUIRED_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 REPORT_FILE = "report.json"
-BATCH_SIZE, REPEATS = 8, 7  # items in a batch, and timings of it
+BATCH_SIZE, REPEATS = 8, 7  # of the speed comparison
 NUM_EXAMPLES = 64  # inputs per modality that a graph is verified on
-MAX_GRAPH_BYTES = 1_900_000_000  # bytes of one graph with its weights: the format's own limit is 2 GB
+MAX_GRAPH_BYTES = 1_900_000_000  # of a graph with its weights; the limit of the format is 2 GB
 INPUTS_NAME, MASK_NAME, OUTPUT_NAME = "inputs", "mask", "embeddings"
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """One encoder with its projection: its graph, how far that drifts and how fast it is; or why there is none."""
+    """The exported graph of one modality with its accuracy and speed, or the reason why there is none."""
 
     modality: Modality
     encoder: str
     file: str = ""
     megabytes: float = 0.0
-    num_items: int = 0  # real inputs that both were asked for
-    max_cosine_distance: float | None = None  # largest 1 - cosine between the graph's vector and the space's
-    eager_ms: float = 0.0  # a batch of AT_ONCE
+    num_items: int = 0  # inputs that were compared
+    max_cosine_distance: float | None = None  # largest 1 - cosine between ONNX and PyTorch embeddings
+    eager_ms: float = 0.0  # median time of a batch of BATCH_SIZE
     onnx_ms: float = 0.0
-    time_ratio: float | None = None  # time of the graph over time of the space, of medians
-    time_ratio_range: tuple[float, float] | None = None  # smallest and largest ratio of neighbouring repeats
+    time_ratio: float | None = None  # onnx_ms / eager_ms
+    time_ratio_range: tuple[float, float] | None = None  # smallest and largest ratio of paired repeats
     problem: str = ""
 
 
 def export_onnx(
     space: Space, sources: Mapping[Modality, Sequence[Source]], folder: Path, show_progress: bool = True
 ) -> list[ExportResult]:
-    """Write a graph for every modality of a space, and a report; `sources` are what both are asked for."""
+    """Write a graph for every modality of a space, and a report; `sources` are the inputs to compare on."""
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"{', '.join(missing)} not installed; type: pip install 'triptych[export]'")
+        raise UsageError(f"{', '.join(missing)} not installed; run: pip install 'triptych[export]'")
     space = space.eval().cpu()
     results = []
     with track_progress("exporting", len(space.modalities), show_progress) as progress:
@@ -95,7 +95,7 @@ def load_examples(
 
 
 class _Tower(nn.Module):
-    """An encoder and its projection: prepared inputs and mask to embeddings."""
+    """An encoder and its projection, from prepared inputs and mask to embeddings."""
 
     def __init__(self, space: Space, modality: Modality) -> None:
         super().__init__()
@@ -112,14 +112,16 @@ def _export_modality(space: Space, modality: Modality, sources: Sequence[Source]
     prepared_inputs = [x for _, x in prepare_sources(sources, encoder) if not isinstance(x, MediaError)]
     if len(prepared_inputs) < 2:
         return _make_result(
-            header, problem=f"needs two readable examples of {modality}; {len(prepared_inputs)} of {len(sources)} were"
+            header, problem=f"needs two readable examples of {modality}; got {len(prepared_inputs)} of {len(sources)}"
         )
     tower = _Tower(space, modality).eval()
     weight_bytes = sum(
         p.numel() * p.element_size() for p in [*encoder.parameters(), *space.heads[modality].parameters()]
     )
     if weight_bytes > MAX_GRAPH_BYTES:
-        return _make_result(header, problem=f"its weights are {weight_bytes / 1e9:.1f} GB; a graph holds at most 2")
+        return _make_result(
+            header, problem=f"its weights are {weight_bytes / 1e9:.1f} GB; the limit of a graph is 2 GB"
+        )
     try:
         with _suppress_exporter_warnings(), atomic_write(path) as temp_path:
             _export_graph(tower, *collate(prepared_inputs[:BATCH_SIZE])).save(temp_path, external_data=False)
@@ -128,7 +130,7 @@ def _export_modality(space: Space, modality: Modality, sources: Sequence[Source]
             _max_cosine_distance(tower, run, *collate(prepared_inputs[i : i + BATCH_SIZE]))
             for i in range(0, len(prepared_inputs), BATCH_SIZE)
         )
-    except Exception as error:  # the exporter has dozens of its own, and names the operation it cannot say
+    except Exception as error:  # the exporter raises dozens of error types
         path.unlink(missing_ok=True)
         return _make_result(header, problem=_summarise_error(error))
     times = _measure_times(tower, run, *collate(prepared_inputs[:BATCH_SIZE]))
@@ -144,7 +146,7 @@ def _export_modality(space: Space, modality: Modality, sources: Sequence[Source]
 
 
 def _summarise_error(error: BaseException) -> str:
-    """What stopped the exporter, in one line: the first cause, as what it says last is advice to its makers."""
+    """Return the root cause of an exporter error in one line; its last message is advice for PyTorch developers."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).partition("## Exception summary")[2].splitlines() if line.strip()]
@@ -157,9 +159,9 @@ def _make_result(header: ExportResult, **values: Any) -> ExportResult:
 
 
 def _export_graph(tower: _Tower, inputs: Tensor, mask: Tensor) -> Any:
-    """The graph of a tower: any number of items, and of any length where length varies."""
+    """Export a tower with a dynamic batch size and, except for images, a dynamic length."""
     dynamic = torch.export.Dim.AUTO
-    dynamic_axes = {0: dynamic} if tower.modality == "image" else {0: dynamic, 1: dynamic}  # pictures come in one size
+    dynamic_axes = {0: dynamic} if tower.modality == "image" else {0: dynamic, 1: dynamic}
     with torch.no_grad():
         return torch.onnx.export(
             tower,
@@ -179,9 +181,7 @@ def _open_session(path: Path) -> Callable[[Tensor, Tensor], Tensor]:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    input_names = {
-        graph_input.name for graph_input in session.get_inputs()
-    }  # a graph that does not look at the mask does not ask for it
+    input_names = {graph_input.name for graph_input in session.get_inputs()}  # an unused mask is not an input
 
     def run(inputs: Tensor, mask: Tensor) -> Tensor:
         feed = {name: x.numpy() for name, x in ((INPUTS_NAME, inputs), (MASK_NAME, mask)) if name in input_names}
@@ -192,7 +192,7 @@ def _open_session(path: Path) -> Callable[[Tensor, Tensor], Tensor]:
 
 @torch.inference_mode()
 def _max_cosine_distance(tower: _Tower, run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor) -> float:
-    """Largest 1 - cosine between the two, in double: it is smaller than float32 can tell."""
+    """Return the largest 1 - cosine between ONNX and PyTorch embeddings, in float64: float32 is too coarse."""
     cosine = F.cosine_similarity(tower(inputs, mask).double(), run(inputs, mask).double())
     return max(0.0, 1 - cosine.min().item())
 
@@ -201,7 +201,7 @@ def _max_cosine_distance(tower: _Tower, run: Callable[[Tensor, Tensor], Tensor],
 def _measure_times(
     tower: _Tower, run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor
 ) -> dict[str, Any]:
-    """Both on the same batch, alternately, after one round that does not count."""
+    """Time both on the same batch, alternately, after one warm-up round."""
     milliseconds: dict[str, list[float]] = {"onnx": [], "eager": []}
     for repeat in range(REPEATS + 1):
         for runtime, compute in (("onnx", run), ("eager", tower)):
@@ -221,7 +221,7 @@ def _measure_times(
 
 @contextmanager
 def _suppress_exporter_warnings() -> Iterator[None]:
-    """Without the exporter's remarks on libraries that nobody here needs."""
+    """Suppress warnings of the exporter about optional libraries."""
     logger = logging.getLogger("torch.onnx")
     previous_level = logger.level
     logger.setLevel(logging.ERROR)

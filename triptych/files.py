@@ -1,4 +1,4 @@
-"""Writing files so that a half-written one never has its final name, and by one at a time."""
+"""Atomic file writes, lock files, and advice for errors of the operating system."""
 
 from __future__ import annotations
 
@@ -18,36 +18,31 @@ TEMP_SUFFIX = ".part"
 SOFT_LOCK_SUFFIX = ".soft"
 LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # some network file systems
 OS_ERROR_REMEDIES = {
-    errno.ENOSPC: "make room on the disk",
-    errno.EDQUOT: "make room: your disk quota is used up",
-    errno.EFBIG: "raise the system's limit on the size of a file (ulimit -f)",
+    errno.ENOSPC: "free disk space",
+    errno.EDQUOT: "free disk space: your quota is exceeded",
+    errno.EFBIG: "raise the limit on file size (ulimit -f)",
     errno.EROFS: "the file system is read-only: make it writable",
     errno.EACCES: "check the permissions of the folder and its files",
     errno.EPERM: "check the permissions of the folder and its files",
-    errno.EMFILE: "raise the limit of open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit of open files",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files",
     errno.EIO: "the disk reports an error: check it",
 }
-WINDOWS_ERROR_CODES = {
-    5: errno.EACCES,
-    19: errno.EROFS,
-    39: errno.ENOSPC,
-    112: errno.ENOSPC,
-}  # its own codes of the same errors
+WINDOWS_ERROR_CODES = {5: errno.EACCES, 19: errno.EROFS, 39: errno.ENOSPC, 112: errno.ENOSPC}
 
 
 @contextmanager
 def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place when the block ends well, and vanishes otherwise.
+    """Yield a temporary file that replaces `path` when the block succeeds, and is removed otherwise.
 
-    durable waits for the disk, so that even a power cut leaves the old file or the new one; for thousands of files that
-    can be made again, that wait is not worth its time. Safe on threads.
+    `durable` calls fsync, so that a power failure leaves either the old or the new file; turn it off for many files that
+    can be recomputed. Thread-safe.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is cut short, as it must stay below a file system's limit with what is added to it.
+    # Truncated, so that the longer temporary name stays below the limit of the file system.
     temp_path = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}{TEMP_SUFFIX}")
     try:
-        # The system applies the umask here; asking for the umask itself would be a race between threads.
+        # os.open applies the umask; reading the umask instead would be a race between threads.
         os.close(os.open(temp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temp_path
         if durable:
@@ -59,28 +54,28 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file that is replaced whole or not at all."""
+    """Write a text file atomically."""
     with atomic_write(path) as temp_path:
         temp_path.write_text(text, encoding="utf-8")
 
 
 def find_stale_temp_files(folder: Path, file_names: Iterable[str]) -> set[str]:
-    """The names of the temporary files that a killed process has left of these files in a folder."""
+    """Return the names of temporary files of these files that a killed process left in a folder."""
     return {path.name for name in file_names for path in folder.glob(f".{name}.*{TEMP_SUFFIX}")}
 
 
 def remove_stale_temp_files(folder: Path, file_names: Iterable[str]) -> None:
-    """Remove what a killed process has left of these files."""
+    """Remove temporary files of these files that a killed process left in a folder."""
     for name in find_stale_temp_files(folder, file_names):
         (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def lock(path: Path) -> Iterator[bool]:
-    """Hold the lock file `path` until the block ends; gives False, and holds nothing, where another process has it.
+    """Hold the lock file `path` during the block; yield False, without waiting, if another process holds it.
 
-    The system releases the lock when the process ends, however it ends: a lock file that is left over locks nothing.
-    Where a file system has no locks, the existence of the file is the lock, and its holder's process id is in it.
+    The operating system releases the lock when the process ends, so a leftover lock file locks nothing. On a file system
+    without locks, the existence of the file is the lock; it contains the process id of its owner.
     """
     file_lock = _acquire_lock(path)
     if file_lock is None:
@@ -89,24 +84,26 @@ def lock(path: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        with suppress(OSError):  # removed while it is held, so that nobody locks a file that goes; Windows refuses that
+        with suppress(
+            OSError
+        ):  # unlinked before release, so that no process locks a removed file; not possible on Windows
             Path(file_lock.lock_file).unlink()
         file_lock.release()
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock file `path`; needs no permission to write, and leaves the file alone."""
+    """Return whether a process holds the lock file `path`; only reads the file."""
     from filelock import lock_descriptor
 
     try:
         with path.open("rb") as file:
             return not lock_descriptor(file.fileno(), blocking=False)
     except OSError as error:
-        return error.errno == errno.ENOSYS  # no locks here: the file's existence is the lock
+        return error.errno == errno.ENOSYS  # no locks: the existence of the file is the lock
 
 
 def lock_file_names(name: str) -> set[str]:
-    """The names of the files that a lock file of this name may leave."""
+    """Return the names of the files that `lock` may create for a lock file of this name."""
     return {name, name + SOFT_LOCK_SUFFIX}
 
 
@@ -128,9 +125,9 @@ def _acquire_lock(path: Path) -> BaseFileLock | None:
 
 
 def extract_os_error_code(error: BaseException) -> int | None:
-    """The operating system's code of an error, also of one that a library has turned into a text; None if it has none.
+    """Return the errno of an error, also if a library turned it into text; None if there is none.
 
-    A file that is missing counts as none: it says nothing about the disk.
+    A missing file (ENOENT) counts as none: it says nothing about the disk.
     """
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
@@ -141,5 +138,5 @@ def extract_os_error_code(error: BaseException) -> int | None:
 
 
 def suggest_remedy(code: int) -> str:
-    """What to do about an error of the operating system."""
-    return OS_ERROR_REMEDIES.get(code, "see to it that the folder can be read and written")
+    """Return what to do about an error of the operating system."""
+    return OS_ERROR_REMEDIES.get(code, "make sure that the folder can be read and written")

@@ -1,6 +1,6 @@
-"""The nouns of the house. Read this first.
+"""The types that modules exchange. Read this first.
 
-Letters in shapes: N, M items; L parts of an item; D width; C classes; S index width.
+Letters in shapes: N, M items; L parts of an item; D embedding dimension; C classes; S dimension of index vectors.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor, nn
 
 from triptych.errors import InputError
 
-Modality = Literal["image", "audio", "text"]  # in this order wherever two of them make a pair
+Modality = Literal["image", "audio", "text"]  # pairs of modalities are in this order
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
-InputKind = Literal["inputs", "parts", "pooled"]  # prepared files, an encoder's parts, or their mean and maximum
-# Where a part lies. In a picture: left, top, right, bottom, as shares of its width and height as it is shown; in a
-# sound or film: start and end in seconds of the file; in a text: first character and the one after the last, of
-# `media.text.words`. Empty: nowhere in particular, as a mark before a text or a vector for the whole.
+InputKind = Literal["inputs", "parts", "pooled"]  # prepared files, encoder outputs, or their mean and maximum
+# Location of a part. Image: left, top, right, bottom as fractions of the displayed width and height. Audio and video:
+# start and end in seconds. Text: start and end character offsets in `media.text.words`. Empty: no location, as for a
+# special token or a vector of the complete item.
 Region = tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Source:
-    """One thing to embed: a text, a file, or the moment of a file between start and end (seconds)."""
+    """One item to embed: a text, a file, or the segment of a file between start and end (seconds)."""
 
     modality: Modality
     content: str | Path
@@ -43,17 +43,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prepared inputs of N rows; rows of one group are right answers to each other."""
+    """Prepared inputs of N rows; rows of the same group are positives of each other."""
 
     inputs: dict[Modality, Tensor]  # (N, L, ...), padded along L
-    masks: dict[Modality, Tensor]  # (N, L) bool, True where real
+    masks: dict[Modality, Tensor]  # (N, L) bool, False for padding
     group: Tensor  # (N,) int
     teacher_targets: Tensor | None = None  # (N, C) class probabilities
-    input_kinds: dict[Modality, InputKind] = field(default_factory=dict)  # what the inputs are, where not "inputs"
-    row_ids: tuple[str, ...] = ()  # the ids of the rows, for messages
+    input_kinds: dict[Modality, InputKind] = field(default_factory=dict)  # default: "inputs"
+    row_ids: tuple[str, ...] = ()  # for error messages
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on a device."""
+        """Return the batch on a device."""
         return replace(
             self,
             inputs={m: x.to(device) for m, x in self.inputs.items()},
@@ -65,27 +65,27 @@ class Batch:
 
 @dataclass(frozen=True)
 class Features:
-    """What a space makes of N items: one embedding each, and their parts (frames, regions or words) in order."""
+    """Embeddings of N items, and the vectors of their parts (frames, image regions or tokens) in order."""
 
     embedding: Tensor  # (N, D)
     parts: Tensor  # (N, L, D)
-    mask: Tensor  # (N, L) bool, True where real
-    modality: Modality | None = None  # None: a formula does not need it; `Space.scores` does
+    mask: Tensor  # (N, L) bool, False for padding
+    modality: Modality | None = None  # required by `Space.scores`; formulas do not read it
 
     def __post_init__(self) -> None:
         embedding, parts, mask = (tuple(t.shape) for t in (self.embedding, self.parts, self.mask))
         if (len(embedding), len(parts), len(mask)) != (2, 3, 2) or parts[:2] != mask or embedding[0] != mask[0]:
             raise InputError(f"embedding {embedding}, parts {parts}, mask {mask}; need (N, D), (N, L, D), (N, L)")
         if not self.mask.any(dim=1).all():
-            raise InputError(f"mask: row {int((~self.mask.any(dim=1)).nonzero()[0])} has no real part")
+            raise InputError(f"mask: row {int((~self.mask.any(dim=1)).nonzero()[0])} is all padding")
 
     def mean_pool(self) -> Tensor:
-        """The mean of each item's real parts: (N, D)."""
+        """Return the mean over the parts of each item, without padding: (N, D)."""
         mask = self.mask.unsqueeze(2)
         return self.parts.masked_fill(~mask, 0).sum(dim=1) / mask.sum(dim=1)
 
     def to(self, device: torch.device) -> Features:
-        """The same features on a device."""
+        """Return the features on a device."""
         return replace(
             self, embedding=self.embedding.to(device), parts=self.parts.to(device), mask=self.mask.to(device)
         )
@@ -97,7 +97,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two views of the same N rows: row i of a belongs with row i of b, and with every row of its group."""
+    """Features of the same N rows in two modalities: a_i and b_j are positives if i and j are in the same group."""
 
     a: Features
     b: Features
@@ -108,90 +108,93 @@ class Pair:
     def __post_init__(self) -> None:
         n, m = len(self.a.embedding), len(self.b.embedding)
         if n == 0 or n != m:
-            raise InputError(f"a has {n} rows and b has {m}; row i of a belongs with row i of b, and one is the least")
+            raise InputError(f"a has {n} rows and b has {m}; need the same number, at least 1")
         if self.group.shape != (n,) or self.group.is_floating_point():
-            raise InputError(f"group is {tuple(self.group.shape)} {self.group.dtype}; need ({n},) whole numbers")
+            raise InputError(f"group is {tuple(self.group.shape)} {self.group.dtype}; need ({n},) integers")
         for side, features in (("a", self.a), ("b", self.b)):
             if not torch.isfinite(features.embedding).all():
-                raise InputError(f"{side}.embedding holds NaN or infinity")
+                raise InputError(f"{side}.embedding contains NaN or infinity")
 
     @cached_property
     def positive_mask(self) -> Tensor:
-        """Every right answer, made only where it is asked for: N² bytes."""
+        """Which pairs (i, j) are positives; computed on first use because it takes N² bytes."""
         return self.group[:, None] == self.group  # (N, N) bool
 
     def scores(self) -> Tensor:
-        """Every row of a against every row of b."""
+        """Return the score of every row of a with every row of b."""
         return self.similarity(self.a, self.b)  # (N, N)
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One search result; start and end (seconds) where it is a moment of a longer file."""
+    """One search result; start and end (seconds) if it is a segment of a longer file."""
 
     item: str  # the file, or the text itself
     modality: Modality
-    score: float  # the space's own similarity; of several parts, their standardised scores together
+    score: float  # the space's similarity; for a query of several parts, the sum of standardised similarities
     captions: tuple[str, ...] = ()
     start: float | None = None
     end: float | None = None
     id: str = ""  # of the item in its collection
-    relevance: float = 0.0  # 0 to 1: how unusual the score is against the collection's background; see RELEVANT
+    relevance: float = 0.0  # 0 to 1: how unusual the score is compared with the collection's background scores
     parts: tuple[float, ...] = ()  # the similarity to each part of the query, in the query's order
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what the manifest says of it
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # metadata from the manifest
     duration: float | None = None  # seconds
-    excerpt: str | None = None  # how a text file began when it was indexed
-    copies: tuple[str, ...] = ()  # ids of items that are nearly the same and are therefore not listed
+    excerpt: str | None = None  # beginning of a text file, as of indexing
+    copies: tuple[str, ...] = ()  # ids of near duplicates that are not listed
 
 
 class Encoder(nn.Module, ABC):
-    """A file or text -> its parts. Owns its preprocessing, so that training and search cannot differ."""
+    """Encodes a file or text as a sequence of part vectors. Includes its preprocessing."""
 
     modality: Modality
-    feature_dim: int  # D of the parts it returns
-    max_seconds: float = math.inf  # the longest piece it takes at once; longer files are indexed as moments
-    frozen: bool = False  # its weights are given and stay: each file goes through it once, and runs do not save it
-    origin: str = "triptych, trained from scratch"  # where network and weights come from
+    feature_dim: int  # of the parts it returns
+    max_seconds: float = math.inf  # the longest segment it encodes; longer files are split into segments
+    frozen: bool = False  # weights are not trained: outputs can be cached, and runs do not save the weights
+    origin: str = "triptych, trained from scratch"  # of network and weights
     licence: str = "Apache-2.0"  # of network and weights
-    part_name: str  # what a part is: frame, region, word …
+    part_name: str  # what a part is: frame, region, token …
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
-        """What must be installed or given before it can be made, as one sentence; None when everything is at hand."""
+        """Return what must be installed or provided before the encoder can be created; None if nothing is missing."""
         return None
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
-        """Learn what must be known of the training data before the first step (a vocabulary); most learn nothing."""
+        """Fit what is derived from the training data before the first step, such as a vocabulary. Default: nothing."""
 
     @abstractmethod
     def prepare(self, source: Source) -> Tensor:
-        """Decode one source to (L, ...); L may vary. Runs on worker threads; the same source gives the same tensor."""
+        """Decode one source to (L, ...); L may vary. Deterministic; runs on worker threads."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """(N, L, ...) and (N, L) -> parts (N, P, width) and their mask (N, P); padding changes nothing."""
+        """Encode (N, L, ...) with mask (N, L) as parts (N, P, feature_dim) and their mask (N, P).
+
+        The result must not depend on padding.
+        """
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
-        """Where each of a source's so many real parts lies, in order; unless an encoder knows better, nowhere."""
+        """Return the location of each of the source's parts, in order. Default: no locations."""
         return [()] * parts
 
     def class_probabilities(self, mean: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Class probabilities (N, C) from the mean of the parts (N, width); None where it was not taught classes."""
+        """Return class probabilities (N, C) from the mean of the parts (N, feature_dim); None without a classifier."""
         return None
 
     def extra_files(self) -> dict[str, str]:
-        """What the encoder needs beside its weights, as named texts that are saved with the space."""
+        """Return what the encoder needs besides its weights, as named texts that are saved with the space."""
         return {}
 
     def load_extra_files(self, files: dict[str, str]) -> None:
-        """Take back what `files` gave."""
+        """Restore the encoder from the result of `extra_files`."""
 
 
 class Similarity(nn.Module, ABC):
-    """Scores of N items against M: always higher = more alike. Belongs to the saved space."""
+    """Scores N items against M; a higher score means more similar. Saved with the space."""
 
-    reads_parts: bool = False  # beside or instead of the embedding
-    is_exact: bool  # query(a) @ keys(b).T equals forward(a, b); else it is a shortlist that forward re-ranks
+    reads_parts: bool = False  # whether it reads the parts, not only the embedding
+    is_exact: bool  # whether query(a) @ keys(b).T equals forward(a, b); otherwise it is a shortlist to re-rank
 
     @abstractmethod
     def forward(self, a: Features, b: Features) -> Tensor: ...  # (N, M)
@@ -203,26 +206,26 @@ class Similarity(nn.Module, ABC):
     def keys(self, b: Features) -> Tensor: ...  # (M, S)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        """How much each part of row i of a and each part of row i of b speak for each other: (N, A, B), padding 0.
+        """Attribute the score of a_i and b_i to pairs of their parts: (N, A, B), 0 for padding.
 
-        Unless a similarity has its own: the share of two parts in the inner product of the two items' mean parts.
+        Default: the contribution of two parts to the inner product of the two items' mean parts.
         """
         products, mask = a.parts @ b.parts.transpose(1, 2), a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
         return products.masked_fill(~mask, 0) / mask.sum(dim=(1, 2), keepdim=True)
 
     def after_step(self) -> None:
-        """Bring parameters back to where they are allowed to be, after each optimizer step."""
+        """Project parameters onto their constraints, after each optimizer step."""
 
 
 class Objective(nn.Module, ABC):
-    """What training minimises for one pair of modalities: named terms, whose sum counts."""
+    """A training loss for one pair of modalities: named terms, whose sum is minimised."""
 
     @abstractmethod
     def forward(self, pair: Pair) -> dict[str, Tensor]: ...
 
     def metrics_to_log(self) -> dict[str, float]:
-        """What is worth logging of it beside its terms, such as a learned temperature."""
+        """Return values to log besides the loss terms, such as a learned temperature."""
         return {}
 
     def after_step(self) -> None:
-        """Bring parameters back to where they are allowed to be, after each optimizer step."""
+        """Project parameters onto their constraints, after each optimizer step."""

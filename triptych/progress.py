@@ -1,4 +1,4 @@
-"""One progress bar for all long work: a live bar on a terminal, one closing line elsewhere."""
+"""Progress reports on stderr: a live progress bar on a terminal, one final line elsewhere."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MIN_BAR_CONSOLE_WIDTH = 100
 
 
 def notify(message: str, show_progress: bool = True) -> None:
-    """One line about long work, on the error stream."""
+    """Print a line to stderr."""
     if show_progress:
         Console(stderr=True).print(message, style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 class ProgressBar:
-    """Tells how far a piece of work is."""
+    """The progress of a task with a known number of steps."""
 
     def __init__(self, display: Progress, task_id: int, total: int) -> None:
         self._display, self._task_id, self.total, self.completed, self.note = display, task_id, total, 0, ""
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        """So many steps more are done; the note stands beside the bar."""
+        """Add completed steps; `note` is shown next to the bar."""
         self.completed += steps
         self.note = self.note if note is None else note
         self._display.update(self._task_id, completed=self.completed, note=self.note)  # pyright: ignore[reportArgumentType]
@@ -34,14 +34,13 @@ class ProgressBar:
 
 @contextmanager
 def track_progress(title: str, total: int, show_progress: bool = True) -> Iterator[ProgressBar]:
-    """A bar for `total` steps, on the error stream so that results can be piped."""
+    """Show a progress bar for `total` steps on stderr, so that stdout can be piped."""
     console = Console(stderr=True)
-    progress = (
-        [BarColumn(bar_width=24)] if console.width >= MIN_BAR_CONSOLE_WIDTH else []
-    )  # on a narrow terminal the numbers come first
+    # On a narrow terminal there is only room for the numbers.
+    bar_columns = [BarColumn(bar_width=24)] if console.width >= MIN_BAR_CONSOLE_WIDTH else []
     display = Progress(
         TextColumn("{task.description}"),
-        *progress,
+        *bar_columns,
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),

@@ -1,4 +1,4 @@
-"""A recipe: which mechanisms, how they are set, and how long to train. Frozen dataclasses <-> one TOML file."""
+"""A recipe: mechanisms, their settings, data and training options, as frozen dataclasses and as a TOML file."""
 
 from __future__ import annotations
 
@@ -36,80 +36,75 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """An objective, the pairs of modalities it is for (one instance each), and how much it counts."""
+    """An objective, the pairs of modalities it is applied to (one instance each), and its weight."""
 
     name: str
     pairs: tuple[tuple[Modality, Modality], ...]
     weight: float = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
-    similarity: Component | None = None  # another than the space's own, for this objective alone
+    similarity: Component | None = None  # replaces the space's similarity for this objective
 
 
 @dataclass(frozen=True)
 class SpaceConfig:
-    """What is trained, saved and searched."""
+    """The architecture of a space."""
 
     encoders: dict[Modality, Component]
     similarity: Component
     embed_dim: int = 128
     geometry: Geometry = "sphere"
-    pooling: Pooling = "mean"  # what becomes of an item's parts: their mean, or mean and maximum side by side
-    head: Head = "linear"  # from there to the space: a matrix, two layers, or nothing where encoders end in it already
-    hidden_dim: int = 1024  # width between the two layers of an mlp
-    dropout: float = 0.0  # share of an mlp's hidden values left out in training
-    shared_hidden_dim: int = 0  # hidden width of two layers on top that all modalities share; 0 = none
+    pooling: Pooling = "mean"  # over an item's parts: mean, or mean and maximum concatenated
+    head: Head = "linear"  # projection: a matrix, two layers, or none if encoders output embeddings
+    hidden_dim: int = 1024  # of an mlp head
+    dropout: float = 0.0  # of an mlp head
+    shared_hidden_dim: int = 0  # of an mlp after the heads that all modalities share; 0 = none
 
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which rows to learn from."""
+    """The training data."""
 
     manifest: str = ""
-    extra_manifests: tuple[str, ...] = ()  # further manifests, whose rows are learned from as well
-    train_split: str = "train"  # the split to learn from
-    valid_split: str = "valid"  # the split by which the best epoch is chosen; where no row has it, the last is taken
-    test_split: str = "test"  # the split to measure on
-    sampling_weights: dict[str, float] = field(
-        default_factory=dict
-    )  # how often a kind of row is drawn: "image-text" = 2.0
-    allow_outside: bool = False  # may files lie outside the manifest's folder?
+    extra_manifests: tuple[str, ...] = ()  # further manifests to train on
+    train_split: str = "train"
+    valid_split: str = "valid"  # selects the best epoch; without rows in it, the last epoch is used
+    test_split: str = "test"  # of `triptych evaluate`
+    # How often rows of a modality set are drawn, for example "image-text" = 2.0
+    sampling_weights: dict[str, float] = field(default_factory=dict)
+    allow_outside: bool = False  # allow files outside the manifest's folder
     workers: int = 2
-    hop_seconds: float = (
-        0.0  # seconds between windows of what is longer than its encoder hears at once; 0 = side by side
-    )
-    all_windows: bool = False  # learn from every window of a long sound or film; else from its first
-    teacher: str = ""  # an image encoder that was taught classes, for distill: efficientnet_lite0
-    cache: str = ""  # folder for the features of frozen encoders; "" = the user's own, "off" = none
-    input_cache_mb: int = 2000  # prepared inputs kept between epochs; beyond it, files are decoded again
+    hop_seconds: float = 0.0  # between windows of files longer than the encoder's max_seconds; 0 = no overlap
+    all_windows: bool = False  # train on every window of a long file; otherwise on the first
+    teacher: str = ""  # image classifier for the objective distill: efficientnet_lite0
+    cache: str = ""  # folder for the features of frozen encoders; "" = the user's cache folder, "off" = none
+    input_cache_mb: int = 2000  # memory for prepared inputs between epochs; other files are decoded again
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to learn from them."""
+    """The training loop."""
 
     epochs: int = 20
     batch_size: int = 128
-    grad_cache_chunk: int = (
-        0  # rows that go through the encoders at once; 0 = the whole batch. The gradient is the same
-    )
+    grad_cache_chunk: int = 0  # rows per forward pass of the encoders; 0 = the full batch. Same gradients
     optimizer: Optimizer = "adamw"
     learning_rate: float = 1e-3  # of heads and objectives
-    encoder_lr_scale: float = 1.0  # times that for encoders
-    metric_lr_scale: float = 1.0  # times that for what the similarity learns
+    encoder_lr_scale: float = 1.0  # multiplies learning_rate for encoders
+    metric_lr_scale: float = 1.0  # multiplies learning_rate for the similarity
     momentum: float = 0.9  # of sgd
     weight_decay: float = 0.01
-    warmup_ratio: float = 0.1  # share of the steps over which the learning rate rises; then it falls as a cosine
+    warmup_ratio: float = 0.1  # fraction of steps with linear warm-up, followed by cosine decay
     max_grad_norm: float = 1.0
-    precision: Precision = "float32"  # bfloat16: encoders under autocast, losses as ever in float32
-    freeze: tuple[str, ...] = ()  # parameters whose names begin so stay as they are, such as "encoders.image.blocks"
-    eval_every: int = 1  # epochs between two looks at the validation split; 0 = never
-    patience: int = 0  # looks without a better score before training stops; 0 = it never stops early
+    precision: Precision = "float32"  # bfloat16: encoders under autocast, losses in float32
+    freeze: tuple[str, ...] = ()  # prefixes of parameter names, such as "encoders.image.blocks"
+    eval_every: int = 1  # epochs between evaluations on the validation split; 0 = never
+    patience: int = 0  # evaluations without improvement before early stopping; 0 = never stop early
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a run, apart from the files themselves."""
+    """The complete configuration of a training run."""
 
     name: str
     space: SpaceConfig
@@ -120,7 +115,7 @@ class Recipe:
 
     @staticmethod
     def load(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-        """A recipe by its path, or by the name of one that comes with triptych, with `a.b=c` changes applied."""
+        """Load a recipe by path, or by the name of a bundled recipe, and apply overrides such as `a.b=c`."""
         path = _resolve_path(name_or_path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -130,7 +125,7 @@ class Recipe:
 
     @staticmethod
     def parse(text: str, overrides: Sequence[str] = (), location: str = "recipe") -> Recipe:
-        """A recipe from its TOML text."""
+        """Parse a recipe from TOML."""
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
@@ -153,7 +148,7 @@ class Recipe:
         return replace(self, data=data)
 
     def without_local_paths(self) -> Recipe:
-        """The recipe without where things lay on this machine."""
+        """Return the recipe without paths of this machine."""
         data = self.data
         names = tuple(Path(path).name for path in (data.manifest, *data.extra_manifests))
         portable_data = replace(
@@ -166,11 +161,11 @@ class Recipe:
         return replace(self, data=portable_data, space=replace(self.space, encoders=encoders))
 
     def restrict_to(self, modalities: Collection[Modality]) -> Recipe:
-        """The recipe for data that has only these modalities: encoders and pairs of others are left out."""
+        """Return the recipe without the encoders and pairs of other modalities."""
         encoders = {m: component for m, component in self.space.encoders.items() if m in modalities}
         restricted = [
-            replace(u, pairs=tuple((a, b) for a, b in u.pairs if a in modalities and b in modalities))
-            for u in self.objectives
+            replace(config, pairs=tuple((a, b) for a, b in config.pairs if a in modalities and b in modalities))
+            for config in self.objectives
         ]
         objectives = tuple(objective for objective in restricted if objective.pairs)
         if not objectives:
@@ -178,27 +173,27 @@ class Recipe:
                 sorted({f"{a}–{b}" for objective in self.objectives for a, b in objective.pairs})
             )
             raise RecipeError(
-                f"the data has only {', '.join(sorted(modalities)) or 'nothing'}; the recipe learns {expected_pairs}"
+                f"the data has only {', '.join(sorted(modalities)) or 'nothing'}; the recipe trains on {expected_pairs}"
             )
         return replace(self, space=replace(self.space, encoders=encoders), objectives=objectives)
 
     def to_toml(self) -> str:
-        """The whole recipe as TOML, every default written out; parsing it gives an equal recipe."""
+        """Return the recipe as TOML with all defaults; parsing it gives an equal recipe."""
         table = asdict(self)
         table["space"]["similarity"] = _flatten(table["space"]["similarity"])
         table["space"]["encoders"] = {m: _flatten(component) for m, component in table["space"]["encoders"].items()}
         table["objectives"] = [_flatten(objective) for objective in table["objectives"]]
-        for use in table["objectives"]:
-            similarity = use.pop("similarity")
+        for objective in table["objectives"]:
+            similarity = objective.pop("similarity")
             if similarity:
-                use["similarity"] = _flatten(similarity)
+                objective["similarity"] = _flatten(similarity)
         return tomli_w.dumps(
             {key: table[key] for key in ("name", "description", "data", "space", "objectives", "training")}
         )
 
 
 def list_bundled_recipes() -> dict[str, Path]:
-    """The recipes that come with triptych, by name."""
+    """Return the paths of the bundled recipes by name."""
     package_folder = Path(__file__).parent
     folder = next((f for f in (package_folder / "recipes", package_folder.parent / "recipes") if f.is_dir()), None)
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
@@ -210,10 +205,10 @@ def _resolve_path(name_or_path: str | Path) -> Path:
         return bundled[str(name_or_path)]
     path = Path(name_or_path)
     if path.suffix.lower() in {".csv", ".jsonl", ".parquet"}:
-        raise RecipeError(f"{path} is a manifest, not a recipe; write: triptych train RECIPE --data {path}")
+        raise RecipeError(f"{path} is a manifest, not a recipe; run: triptych train RECIPE --data {path}")
     if path.suffix == ".toml" or path.exists():
         if not path.is_file():
-            raise RecipeError(f"recipe {path}: no such file; or name one of: {', '.join(bundled)}")
+            raise RecipeError(f"recipe {path}: no such file; bundled recipes: {', '.join(bundled)}")
         return path
     raise RecipeError(describe_unknown("recipe", str(name_or_path), bundled))
 
@@ -222,10 +217,10 @@ def _read_recipe(table: TomlTable) -> Recipe:
     check_keys(table, {f.name for f in fields(Recipe)}, "the recipe")
     for section in ("space", "objectives"):
         if section not in table:
-            raise RecipeError(f"the section [{section}] is missing")
+            raise RecipeError(f"the table [{section}] is missing")
     objectives = table["objectives"]
     if not isinstance(objectives, list) or not objectives:
-        raise RecipeError("objectives: write at least one [[objectives]] section")
+        raise RecipeError("objectives: need at least one [[objectives]] table")
     recipe = Recipe(
         name=read_value(table.get("name", "recipe"), str, "name"),
         description=read_value(table.get("description", ""), str, "description"),
@@ -272,10 +267,12 @@ def _read_objective(table: Any, location: str) -> ObjectiveConfig:
 
 
 def _check_ranges(recipe: Recipe) -> None:
-    """What single values cannot show: ranges, and parts that must fit each other."""
+    """Check value ranges, and that components are compatible."""
     training, data, space = recipe.training, recipe.data, recipe.space
     if not re.fullmatch(r"\w[\w.-]{0,99}", recipe.name):
-        raise RecipeError(f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, as it names a folder")
+        raise RecipeError(
+            f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, because it becomes a folder name"
+        )
     ranges = [
         ("space.embed_dim", space.embed_dim, 1, 1 << 16),
         ("space.hidden_dim", space.hidden_dim, 1, 1 << 16),
@@ -309,10 +306,10 @@ def _check_ranges(recipe: Recipe) -> None:
 
 
 def _check_components(recipe: Recipe) -> None:
-    """Encoders, pairs and objectives must fit each other."""
+    """Check that encoders, pairs and objectives are compatible."""
     space = recipe.space
     if len(space.encoders) < 2:
-        raise RecipeError(f"space.encoders: at least two of {', '.join(MODALITIES)}; found {list(space.encoders)}")
+        raise RecipeError(f"space.encoders: need at least two of {', '.join(MODALITIES)}; got {list(space.encoders)}")
     for modality, component in space.encoders.items():
         if ENCODERS[component.name].modality != modality:
             raise RecipeError(
@@ -320,16 +317,16 @@ def _check_components(recipe: Recipe) -> None:
             )
     for i, objective in enumerate(recipe.objectives):
         if not objective.pairs:
-            raise RecipeError(f'objectives.{i}: say for which pairs, for example pairs = [["audio", "text"]]')
+            raise RecipeError(f'objectives.{i}: pairs are missing; for example pairs = [["audio", "text"]]')
         for a, b in objective.pairs:
             if a == b or a not in space.encoders or b not in space.encoders:
-                raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: give two of {', '.join(space.encoders)}")
+                raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: expected two of {', '.join(space.encoders)}")
             if MODALITIES.index(a) > MODALITIES.index(b):
                 raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: write it as [{b}, {a}]")
     _check_teacher(recipe)
     for modality in space.encoders:
         if not any(modality in pair for objective in recipe.objectives for pair in objective.pairs):
-            raise RecipeError(f"space.encoders.{modality}: no objective trains it; add a pair with it, or leave it out")
+            raise RecipeError(f"space.encoders.{modality}: no objective trains it; add a pair with it, or remove it")
 
 
 def _check_teacher(recipe: Recipe) -> None:
@@ -346,5 +343,5 @@ def _check_teacher(recipe: Recipe) -> None:
 
 
 def _flatten(component: dict[str, Any]) -> dict[str, Any]:
-    """A part as it stands in TOML: its settings beside its name."""
+    """Return a component as its TOML table, with the settings next to the name."""
     return {key: value for key, value in component.items() if key != "settings"} | component["settings"]

@@ -1,4 +1,4 @@
-"""Settings as they stand in TOML, read with the kinds they should have; a mistake says what is allowed."""
+"""Read typed settings from TOML tables; errors name the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from triptych.errors import RecipeError, describe_unknown
 TomlTable = Mapping[str, Any]
 T = TypeVar("T")
 TYPE_DESCRIPTIONS = {
-    int: "a whole number",
+    int: "an integer",
     float: "a number",
-    str: "a text",
+    str: "a string",
     bool: "true or false",
-    tuple[str, ...]: "a list of texts",
-    dict[str, float]: "a section of numbers",
+    tuple[str, ...]: "a list of strings",
+    dict[str, float]: "a table of numbers",
 }
 
 
 @dataclass(frozen=True)
 class Component:
-    """A mechanism by its name in the registry, and its settings: the arguments of its constructor."""
+    """A mechanism: its name in the registry and the arguments of its constructor."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
-    """Set one value in place: training.epochs=3, objectives.0.temperature=0.1."""
+    """Set one value in place, for example training.epochs=3 or objectives.0.temperature=0.1."""
     path, separator, raw_value = override.partition("=")
     if not separator or not path.strip():
-        raise RecipeError(f"--set {override!r}: write it as section.key=value, for example training.epochs=3")
+        raise RecipeError(f"--set {override!r}: expected section.key=value, for example training.epochs=3")
     try:
         value = tomllib.loads(f"value = {raw_value.strip()}")["value"]
     except (ValueError, RecursionError):
-        value = raw_value.strip()  # a bare word is a string, so that nobody has to quote quotes in a shell
+        value = raw_value.strip()  # an unquoted word is a string, which avoids nested quotes in a shell
     node: Any = table
     *parents, last_key = path.strip().split(".")
     for key in parents:
@@ -49,7 +49,7 @@ def apply_override(table: dict[str, Any], override: str) -> None:
     elif isinstance(node, dict):
         node[last_key] = value
     else:
-        raise RecipeError(f"--set {override!r}: {'.'.join(parents)} is a value, not a section")
+        raise RecipeError(f"--set {override!r}: {'.'.join(parents)} is a value, not a table")
 
 
 def _descend(node: Any, key: str, override: str) -> Any:
@@ -57,19 +57,19 @@ def _descend(node: Any, key: str, override: str) -> Any:
         return node[_parse_index(node, key, override)]
     if isinstance(node, dict):
         return node.setdefault(key, {})
-    raise RecipeError(f"--set {override!r}: nothing can stand below {key!r}: what is above it is a value")
+    raise RecipeError(f"--set {override!r}: {key!r} is below a value, not below a table")
 
 
 def _parse_index(entries: list[Any], key: str, override: str) -> int:
     if not key.isdecimal() or int(key) >= len(entries):
-        raise RecipeError(f"--set {override!r}: {key!r} is not one of the entries 0 to {len(entries) - 1}")
+        raise RecipeError(f"--set {override!r}: {key!r} is not an index from 0 to {len(entries) - 1}")
     return int(key)
 
 
 def read_component(
     table: Any, registry: Mapping[str, type], role: str, location: str, extra_keys: set[str] | None = None
 ) -> Component:
-    """A mechanism with every setting written out; the constructor's arguments are the keys."""
+    """Read a mechanism with all its settings, defaults included; the keys are the arguments of its constructor."""
     table = read_section(table, location)
     if "name" not in table:
         raise RecipeError(f"{location}: the {role}'s name is missing; known: {', '.join(sorted(registry))}")
@@ -86,7 +86,7 @@ def read_component(
 
 
 def read_dataclass(cls: type[T], table: Any, location: str) -> T:
-    """A dataclass of plain values from its section."""
+    """Read a dataclass of plain values from its table."""
     table = read_section(table, location)
     hints = get_type_hints(cls)
     check_keys(table, set(hints), location)
@@ -94,21 +94,21 @@ def read_dataclass(cls: type[T], table: Any, location: str) -> T:
 
 
 def read_section(value: Any, location: str) -> TomlTable:
-    """The value, if it is a section."""
+    """Return the value if it is a table."""
     if not isinstance(value, Mapping):
-        raise RecipeError(f"{location} = {value!r}: must be a section with keys of its own")
+        raise RecipeError(f"{location} = {value!r}: must be a table")
     return value
 
 
 def check_keys(table: TomlTable, allowed: set[str], location: str) -> None:
-    """An error for the first key that is not allowed."""
+    """Raise RecipeError for the first key that is not allowed."""
     for key in table:
         if key not in allowed:
             raise RecipeError(f"{location}: {describe_unknown('key', key, allowed)}")
 
 
 def read_value(value: Any, expected_type: Any, location: str) -> Any:
-    """The value if it is of the kind asked for; whole numbers pass as floats, lists as tuples."""
+    """Return the value if it has the expected type; integers are accepted as floats, lists as tuples."""
     if get_origin(expected_type) is Literal:
         if value in get_args(expected_type):
             return value

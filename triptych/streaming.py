@@ -1,8 +1,8 @@
-"""Sums over scale · query @ keys.T tile by tile: exact, in O(N · block) memory, forward and backward.
+"""Exact reductions over scale · query @ keys.T in tiles: O(N · block_size) memory, forward and backward.
 
-Two kernels, each with its own backward: `log_sum_exps` (softmax objectives, transport) and `softplus_sum` (the sigmoid
-objective). The (N, M) matrix never exists. A tile is block × block numbers that stay in the cache; what costs time is
-the matrix products, so each kernel does as few of them as can be (four and three) and few passes over a tile.
+Two kernels with their own backward: `log_sum_exps` (softmax objectives, transport) and `softplus_sum` (the sigmoid
+objective). The (N, M) matrix is never materialised. Matrix products dominate the run time, so each kernel needs as few
+of them as possible (four and three), and few passes over each block_size × block_size tile.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 from triptych.errors import InputError
 from triptych.interfaces import Pair
 
-DEFAULT_BLOCK_SIZE = 2048  # a float32 tile is 16 MB, and two are needed; smaller tiles were no quicker at N = 8192
-LOG2E = math.log2(math.e)  # exp2 costs half of exp on a CPU, so logits are kept in powers of two
-MAX_LOG2 = {torch.float32: 100.0, torch.float64: 900.0}  # log2 of the largest exponential the quick way allows
+DEFAULT_BLOCK_SIZE = 2048  # two float32 tiles of 16 MB; smaller tiles were not faster at N = 8192
+LOG2E = math.log2(math.e)  # exp2 takes half the time of exp on a CPU, so logits are in base 2
+MAX_LOG2 = {torch.float32: 100.0, torch.float64: 900.0}  # log2 of the largest exponential in the fast path
 Groups = tuple[Tensor, Tensor]
 
 
@@ -34,16 +34,17 @@ def log_sum_exps(
     include_diagonal: bool = True,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp of every row and of every column of the logits, without the logits.
+    """Return the log-sum-exp of every row and every column of the logits, without storing the logits.
 
     logit_ij = scale · <query_i, keys_j> + row_bias_i + column_bias_j
     row_i = log Σ_j e^logit_ij   (N,)      column_j = log Σ_i e^logit_ij   (M,)
 
-    left_out: group ids (N,) and (M,); entries i ≠ j of one group do not count. diagonal: whether entries i = j do.
-    A row or column in which nothing counts is -inf, and its gradient is 0.
+    excluded_groups: group ids (N,) and (M,); entries i ≠ j of the same group are excluded.
+    include_diagonal: whether entries i = j are included.
+    A row or column without included entries is -inf, with gradient 0.
 
-    Use when: N · M numbers are too many, or too slow to read and write several times.
-    Beware: differentiable once, in every tensor given. bfloat16 and half are worked on, and answered, in float32.
+    Use when: the N × M matrix does not fit in memory, or several passes over it are too slow.
+    Beware: differentiable once, with respect to every tensor. bfloat16 and float16 inputs give float32 outputs.
     """
     _check_inputs(query, keys, block_size, excluded_groups)
     row_bias = query.new_zeros(len(query)) if row_bias is None else row_bias
@@ -63,13 +64,13 @@ def softplus_sum(
     groups: Groups | None = None,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> Tensor:
-    """Sum over all pairs of -log sigmoid(z · logit), without the logits.
+    """Return the sum over all pairs of -log sigmoid(z · logit), without storing the logits.
 
     Σ_ij log(1 + e^(-z_ij · logit_ij)),  logit_ij = scale · <query_i, keys_j> + bias
-    z_ij = +1 where row i and column j share a group (ids (N,) and (M,)), else -1; without groups all are -1.
+    z_ij = +1 if row i and column j have the same group id (ids (N,) and (M,)), else -1; without groups all are -1.
 
-    Use when: as for log_sum_exps. The gradient is made on the way forward, where the tile is at hand: three products.
-    Beware: differentiable once. bfloat16 and half are worked on, and answered, in float32.
+    Use when: as for log_sum_exps. The gradient is computed in the forward pass, with three matrix products in total.
+    Beware: differentiable once. bfloat16 and float16 inputs give float32 outputs.
     """
     _check_inputs(query, keys, block_size, groups)
     scale, bias = _to_scalar(scale, query), _to_scalar(bias, query)
@@ -77,11 +78,11 @@ def softplus_sum(
 
 
 def compute_streaming_inputs(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
-    """Query (N, S), keys (N, S) and group ids (N,) of a pair: what the kernels need of it."""
+    """Return query (N, S), keys (N, S) and group ids (N,) of a pair, the inputs of the kernels."""
     if not pair.similarity.is_exact:
         name = type(pair.similarity).__name__
         raise InputError(
-            f"{name} is not exact: its scores are not query @ keys.T and can't be streamed; set stream_block = 0"
+            f"{name} is not exact: its scores are not query @ keys.T and cannot be streamed; set stream_block = 0"
         )
     return pair.similarity.query(pair.a), pair.similarity.keys(pair.b), pair.group
 
@@ -102,13 +103,13 @@ def _check_inputs(query: Tensor, keys: Tensor, block_size: int, groups: Groups |
 
 
 class _Exclusions:
-    """Which entries do not count, tile by tile."""
+    """The excluded entries of the matrix."""
 
     def __init__(self, groups: Groups | None, include_diagonal: bool) -> None:
         self.groups, self.include_diagonal = groups, include_diagonal
 
     def fill(self, tile: Tensor, rows: slice, columns: slice, value: float) -> None:
-        """Write the value over every entry of the tile that does not count."""
+        """Write the value to every excluded entry of the tile."""
         diagonal = tile.diagonal(rows.start - columns.start) if _contains_diagonal(rows, columns) else None
         saved_diagonal = diagonal.clone() if diagonal is not None and self.include_diagonal else None
         same_group = _same_group_mask(self.groups, rows, columns)
@@ -119,12 +120,12 @@ class _Exclusions:
 
 
 def _contains_diagonal(rows: slice, columns: slice) -> bool:
-    """Whether a tile holds a part of the diagonal i = j."""
+    """Return whether a tile intersects the diagonal i = j."""
     return max(rows.start, columns.start) < min(rows.stop, columns.stop)
 
 
 def _same_group_mask(groups: Groups | None, rows: slice, columns: slice) -> Tensor | None:
-    """Where a tile's rows and columns share a group; None where they do nowhere, which is quick to see."""
+    """Return where rows and columns of a tile have the same group; None, quickly, if nowhere."""
     if groups is None:
         return None
     row_groups, column_groups = groups[0][rows], groups[1][columns]
@@ -137,7 +138,7 @@ def _iter_slices(length: int, block_size: int) -> Iterator[slice]:
 
 
 class _Tiles:
-    """scale · left @ right.T as tiles, one after another in the same buffer: read a tile before taking the next."""
+    """Tiles of scale · left @ right.T, all in the same buffer: the next tile overwrites the last."""
 
     def __init__(self, left: Tensor, right: Tensor, scale: Tensor, block_size: int) -> None:
         self.left, self.right, self.scale, self.block_size = left, right, scale, block_size
@@ -148,13 +149,13 @@ class _Tiles:
         return self.left.new_empty(min(self.block_size, len(self.left)) * min(self.block_size, len(self.right)))
 
     def spare_tile(self, like: Tensor) -> Tensor:
-        """A second buffer of a tile's shape."""
+        """Return a second buffer with the shape of a tile."""
         self._spare_buffer = self._allocate_buffer() if self._spare_buffer is None else self._spare_buffer
         return self._spare_buffer[: like.numel()].view(like.shape)
 
     def __iter__(self) -> Iterator[tuple[slice, slice, Tensor]]:
         for rows in _iter_slices(len(self.left), self.block_size):
-            scaled_rows = self.left[rows] * self.scale  # here, and not for all rows: a copy of the queries is saved
+            scaled_rows = self.left[rows] * self.scale  # per tile, to avoid a scaled copy of all rows
             for columns in _iter_slices(len(self.right), self.block_size):
                 shape = rows.stop - rows.start, columns.stop - columns.start
                 tile = self._buffer[: shape[0] * shape[1]].view(shape)
@@ -163,7 +164,7 @@ class _Tiles:
 
 
 def _to_compute_dtype(*tensors: Tensor) -> list[Tensor]:
-    """The tensors in the type that is worked in: that of the first; float64 stays, all else becomes float32."""
+    """Cast tensors to float64 if the first is float64, otherwise to float32."""
     dtype = torch.promote_types(tensors[0].dtype, torch.float32)
     return [tensor.detach().to(dtype).contiguous() for tensor in tensors]
 
@@ -175,7 +176,7 @@ def _to_scalar(value: Tensor | float, query: Tensor) -> Tensor:
 
 
 class _LogSumExps(torch.autograd.Function):
-    """The quick way where its sums keep all digits (seen afterwards), else the careful way."""
+    """Log-sum-exps by the fast path if its sums prove accurate, otherwise by the stable path."""
 
     @staticmethod
     def forward(
@@ -196,7 +197,7 @@ class _LogSumExps(torch.autograd.Function):
                 raise InputError(f"scale · |query| · |keys| is {bound}: too large for {q.dtype}, or scale is NaN")
             max_log2 = MAX_LOG2[q.dtype] if has_constant_biases else MAX_LOG2[q.dtype] / 3
             shift, sums = max(0.0, bound - max_log2), []
-            if shift < 3 * max_log2:  # beyond, trying is a waste
+            if shift < 3 * max_log2:  # otherwise the fast path would underflow
                 sums = _fast_exp_sums(_Tiles(q, k, factor * LOG2E, block_size), biases, exclusions, shift)
             ctx.is_fast = bool(sums) and _is_accurate(sums, shift, bound, has_constant_biases)
             if ctx.is_fast:
@@ -217,7 +218,7 @@ class _LogSumExps(torch.autograd.Function):
         query, keys, scale, row_bias, column_bias, row, column = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
             q, k, factor, *biases = _to_compute_dtype(query, keys, scale, row_bias, column_bias)
-            # Divided by their largest, so that tiny gradients over huge sums do not fall below the smallest float.
+            # Normalised, so that tiny gradients divided by huge sums do not underflow.
             max_grad = max(float(row_grad.abs().max()), float(column_grad.abs().max())) or 1.0
             grads = [row_grad / max_grad, column_grad / max_grad]
             tiles = _Tiles(q, k, factor * (LOG2E if ctx.is_fast else 1.0), ctx.block_size)
@@ -241,32 +242,26 @@ def _max_norm(x: Tensor) -> float:
 
 
 def _inner_product(x: Tensor, y: Tensor) -> Tensor:
-    """Σ x · y, without the product in memory."""
+    """Return Σ x · y without storing the product."""
     return torch.einsum("ns,ns->n", x, y).sum()
 
 
 def _fast_exp_sums(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions, shift: float) -> list[Tensor]:
-    """Σ_j 2^(logit_ij - shift) e^(column_bias_j - its max) and the like over i: one exponential for both directions."""
+    """Return Σ_j 2^(logit_ij - shift) e^(column_bias_j - max) and the same over i; both share one exponential."""
     weights = [(bias - bias.max()).exp() for bias in biases]
     row, column = torch.zeros_like(weights[0]), torch.zeros_like(weights[1])
     for rows, columns, tile in tiles:
-        _shifted_exp2_(tile, shift)
+        (tile.sub_(shift) if shift else tile).exp2_()
         exclusions.fill(tile, rows, columns, 0.0)
         row[rows].addmv_(tile, weights[1][columns])
         column[columns].addmv_(tile.T, weights[0][rows])
     return [row, column]
 
 
-def _shifted_exp2_(tile: Tensor, shift: float) -> None:
-    if shift:
-        tile.sub_(shift)
-    tile.exp2_()
-
-
 def _is_accurate(sums: list[Tensor], shift: float, bound: float, has_constant_biases: bool) -> bool:
-    """Whether what fell below the smallest float is too little to matter in every sum.
+    """Return whether underflow is negligible in every sum.
 
-    A lost exponential is less than tiny; a lost weight is less than tiny too, times the largest exponential.
+    An underflowed exponential is below finfo.tiny; an underflowed weight too, times the largest exponential.
     """
     finfo = torch.finfo(sums[0].dtype)
     max_underflow = finfo.tiny * (1.0 if has_constant_biases else 1.0 + 2.0 ** (bound - shift))
@@ -281,12 +276,12 @@ def _fast_gradient_tiles(
     exclusions: _Exclusions,
     shift: float,
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """g_i · P^row_ij + h_j · P^column_ij: the exponential again, times one rank-two factor."""
+    """Yield g_i · P^row_ij + h_j · P^column_ij: the recomputed exponential times a rank-two factor."""
     weights = [(bias - bias.max()).exp() for bias in biases]
     outer = torch.stack([grads[0] / sums[0], weights[0]], dim=1)  # (N, 2)
     inner = torch.stack([weights[1], grads[1] / sums[1]])  # (2, M)
     for rows, columns, tile in tiles:
-        _shifted_exp2_(tile, shift)
+        (tile.sub_(shift) if shift else tile).exp2_()
         exclusions.fill(tile, rows, columns, 0.0)
         tile.mul_(torch.mm(outer[rows], inner[:, columns], out=tiles.spare_tile(tile)))
         yield rows, columns, tile
@@ -302,7 +297,7 @@ def _iter_logit_tiles(
 
 
 def _stable_log_sum_exps(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions) -> list[Tensor]:
-    """A maximum for each row and column of each tile: any range of logits, at the price of more passes."""
+    """Compute log-sum-exps with a maximum for each row and column of each tile: any range of logits, more passes."""
     row, column = (torch.full_like(bias, -math.inf) for bias in biases)
     for rows, columns, tile in _iter_logit_tiles(tiles, biases, exclusions):
         torch.logaddexp(row[rows], tile.logsumexp(1), out=row[rows])
@@ -313,10 +308,8 @@ def _stable_log_sum_exps(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclu
 def _stable_gradient_tiles(
     tiles: _Tiles, grads: list[Tensor], lses: tuple[Tensor, Tensor], biases: list[Tensor], exclusions: _Exclusions
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """As _quick_gradients, with one exponential for each direction."""
-    row, column = (
-        lse.masked_fill(lse == -math.inf, 0.0) for lse in lses
-    )  # all its logits are -inf: any number will do
+    """Yield the same as _fast_gradient_tiles, with one exponential for each direction."""
+    row, column = (lse.masked_fill(lse == -math.inf, 0.0) for lse in lses)  # avoids -inf - -inf
     for rows, columns, tile in _iter_logit_tiles(tiles, biases, exclusions):
         by_row = torch.sub(tile, row[rows][:, None], out=tiles.spare_tile(tile)).exp_().mul_(grads[0][rows][:, None])
         tile.sub_(column[columns]).exp_().mul_(grads[1][columns]).add_(by_row)
@@ -326,7 +319,7 @@ def _stable_gradient_tiles(
 def _accumulate_gradients(
     tiles: _Tiles, gradient_tiles: Iterator[tuple[slice, slice, Tensor]], with_sums: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """From tiles of a gradient G: G @ right, G.T @ left, and where they are wanted G's row and column sums (else 0)."""
+    """Return G @ right, G.T @ left and, if requested, the row and column sums (else 0) from tiles of a gradient G."""
     d_left, d_right = torch.zeros_like(tiles.left), torch.zeros_like(tiles.right)
     by_row, by_column = (x.new_zeros(len(x)) for x in (tiles.left, tiles.right))
     for rows, columns, tile in gradient_tiles:
@@ -339,7 +332,7 @@ def _accumulate_gradients(
 
 
 class _SoftplusSum(torch.autograd.Function):
-    """The sum, and its gradient at the same time: it depends on each logit alone."""
+    """The sum and its gradient in one pass, which is possible because the sum is elementwise."""
 
     @staticmethod
     def forward(
@@ -381,7 +374,7 @@ class _SoftplusSum(torch.autograd.Function):
 def _sigmoid_gradient_tiles(
     tiles: _Tiles, bias: float, groups: Groups | None, total: Tensor, d_bias: Tensor
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """d/dlogit of each tile's softplus(-z · logit); adds the tile's sums to total and d_bias."""
+    """Yield the derivative of softplus(-z · logit) for each tile; add the sums of the tile to total and d_bias."""
     zero = total.new_zeros((), dtype=tiles.left.dtype)
     for rows, columns, tile in tiles:
         tile.add_(bias)
@@ -390,10 +383,10 @@ def _sigmoid_gradient_tiles(
             torch.where(same_group, -tile, tile, out=tile)
         buffer = tiles.spare_tile(tile)
         if float(tile.max()) < 1.0:
-            # -log(1 - sigmoid) has all its digits here, and costs half of softplus.
+            # -log(1 - sigmoid) is accurate in this range, and takes half the time of softplus.
             total -= torch.neg(tile.sigmoid_(), out=buffer).log1p_().sum()
         else:
-            # softplus, without its threshold of 20 above which it answers x: too low for float64.
+            # Not F.softplus: its threshold of 20, above which it returns x, is too low for float64.
             total += torch.logaddexp(tile, zero, out=buffer).sum()
             tile.sigmoid_()
         if same_group is not None:
