@@ -1,1 +1,1 @@
-"""From a recipe and pairs to a space."""
+"""Train a space from a recipe and manifests."""

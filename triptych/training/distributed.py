@@ -1,4 +1,4 @@
-"""The processes that train together: one alone, or those that torchrun has started."""
+"""Data-parallel training: a single process, or the processes that torchrun starts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from torch import Tensor, nn
 from triptych.errors import RecipeError, TrainingError
 from triptych.recipe import Recipe
 
-TIMEOUT = timedelta(hours=12)  # others wait while one validates or saves; torchrun itself sees who has died
+TIMEOUT = timedelta(
+    hours=12
+)  # the other processes wait while the main one validates or saves; torchrun detects dead processes
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class DistributedContext:
-    """This process and those beside it. Every batch is split among them; everything but encoding is done by each."""
+    """The process group and this process in it. Each batch is sharded for encoding; all else is replicated."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
@@ -30,16 +32,16 @@ class DistributedContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the one that writes and shows."""
+        """Whether this process (rank 0) writes files and shows progress."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Until every process has come here."""
+        """Wait until all processes are here."""
         if self.world_size > 1:
             self.all_reduce_sum(0)
 
     def all_reduce_sum(self, value: int) -> int:
-        """The sum of every process's number."""
+        """Return the sum of a number over all processes."""
         if self.world_size == 1:
             return value
         tensor = torch.tensor(value, device=self.device)
@@ -47,7 +49,7 @@ class DistributedContext:
         return int(tensor)
 
     def broadcast(self, value: float) -> float:
-        """The leader's number."""
+        """Return the number of the main process."""
         if self.world_size == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -55,13 +57,13 @@ class DistributedContext:
         return float(tensor)
 
     def local_slice(self, num_rows: int) -> slice:
-        """Where this process's rows stand among those of all."""
+        """Return the slice of this process's rows among the gathered rows of all processes."""
         counts = self.all_gather(torch.tensor([num_rows], device=self.device)).tolist()
         start = sum(counts[: self.rank])
         return slice(start, start + num_rows)
 
     def all_gather(self, local: Tensor) -> Tensor:
-        """The rows of every process, in order: (n, …) to (N, …). What is shorter is filled up with zeros."""
+        """Concatenate the rows of all processes in rank order: (n, …) to (N, …). Other dimensions are zero-padded."""
         if self.world_size == 1:
             return local
         if local.dtype == torch.bool:
@@ -76,23 +78,23 @@ class DistributedContext:
         return torch.cat([rows[: int(size[0])] for rows, size in zip(gathered, shapes, strict=True)])
 
     def all_gather_strings(self, strings: Iterable[str]) -> list[str]:
-        """The lines of every process. As JSON: nothing is unpickled."""
+        """Concatenate the strings of all processes. They are sent as JSON: nothing is unpickled."""
         if self.world_size == 1:
             return list(strings)
         encoded = torch.tensor(list(json.dumps(list(strings)).encode() + b"\n"), dtype=torch.uint8, device=self.device)
         return [text for line in bytes(self.all_gather(encoded).tolist()).splitlines() for text in json.loads(line)]
 
     def broadcast_parameters(self, modules: Iterable[nn.Module]) -> None:
-        """Give every process the leader's parameters: machines that differ may draw or round differently."""
+        """Copy the parameters of the main process to all: initialisation may differ between machines."""
         if self.world_size > 1:
             for parameter in _trainable_parameters(modules):
                 _run_collective(dist.broadcast, parameter.data, 0)
 
     def all_reduce_gradients(self, sharded: Iterable[nn.Module], replicated: Iterable[nn.Module]) -> None:
-        """Add up the gradients of all processes, in one message.
+        """Sum the gradients over all processes in one all-reduce.
 
-        What was parted (encoders, heads) has a part of its gradient in each; what saw the whole batch (similarity,
-        objectives) has all of it in every one, so only the leader's counts.
+        Sharded modules (encoders, heads) have a part of the gradient in each process. Replicated modules (similarity,
+        objectives) have the full gradient in every process, so only that of the main process is added.
         """
         if self.world_size == 1:
             return
@@ -111,9 +113,9 @@ class DistributedContext:
             parameter.grad = gradient.view_as(parameter).clone() if is_present else None
 
     def seed(self, seed: int) -> None:
-        """The same random numbers for all where they compute the same, and others for each one's own rows."""
+        """Seed the shared random numbers, and different ones per rank for `per_rank_rng`."""
         if self.world_size > 1:
-            # Mixed, not added up: seeds of neighbouring epochs are neighbours.
+            # Hashed, not added: consecutive epochs have consecutive seeds.
             rank_seed = np.random.SeedSequence([seed, self.rank + 1]).generate_state(1, np.uint64)
             torch.manual_seed(int(rank_seed[0] >> 1))
             self._rank_rng_state = read_rng_state(self.device)
@@ -121,7 +123,7 @@ class DistributedContext:
 
     @contextmanager
     def per_rank_rng(self) -> Iterator[None]:
-        """Draw this process's own random numbers: dropout must differ from rows to rows, draws of the loss must not."""
+        """Use this rank's random numbers: dropout differs between shards, random draws of the loss do not."""
         if self._rank_rng_state is None:
             yield
             return
@@ -139,7 +141,7 @@ SINGLE_PROCESS = DistributedContext()
 
 @contextmanager
 def init_distributed() -> Iterator[DistributedContext]:
-    """The processes that torchrun has started, or this one alone; each on its own GPU where there are any."""
+    """Join the process group of torchrun, if there is one. Each process uses its own GPU where there are GPUs."""
     environment = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"} | os.environ
     world_size, rank, local_rank = (int(environment[key]) for key in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
     num_gpus = torch.cuda.device_count()
@@ -158,34 +160,29 @@ def init_distributed() -> Iterator[DistributedContext]:
 
 
 def is_main_process() -> bool:
-    """Whether this process is the one that writes and shows, before and after they work together too."""
+    """Whether this process has rank 0, also outside of `init_distributed`."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def check_batch_norm(space: nn.Module, recipe: Recipe, context: DistributedContext) -> None:
-    """A batch norm takes its numbers from the rows it sees at once; in parts they would not be those of the batch."""
-    cause = (
-        "several processes"
-        if context.world_size > 1
-        else "training.grad_cache_chunk"
-        if recipe.training.grad_cache_chunk
-        else ""
-    )
+    """Raise a RecipeError if a batch norm would compute its statistics over a part of the batch."""
+    chunk_cause = "training.grad_cache_chunk" if recipe.training.grad_cache_chunk else ""
+    cause = "several processes" if context.world_size > 1 else chunk_cause
     for name, module in space.named_modules():
         if cause and isinstance(module, BATCH_NORMS) and module.training:
             raise RecipeError(
-                f"{name} is a batch norm: with {cause} its numbers would be those of a part of the batch; "
-                "choose another norm (speech_cnn: norm = item), or one process and training.grad_cache_chunk = 0"
+                f"{name} is a batch norm: with {cause} its statistics would be those of a part of the batch; "
+                "use another norm (speech_cnn: norm = item), or one process and training.grad_cache_chunk = 0"
             )
 
 
 def read_rng_state(device: torch.device) -> Tensor:
-    """The state of the generator that draws on a device."""
+    """Return the state of a device's random number generator."""
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def set_rng_state(state: Tensor, device: torch.device) -> None:
-    """Put back what `random_state` gave."""
+    """Restore a state from `read_rng_state`."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -193,11 +190,11 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
 
 
 def _run_collective(collective: Callable[..., Any], *arguments: Any) -> None:
-    """Speak with the other processes; when one of them has died, its own message is the one to read."""
+    """Run a collective operation. If another process has died, its own error message gives the cause."""
     try:
         collective(*arguments)
     except RuntimeError as error:
-        raise TrainingError(f"another process has ended, so this one does too ({str(error)[:100]} …)") from error
+        raise TrainingError(f"another process has failed; see its error message ({str(error)[:100]} …)") from error
 
 
 def _trainable_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:

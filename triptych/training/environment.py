@@ -1,4 +1,4 @@
-"""What a run was made with: versions, machine, the state of the code. Nothing that tells whose machine it was."""
+"""The environment of a run: versions, hardware, code revision. No host name, user name or path."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PACKAGE_FOLDER = Path(__file__).parent.parent
 
 
 def describe_environment(world_size: int, device: torch.device) -> dict[str, Any]:
-    """Versions, machine and code, as plain data."""
+    """Return versions, hardware and code revision as plain data."""
     return {
         "triptych": __version__,
         "code_revision": describe_code_revision(),
@@ -28,14 +28,14 @@ def describe_environment(world_size: int, device: torch.device) -> dict[str, Any
         "processor": _read_processor_name(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),  # of threads that wait for each other
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),
         "processes": world_size,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
     }
 
 
 def describe_code_revision() -> str:
-    """The commit our code stands at, and whether it was changed since; without git, that it is an installed package."""
+    """Return the git commit of this package and whether it has uncommitted changes, or "installed package"."""
     try:
         tracked = _run_git("ls-files", "--error-unmatch", "__init__.py")
         commit = _run_git("rev-parse", "HEAD")
@@ -58,7 +58,7 @@ def _find_version(package: str) -> str | None:
 
 
 def _read_processor_name() -> str:
-    """The kind of processor, where the system says."""
+    """Return the model name of the processor, if the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

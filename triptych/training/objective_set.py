@@ -1,4 +1,4 @@
-"""The recipe's objectives over the features of one batch, as named terms."""
+"""The objectives of a recipe, computed over the features of a batch as named loss terms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triptych.space import Space
 
 
 class ObjectiveSet(nn.Module):
-    """The recipe's objectives, one instance for each pair of modalities, as named terms over a batch."""
+    """The objectives of a recipe, one instance per pair of modalities."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ObjectiveSet(nn.Module):
                 similarity = SIMILARITIES[component.name](**component.settings) if component else None
                 if similarity and list(similarity.parameters()):
                     raise RecipeError(
-                        f"{config.name}: similarity {component} learns; only the space's own similarity may"
+                        f"{config.name}: similarity {component} has trainable parameters; only space.similarity may have them"
                     )
                 name = f"{config.name}({a},{b})"
                 num_same = sum(entry_name.startswith(name) for entry_name, *_ in self.entries)
@@ -37,7 +37,7 @@ class ObjectiveSet(nn.Module):
                 self.similarities.append(similarity)
 
     def forward(self, space: Space, batch: Batch, features: Mapping[Modality, Features]) -> dict[str, Tensor]:
-        """Every term whose two modalities are in the batch, weighted."""
+        """Return the weighted loss terms of all pairs whose two modalities are in the batch."""
         values: dict[str, Tensor] = {}
         for (name, a, b, config), objective, similarity in zip(
             self.entries, self.objectives, self.similarities, strict=True
@@ -51,11 +51,11 @@ class ObjectiveSet(nn.Module):
         return values
 
     def reads_parts(self, space: Space) -> bool:
-        """Whether any term looks at parts; else they need not be made."""
+        """Whether any similarity reads parts; if not, they need not be computed."""
         return any((similarity or space.similarity).reads_parts for similarity in self.similarities)
 
     def metrics_to_log(self) -> dict[str, float]:
-        """What the objectives have to tell of themselves: temperatures, masses, how well a plan was solved."""
+        """Return what the objectives log beside their terms: temperatures, masses, solver errors."""
         return {
             f"{name}.{key}": value
             for (name, *_), objective in zip(self.entries, self.objectives, strict=True)
@@ -64,7 +64,7 @@ class ObjectiveSet(nn.Module):
         }
 
     def after_step(self) -> None:
-        """Let each objective bring its parameters back to where they are allowed to be."""
+        """Let each objective project its parameters to their valid range."""
         for objective in self.objectives:
             if isinstance(objective, Objective):
                 objective.after_step()

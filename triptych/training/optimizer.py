@@ -1,4 +1,4 @@
-"""Which parameters learn, how fast, and the schedule of their learning rate."""
+"""The optimizer: trainable parameters, their learning rates and the schedule."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from triptych.space import Space
 
 
 def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torch.optim.Optimizer:
-    """AdamW or SGD over what learns; only what has two dimensions or more decays, not biases, norms or temperatures.
+    """Build AdamW or SGD over the trainable parameters. Biases, norms and temperatures have no weight decay.
 
-    Each group keeps its `rate`: how many times the recipe's learning rate it learns with.
+    Each parameter group has an `lr_scale`, which multiplies the recipe's learning rate.
     """
     training = recipe.training
     freeze_parameters(space, training.freeze)
@@ -29,7 +29,7 @@ def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torc
             weight_decay = training.weight_decay if parameter.dim() >= 2 else 0.0
             groups.setdefault((lr_scale, weight_decay), []).append(parameter)
     if not groups:
-        raise RecipeError("nothing is left to train: every parameter is frozen; see training.freeze and space.head")
+        raise RecipeError("no trainable parameters: all are frozen; see training.freeze and space.head")
     param_groups = [
         {"params": parameters, "lr_scale": lr_scale, "weight_decay": weight_decay}
         for (lr_scale, weight_decay), parameters in groups.items()
@@ -40,30 +40,26 @@ def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torc
 
 
 def freeze_parameters(space: Space, prefixes: tuple[str, ...]) -> None:
-    """Hold the parameters whose names begin so; a beginning that no name has is an error."""
+    """Freeze the parameters whose names start with one of the prefixes. Each prefix must match a parameter."""
     names = [name for name, _ in space.named_parameters()]
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in names):
-            raise RecipeError(f"training.freeze: no parameter begins with {prefix!r}; the first is {names[0]!r}")
+            raise RecipeError(f"training.freeze: no parameter starts with {prefix!r}; the first is {names[0]!r}")
     for name, parameter in space.named_parameters():
         if name.startswith(prefixes):
             parameter.requires_grad_(False)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total_steps: int) -> None:
-    """The learning rates of this step."""
+    """Set the learning rates of a step."""
     base_lr = compute_learning_rate(recipe, step, total_steps)
     for group in optimizer.param_groups:
         group["lr"] = base_lr * group["lr_scale"]
 
 
 def compute_learning_rate(recipe: Recipe, step: int, total_steps: int) -> float:
-    """Linear warm-up over a share of the steps, then half a cosine down to zero."""
-    warmup_steps = recipe.training.warmup_ratio * total_steps
+    """Return the learning rate of a step: linear warm-up, then cosine decay to zero."""
+    peak_lr, warmup_steps = recipe.training.learning_rate, recipe.training.warmup_ratio * total_steps
     if step < warmup_steps:
-        return recipe.training.learning_rate * (step + 1) / (warmup_steps + 1)
-    return (
-        recipe.training.learning_rate
-        * 0.5
-        * (1 + math.cos(math.pi * (step - warmup_steps) / max(1.0, total_steps - warmup_steps)))
-    )
+        return peak_lr * (step + 1) / (warmup_steps + 1)
+    return peak_lr * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / max(1.0, total_steps - warmup_steps)))

@@ -1,4 +1,4 @@
-"""One step down the gradient: of the whole batch at once, or in chunks with the same gradient in less memory."""
+"""One optimizer step, on the whole batch at once or with gradient caching in chunks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triptych.training.distributed import SINGLE_PROCESS, DistributedContext, re
 from triptych.training.objective_set import ObjectiveSet
 
 DIVERGENCE_FACTOR = 1000.0
-MIN_ROWS_FOR_COLLAPSE = 8  # of fewer rows, equal embeddings may be chance
+MIN_ROWS_FOR_COLLAPSE = 8  # in smaller batches, equal embeddings may be a coincidence
 
 
 def take_step(
@@ -27,12 +27,12 @@ def take_step(
     config: TrainingConfig,
     context: DistributedContext = SINGLE_PROCESS,
 ) -> dict[str, float]:
-    """One optimizer step; returns every term and their sum. What is not finite is an InputError."""
+    """Take one optimizer step; return all loss terms and their sum. Values that are not finite raise an InputError."""
     optimizer.zero_grad(set_to_none=True)
     values = backward(space, objectives, batch, config.grad_cache_chunk, config.precision, context)
     norm = nn.utils.clip_grad_norm_([*space.parameters(), *objectives.parameters()], config.max_grad_norm)
     if not torch.isfinite(norm):
-        raise InputError(f"the gradient of {' + '.join(values)} holds NaN or infinity")
+        raise InputError(f"the gradient of {' + '.join(values)} contains NaN or infinity")
     optimizer.step()
     space.similarity.after_step()
     objectives.after_step()
@@ -40,14 +40,14 @@ def take_step(
 
 
 def check_divergence(values: Mapping[str, float], first_values: Mapping[str, float]) -> None:
-    """A term that has grown a thousandfold since its first value is on its way to infinity: an InputError names it."""
+    """Raise an InputError if a loss term has grown a thousandfold since the start of the epoch."""
     for name, value in values.items():
         if abs(value) > DIVERGENCE_FACTOR * max(1.0, abs(first_values[name])):
-            raise InputError(f"{name} exploded: {value:.3g}, from {first_values[name]:.3g} at the start of the epoch")
+            raise InputError(f"{name} diverged: {value:.3g}, from {first_values[name]:.3g} at the start of the epoch")
 
 
 def format_losses(values: Mapping[str, float]) -> str:
-    """The loss, and where several objectives make it up, what each adds."""
+    """Format the loss, with the contribution of each objective if there are several."""
     sums: dict[str, float] = {}
     for name, value in values.items():
         if name != "loss":
@@ -65,13 +65,13 @@ def backward(
     precision: Precision = "float32",
     context: DistributedContext = SINGLE_PROCESS,
 ) -> dict[str, Tensor]:
-    """Every term of a batch, with the gradient of their sum left in the parameters.
+    """Compute the loss terms of a batch and accumulate the gradient of their sum in the parameters.
 
-    With a chunk, features are made so many rows at a time without a graph, the terms are taken over all of them, and
-    their gradient goes back through the features chunk by chunk, made a second time. The gradient is that of the whole
-    batch, for any objective and similarity; memory is that of one chunk, the price one more pass forward.
+    With a chunk size, features are computed chunk by chunk without a graph, the loss terms over all of them, and the
+    gradient flows back through each chunk, computed a second time. The gradient equals that of the whole batch for any
+    objective and similarity; memory is that of one chunk, at the cost of a second forward pass.
 
-    In a team, each process makes the features of its own rows (`batch`), and takes the terms over those of all.
+    With several processes, each encodes its own rows (`batch`) and computes the loss terms over the rows of all.
 
     Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache).
     """
@@ -91,25 +91,25 @@ def backward(
         }
     full_batch = batch if context.world_size == 1 else _gather_batch(batch, context)
     features = {m: grad_cache.to_features() for m, grad_cache in grad_caches.items()}
-    if context.world_size == 1:  # else there are embeddings of rows whose inputs other processes hold
+    if context.world_size == 1:  # else other processes have the inputs of some rows
         _check_collapse(batch, features)
     values = _check_finite(objectives(space, full_batch, features))
     torch.stack(list(values.values())).sum().backward()
-    for one in grad_caches.values():
-        one.backward(local_rows)
+    for grad_cache in grad_caches.values():
+        grad_cache.backward(local_rows)
     context.all_reduce_gradients([space.encoders, space.heads, space.shared_head], [space.similarity, objectives])
     return values
 
 
 def _gather_batch(batch: Batch, context: DistributedContext) -> Batch:
-    """What the terms ask of a batch, of the rows of all processes."""
+    """Gather what the objectives read of a batch from all processes."""
     teacher_targets = None if batch.teacher_targets is None else context.all_gather(batch.teacher_targets)
     return replace(batch, group=context.all_gather(batch.group), teacher_targets=teacher_targets)
 
 
 @dataclass(frozen=True)
 class _ForwardConfig:
-    """How features are made: with parts or without, in which precision. They are float32 at least."""
+    """How to compute features: with or without parts, in which precision. The result is at least float32."""
 
     with_parts: bool
     precision: Precision
@@ -131,7 +131,7 @@ class _ForwardConfig:
 
 @torch.no_grad()
 def _check_collapse(batch: Batch, features: Mapping[Modality, Features]) -> None:
-    """Refuse embeddings of length 0, and equal ones of different inputs: no step leads out of there."""
+    """Raise an InputError if the embeddings have collapsed: all of length 0, or equal for different inputs."""
     for modality, modality_features in features.items():
         embedding, inputs = modality_features.embedding, batch.inputs[modality]
         if len(embedding) < MIN_ROWS_FOR_COLLAPSE:
@@ -139,7 +139,7 @@ def _check_collapse(batch: Batch, features: Mapping[Modality, Features]) -> None
         if not embedding.any():
             raise InputError(f"every embedding of {modality} has length 0")
         if (embedding == embedding[0]).all() and not (inputs == inputs[0]).all():
-            raise InputError(f"every {modality} has the same embedding, although their contents differ")
+            raise InputError(f"every {modality} has the same embedding, although their inputs differ")
 
 
 def _check_finite(values: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -151,15 +151,15 @@ def _check_finite(values: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass
 class _GradCache:
-    """The features of one modality, of all rows, without the graph that made them; and how to make our own again."""
+    """The features of one modality for all rows, detached, and what is needed to recompute those of this process."""
 
     space: Space
     batch: Batch
     modality: Modality
     forward_config: _ForwardConfig
     chunk_size: int
-    rng_states: list[Tensor]  # the state before each chunk: dropout must leave out the same values again
-    graph_features: Features | None  # with their graph, where one chunk is all: then nothing is made twice
+    rng_states: list[Tensor]  # before each chunk, so that dropout repeats its mask
+    graph_features: Features | None  # with their graph, if there is one chunk only: nothing is recomputed
     embedding: Tensor  # (N, D), a leaf
     parts: Tensor | None  # (N, P, D), a leaf; None where the only part is the embedding
     mask: Tensor
@@ -195,7 +195,7 @@ class _GradCache:
         )
 
     def backward(self, local_rows: slice) -> None:
-        """Through the encoder, with the gradients that have reached our own rows of the leaves."""
+        """Backpropagate through the encoder, from the gradients of this process's rows of the leaves."""
         leaf_grads = (self.embedding.grad, None if self.parts is None else self.parts.grad)
         grads = [None if leaf is None else leaf[local_rows] for leaf in leaf_grads]
         if self.graph_features is not None:
@@ -211,12 +211,10 @@ class _GradCache:
 
 
 def _backward_features(features: Features, grads: Sequence[Tensor | None]) -> None:
-    """Send the gradients of embedding and parts down the graph that made them."""
+    """Backpropagate the gradients of embedding and parts through their graph."""
     pairs = [
-        (
-            output,
-            grad if output is features.embedding else grad[:, : output.shape[1]],
-        )  # others' parts may have been longer
+        # Gathered parts are padded to the longest of all chunks and processes.
+        (output, grad if output is features.embedding else grad[:, : output.shape[1]])
         for output, grad in zip((features.embedding, features.parts), grads, strict=True)
         if grad is not None and output.requires_grad
     ]

@@ -1,4 +1,4 @@
-"""One number for how good an epoch is, for all trained directions together, and what it means for the run."""
+"""The validation score of an epoch, and early stopping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triptych.space import Space
 
 
 def compute_validation_score(space: Space, rows: Sequence[Row], recipe: Recipe) -> float:
-    """Mean of R@1, R@5 and R@10, in %, over both directions of every pair that is trained."""
+    """Return the mean of R@1, R@5 and R@10 in % over both directions of all trained pairs."""
     trained_pairs = {frozenset(pair) for config in recipe.objectives for pair in config.pairs}
     directions = evaluate(space, rows, show_progress=False, cache=recipe.data.cache, num_resamples=0).directions
     recalls = [d.recall[k] for d in directions if {d.query, d.gallery} in trained_pairs for k in (1, 5, 10)]
@@ -22,7 +22,7 @@ def compute_validation_score(space: Space, rows: Sequence[Row], recipe: Recipe) 
 
 
 def has_validation_pairs(rows: Sequence[Row], recipe: Recipe) -> bool:
-    """Whether some row has both sides of a pair that is trained."""
+    """Whether a row has both modalities of a trained pair."""
     return any(
         a in row.modalities and b in row.modalities
         for row in rows
@@ -33,32 +33,32 @@ def has_validation_pairs(rows: Sequence[Row], recipe: Recipe) -> bool:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """How a run stands after its last look at the validation rows."""
+    """The validation scores so far, and whether to stop."""
 
     best: float = -math.inf
     last: float = -math.inf
-    num_bad_evals: int = 0  # looks since the best
-    was_evaluated: bool = False  # was the epoch that has just ended looked at?
+    num_bad_evals: int = 0  # evaluations since the best
+    was_evaluated: bool = False  # whether the last epoch was evaluated
 
     def __str__(self) -> str:
         return "" if math.isinf(self.best) else f" · valid {self.last:.1f} (best {self.best:.1f})"
 
     @property
     def is_best(self) -> bool:
-        """Whether the space as it is now is the one to keep: it was looked at and is the best, or none was yet."""
+        """Whether to save the current space: it has the best score so far, or none was evaluated yet."""
         return math.isinf(self.best) or (self.was_evaluated and self.num_bad_evals == 0)
 
     def update(self, score: float) -> EarlyStopping:
-        """The standing after one more look."""
+        """Return the state after an evaluation."""
         is_better = score > self.best
         return EarlyStopping(
             score if is_better else self.best, score, 0 if is_better else self.num_bad_evals + 1, was_evaluated=True
         )
 
     def skip(self) -> EarlyStopping:
-        """The standing after an epoch that nobody looked at."""
+        """Return the state after an epoch without evaluation."""
         return replace(self, was_evaluated=False)
 
     def should_stop(self, patience: int) -> bool:
-        """Whether there was no better look for too long."""
+        """Whether `patience` evaluations in a row brought no new best score; never if patience is 0."""
         return bool(patience) and self.num_bad_evals >= patience
