@@ -50,6 +50,7 @@ NO_TESTS = {4, 5}  # pytest's exit codes for wrong arguments and for no test at 
 
 # A module and the tests that should catch its mutants.
 SIMILARITIES, OBJECTIVES = "tests/similarities/test_similarities.py", "tests/objectives/test_objectives.py"
+TRANSPORT = [f"tests/transport/test_{name}.py" for name in ("plan", "losses", "dual", "laplacian", "matrix")]
 INDEXING = [
     "tests/search/test_collection.py",
     "tests/search/test_collection_changes.py",
@@ -63,11 +64,11 @@ TESTS: dict[str, list[str]] = {
     "triptych/objectives/align_uniform.py": ["tests/objectives/test_align_uniform.py", OBJECTIVES],
     "triptych/objectives/matching.py": ["tests/objectives/test_matching.py", OBJECTIVES],
     "triptych/objectives/distill.py": ["tests/objectives/test_distill.py", OBJECTIVES],
-    "triptych/transport/matrix.py": ["tests/test_transport.py"],
-    "triptych/transport/laplacian.py": ["tests/test_transport.py"],
-    "triptych/transport/dual.py": ["tests/test_transport.py"],
-    "triptych/transport/plan.py": ["tests/test_transport.py"],
-    "triptych/transport/losses.py": ["tests/test_transport.py"],
+    "triptych/transport/matrix.py": TRANSPORT,
+    "triptych/transport/laplacian.py": TRANSPORT,
+    "triptych/transport/dual.py": TRANSPORT,
+    "triptych/transport/plan.py": TRANSPORT,
+    "triptych/transport/losses.py": TRANSPORT,
     "triptych/similarities/cosine.py": [SIMILARITIES],
     "triptych/similarities/dot.py": ["tests/similarities/test_dot.py", SIMILARITIES],
     "triptych/similarities/mahalanobis.py": ["tests/similarities/test_mahalanobis.py", SIMILARITIES],

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.similarities.test_similarities import random_features
-from tests.test_transport import naive_log_plan, naive_partial_plan, uniform_weights
+from tests.transport.naive import naive_log_plan, naive_partial_plan, uniform_weights
 from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Features, Pair
 from triptych.objectives.matching import (

@@ -1,4 +1,4 @@
-"""Entropic optimal transport, balanced and partial: plans that are converged, and gradients in closed form."""
+"""Entropic optimal transport, balanced and partial: converged plans, and losses with closed-form gradients."""
 
 from triptych.transport.losses import plan_cross_entropy, plan_divergence, streamed_optimal_value
 from triptych.transport.plan import Plan, SolveInfo, sinkhorn_plan, transport_plan

@@ -1,10 +1,10 @@
-"""How a plan is solved: up the dual, in float64 and in log units (potential / epsilon), until it is converged.
+"""Solver of the dual problem, in float64 and in log units (potential / epsilon), until convergence.
 
-Row potentials (and, in the partial problem, the offset) follow exactly from the column potentials, so a point is its
-columns. Sweeps, which are Sinkhorn's iteration, bring it near. Balanced, Newton steps on the columns finish it: the
-dual is smooth. Partial, its curvature jumps wherever a row or column becomes full, and Newton zigzags between such
-sets (200 rounds and more); an interior-point method comes from inside and needs 10 to 25 rounds.
-exp of the matrix is taken once: later points only rescale its rows and columns, which costs matrix-vector products.
+Row potentials (and, in the partial problem, the offset) are closed-form functions of the column potentials, so a point
+is determined by its columns. A few Sinkhorn iterations give the start. The balanced dual is smooth: Newton steps on the
+columns finish it. The curvature of the partial dual jumps wherever a row or column becomes saturated, and Newton cycles
+between active sets (200 iterations and more); a primal-dual interior-point method needs 10 to 25.
+The matrix is exponentiated once. Later points only rescale its rows and columns, by matrix-vector products.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 from triptych.transport.laplacian import Laplacian
 from triptych.transport.matrix import Scores
 
-MAX_LOG_DRIFT = 100.0  # log units a potential may move before exp is taken anew; float64 overflows at 709
-CENTRING = 0.1  # each interior-point round aims at this share of the present complementarity
-CG_TOLERANCE = 1e-3  # what conjugate gradients may leave of an interior-point round's residual
-MAX_LOG_STEP = 2.0  # log units an interior-point round may move: exp is not linear beyond
+MAX_LOG_DRIFT = 100.0  # change of a potential (log units) that forces a new exp; float64 overflows at 709
+CENTRING = 0.1  # each interior-point iteration aims at this fraction of the current complementarity
+CG_TOLERANCE = 1e-3  # relative residual of conjugate gradients in an interior-point iteration
+MAX_LOG_STEP = 2.0  # largest interior-point step (log units): exp is not linear beyond
 
 
 @dataclass(frozen=True)
 class TransportProblem:
-    """What a plan must meet. `bounded`: sums are at most the weights (partial), else equal to them (balanced)."""
+    """The constraints of a plan: its row and column sums equal the weights (balanced) or are at most them (partial)."""
 
     a: Tensor  # (N,)
     b: Tensor  # (M,)
@@ -35,18 +35,18 @@ class TransportProblem:
 
 @dataclass(frozen=True)
 class DualPoint:
-    """One point of the dual, with its rows exact: log plan_ij = row_i + column_j + offset + logits_ij."""
+    """A point of the dual with optimal rows: log plan_ij = row_i + column_j + offset + logits_ij."""
 
-    row: Tensor  # (N,), at most 0 where bounded
-    column: Tensor  # (M,), at most 0 where bounded
-    offset: Tensor  # (), 0 where balanced
+    row: Tensor  # (N,), at most 0 in the partial problem
+    column: Tensor  # (M,), at most 0 in the partial problem
+    offset: Tensor  # (), 0 in the balanced problem
     column_sums: Tensor  # (M,) column sums of the plan
-    value: Tensor  # () the dual
-    error: float  # mass a sweep would still move between columns (L1), as a share of all that moves
+    value: Tensor  # () the dual objective
+    error: float  # L1 change of the column sums by one more Sinkhorn iteration, as a fraction of the mass
 
 
 class DualProblem:
-    """The dual of one problem, which reads its matrix through products alone."""
+    """The dual of a transport problem; uses its matrix only through products."""
 
     def __init__(self, scores: Scores, epsilon: float, problem: TransportProblem, column: Tensor) -> None:
         self.scores, self.epsilon, self.problem = scores, epsilon, problem
@@ -55,12 +55,12 @@ class DualProblem:
         self.absorb(column)
 
     def absorb(self, column: Tensor) -> None:
-        """Take exp of the matrix at these column potentials: the one step that costs an exp an entry."""
+        """Exponentiate the matrix at these column potentials; no other step takes an exp of every entry."""
         self.matrix, self.origin_row = self.scores.exponentiate(self.epsilon, column)  # (N, M), at most 1; (N,)
         self.origin_column = column
 
     def absorb_if_drifted(self, column: Tensor) -> None:
-        """Absorb anew where the potentials have gone too far for their exp."""
+        """Absorb again if the potentials have moved too far for their exp."""
         if (column - self.origin_column).abs().max() > MAX_LOG_DRIFT:
             self.absorb(column)
 
@@ -74,43 +74,42 @@ class DualProblem:
         return column_sums.clamp_min(1e-290).log() - self.origin_column  # (M,)
 
     def evaluate(self, column: Tensor) -> DualPoint:
-        """The point of these columns. Bounded, they are shifted so that the largest is 0: no entry changes."""
+        """Return the point of these columns. Partial: first shifted to a maximum of 0; same plan."""
         problem = self.problem
         column = column - column.max() if problem.is_partial else column
         self.absorb_if_drifted(column)
         row_log_sums = self.row_log_sums(column)
-        row, offset = (
-            capped_row_potentials(row_log_sums, problem)
-            if problem.is_partial
-            else (self.log_a - row_log_sums, row_log_sums.new_zeros(()))
-        )
+        if problem.is_partial:
+            row, offset = capped_row_potentials(row_log_sums, problem)
+        else:
+            row, offset = self.log_a - row_log_sums, row_log_sums.new_zeros(())
         column_sums = (self.column_log_sums(row + offset) + column).exp()
         target_sums = torch.minimum(problem.b, column_sums * (-column).exp()) if problem.is_partial else problem.b
         value = problem.a @ row + problem.b @ column + problem.mass * offset
-        return DualPoint(
-            row, column, offset, column_sums, value, ((column_sums - target_sums).abs().sum() / problem.mass).item()
-        )
+        error = ((column_sums - target_sums).abs().sum() / problem.mass).item()
+        return DualPoint(row, column, offset, column_sums, value, error)
 
     def sinkhorn_step(self, point: DualPoint) -> DualPoint:
-        """One Sinkhorn iteration: the best columns for the rows as they are, then the best rows."""
+        """Do one Sinkhorn iteration: the optimal columns for the current rows, then the optimal rows."""
         column = point.column + self.log_b - point.column_sums.clamp_min(1e-290).log()
         return self.evaluate(column.clamp_max(0) if self.problem.is_partial else column)
 
     def scaling_vectors(self, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """What the rows and columns of the matrix are multiplied with to give the plan of these potentials."""
+        """Return the factors of the rows and columns of the matrix that give the plan of these potentials."""
         return (row - self.origin_row).exp(), (column - self.origin_column).exp()
 
     def laplacian_at(self, point: DualPoint) -> Laplacian:
-        """The plan of a point, as the products it can be read through."""
+        """Return the Laplacian system of the plan of a point."""
         return self.build_laplacian(point.row + point.offset, point.column)
 
     def build_laplacian(self, row: Tensor, column: Tensor) -> Laplacian:
+        """Return the Laplacian system of the plan of these potentials."""
         self.absorb_if_drifted(column)
         return Laplacian(self.matrix, *self.scaling_vectors(row, column), self.prefer_cholesky)
 
 
 def maximise_dual(dual: DualProblem, column: Tensor, tolerance: float, max_iterations: int) -> tuple[DualPoint, int]:
-    """The point where the error is at most the goal, or as near as `limit` rounds came; and the rounds."""
+    """Return the first point with an error of at most `tolerance`, or the last one, and the number of iterations."""
     point = dual.evaluate(column)
     for _ in range(10):
         if point.error <= tolerance:
@@ -120,7 +119,7 @@ def maximise_dual(dual: DualProblem, column: Tensor, tolerance: float, max_itera
 
 
 def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iterations: int) -> tuple[DualPoint, int]:
-    """Newton on the columns, each step halved until the dual rises enough; two sweeps between steps."""
+    """Newton's method on the columns with backtracking; two Sinkhorn iterations follow each step."""
     for iteration in range(max_iterations):
         if point.error <= tolerance:
             return point, iteration
@@ -131,10 +130,9 @@ def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iteration
         step_size = min(1.0, MAX_LOG_DRIFT / 2 / max(step.abs().max().item(), 1e-300))
         while step_size > 1e-6:
             trial = dual.evaluate(point.column + step_size * step)
-            # the last term is rounding: near the top, the rise is less than float64 can hold
-            if trial.value >= point.value + 1e-4 * step_size * (gradient @ step) - 1e-14 * point.value.abs().clamp_min(
-                1
-            ):
+            # The last term allows for rounding: near the maximum, the increase is below the precision of float64.
+            rounding = 1e-14 * point.value.abs().clamp_min(1)
+            if trial.value >= point.value + 1e-4 * step_size * (gradient @ step) - rounding:
                 point = trial
                 break
             step_size /= 2
@@ -145,9 +143,9 @@ def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iteration
 def _interior_point(
     dual: DualProblem, point: DualPoint, tolerance: float, max_iterations: int
 ) -> tuple[DualPoint, int]:
-    """A primal–dual interior-point method: potentials stay below 0 and sums below the weights, by slacks s and t.
+    """Primal-dual interior-point method: slacks s and t keep potentials below 0 and sums below the weights.
 
-    P1 + s = a, Pᵀ1 + t = b, sum(P) = mass, -row · s = -column · t = mu, by Newton, with mu going to 0.
+    Newton's method on P1 + s = a, Pᵀ1 + t = b, sum(P) = mass, -row · s = -column · t = mu, with mu going to 0.
     """
     a, b = dual.problem.a, dual.problem.b
     f, g, offset = point.row.clamp_max(-0.1), point.column.clamp_max(-0.1), point.offset
@@ -172,33 +170,32 @@ def _interior_point(
         step_size = min(_largest_feasible_step(s, ds), _largest_feasible_step(t, dt))
         s, t = s + step_size * ds, t + step_size * dt
         dual.prefer_cholesky = system.prefer_cholesky
-        if (
-            -(f @ s + g @ t) < 100 * tolerance * dual.problem.mass or iteration == max_iterations - 1
-        ):  # else it cannot be there yet
-            point = dual.sinkhorn_step(dual.evaluate(g))  # a sweep sets columns that are not full to exactly 0
+        # The error cannot be below the tolerance while the complementarity is large.
+        if -(f @ s + g @ t) < 100 * tolerance * dual.problem.mass or iteration == max_iterations - 1:
+            point = dual.sinkhorn_step(dual.evaluate(g))  # sets the potentials of unsaturated columns to exactly 0
             best = point if point.error < best.error else best
         system = dual.build_laplacian(f + offset, g)
     return best, max_iterations
 
 
 def _largest_feasible_step(values: Tensor, change: Tensor) -> float:
-    """The share of a change, at most 1, that leaves all values positive."""
+    """Return the largest step size, at most 1, that leaves all values positive."""
     return min(1.0, 0.99 / max((-change / values).max().item(), 1e-300))
 
 
 def capped_row_potentials(row_log_sums: Tensor, problem: TransportProblem) -> tuple[Tensor, Tensor]:
-    """Row potentials and offset for rows that would sum to exp(reached): none above a, all together the mass.
+    """Return potentials and offset of rows with sums exp(row_log_sums): each sum becomes at most a, the total the mass.
 
-    All rows rise by one offset, those that become full are capped: sorted by how full they are, the first k are.
+    All rows are scaled by exp(offset), and those that exceed a are capped. In descending order of their excess, these
+    are the first k rows.
     """
     log_a = problem.a.log()
     excess = row_log_sums - log_a
     order = excess.argsort(descending=True)
-    remaining_mass = problem.mass - (
-        problem.a[order].cumsum(0) - problem.a[order]
-    )  # for row k and those after it, if all before it are full
+    # The mass for row k and the rows after it, if all rows before it are saturated.
+    remaining_mass = problem.mass - (problem.a[order].cumsum(0) - problem.a[order])
     level = remaining_mass.clamp_min(1e-300).log() - row_log_sums[order].flip(0).logcumsumexp(0).flip(0)
     fits = (level + excess[order] <= 0) & (remaining_mass > 0)
-    fits[(remaining_mass > 0).sum() - 1] = True  # so it is, but for rounding
+    fits[(remaining_mass > 0).sum() - 1] = True  # always true, except for rounding
     offset = level[fits.int().argmax()]
     return (-excess - offset).clamp_max(0), offset

@@ -1,4 +1,4 @@
-"""Losses over a transport plan, with gradients in closed form: nothing is back-propagated through iterations."""
+"""Losses of a transport plan with closed-form gradients: no back-propagation through iterations."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from triptych.transport.plan import (
     solve_plan,
 )
 
-ADJOINT_TOLERANCE = 1e-12  # residual left in an implicit gradient
+ADJOINT_TOLERANCE = 1e-12  # relative residual of the system of an implicit gradient
 
 
 def plan_cross_entropy(
     cost: Tensor, target: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, mass: float = 1.0
 ) -> tuple[Tensor, Plan]:
-    """Cross-entropy of the plan against any target, differentiable in the cost.
+    """Return the cross-entropy of the plan with any target, differentiable in the cost, and the plan.
 
     L = - sum_ij T_ij log P_ij          dL/dC = (T - P ∘ (u ⊕ v)) / epsilon
-    with [[diag(P1), P], [Pᵀ, diag(Pᵀ1)]] (u, v) = (T1, Tᵀ1): the optimality conditions, differentiated. Partial:
-    u_i = w where row i is not full, v_j = 0 where column j is not, and sum(P ∘ (u ⊕ v)) = sum(T). Where T has the
-    marginals of a balanced plan, u ⊕ v = 1 and nothing is solved.
+    with [[diag(P1), P], [Pᵀ, diag(Pᵀ1)]] (u, v) = (T1, Tᵀ1): the derivative of the optimality conditions.
+    Partial: u_i = w where row i is unsaturated, v_j = 0 where column j is, and sum(P ∘ (u ⊕ v)) = sum(T). If T has the
+    marginals of a balanced plan, u ⊕ v = 1 and no system is solved.
 
     Source: implicit differentiation of the optimality conditions, as in Luise et al. 2018.
-    Use when: the target does not meet the plan's constraints; where it does, see `plan_divergence`.
-    Beware: a partial plan has kinks, where a row or column becomes full; the gradient there is a one-sided one.
+    Use when: the target violates the constraints of the plan; otherwise use `plan_divergence`.
+    Beware: a partial plan is not differentiable where a row or column becomes saturated: the gradient is one-sided.
     """
     problem = make_problem_from_cost(cost, epsilon, a, b, mass)
     target64 = _validate_target(target, cost)
@@ -62,14 +62,14 @@ def plan_cross_entropy(
 def plan_divergence(
     cost: Tensor, target: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, mass: float = 1.0
 ) -> tuple[Tensor, Plan]:
-    """How far a target that meets the constraints is from the plan that is best (Fenchel–Young loss).
+    """Return the Fenchel–Young loss of a target that satisfies the constraints, and the plan.
 
     L = (E(T) - E(P)) / epsilon >= 0,  E(P) = <P, C> + epsilon · sum_ij P_ij log P_ij,         dL/dC = (T - P) / epsilon
-    Balanced it is KL(T || P). Partial it is KL(T || P) + <T1 - a, f> / epsilon + <Tᵀ1 - b, g> / epsilon, so no less.
+    Balanced: L = KL(T || P). Partial: L = KL(T || P) + <T1 - a, f> / epsilon + <Tᵀ1 - b, g> / epsilon >= KL(T || P).
 
-    Source: Blondel, Martins and Niculae 2020; the gradient is the envelope theorem's.
-    Use when: the target meets the plan's constraints: row and column sums and the mass. Convex in the cost.
-    Beware: a target that breaks them has no such value and is refused.
+    Source: Blondel, Martins and Niculae 2020; the gradient follows from the envelope theorem.
+    Use when: the target satisfies the constraints of the plan: row sums, column sums and mass. Convex in the cost.
+    Beware: raises InputError for any other target.
     """
     problem = make_problem_from_cost(cost, epsilon, a, b, mass)
     target64 = _validate_target(target, cost)
@@ -78,8 +78,8 @@ def plan_divergence(
     total = target64.sum().item()
     if max(violation, abs(total - problem.mass)) > 1e-5 * problem.mass:
         raise InputError(
-            f"target has mass {total:g} and is off the weights by {violation:g}; need mass {problem.mass:g} and rows and "
-            f"columns that sum to {'at most ' if problem.is_partial else ''}a and b"
+            f"target has mass {total:g}, and its sums differ from the weights by {violation:g}; need mass "
+            f"{problem.mass:g} and rows and columns that sum to {'at most ' if problem.is_partial else ''}a and b"
         )
     plan, point, plan64 = solve_plan(cost, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
     positive_entries = target64[target64 > 0]
@@ -90,18 +90,18 @@ def plan_divergence(
 def streamed_optimal_value(
     query: Tensor, keys: Tensor, epsilon: float, mass: float = 1.0, block_size: int = DEFAULT_BLOCK_SIZE
 ) -> tuple[Tensor, SolveInfo]:
-    """The least that can be reached, for cost = -query @ keys.T and uniform weights, without the (N, M) matrix.
+    """Return the optimal value for cost = -query @ keys.T and uniform weights, without the (N, M) matrix.
 
-    V = min_P E(P) / epsilon,  E as in `plan_divergence`;          dV/dquery = -P @ keys / epsilon, and so for the keys.
-    So a divergence is (E(T) / epsilon) - V, with E(T) = <T, C> + epsilon · sum T log T from whoever knows T.
+    V = min_P E(P) / epsilon,  E as in `plan_divergence`;          dV/dquery = -P @ keys / epsilon, likewise for keys.
+    A divergence is E(T) / epsilon - V, where the caller computes E(T) = <T, C> + epsilon · sum T log T.
 
-    Source: as `plan_divergence`. Newton or the interior point as there, by conjugate gradients alone.
-    Use when: N · M numbers are too many. Memory is a few tiles of block × block.
-    Beware: every product with the plan makes all scores anew, and there are about a hundred: slower by as much as
-        the embeddings are wide. Where the matrix fits into memory, `plan_divergence` is the one to take.
+    Source: as `plan_divergence`. Newton or interior point as there, with conjugate gradients only.
+    Use when: N · M numbers do not fit into memory. Needs a few tiles of block_size × block_size.
+    Beware: every product with the plan computes all scores again, about a hundred times: slower by a factor of about
+        the embedding dimension. If the matrix fits into memory, use `plan_divergence`.
     """
     if query.ndim != 2 or keys.ndim != 2 or query.shape[1] != keys.shape[1] or 0 in (len(query), len(keys)):
-        raise InputError(f"query {tuple(query.shape)}, keys {tuple(keys.shape)}; need (N, S) and (M, S), none empty")
+        raise InputError(f"query {tuple(query.shape)}, keys {tuple(keys.shape)}; need (N, S) and (M, S), not empty")
     if block_size < 1:
         raise InputError(f"block_size = {block_size}; need 1 or more")
     for name, tensor in (("query", query), ("keys", keys)):
@@ -120,14 +120,13 @@ def streamed_optimal_value(
             )
         )
     # In float64: a divergence is the small difference of two such numbers.
-    return (_PrecomputedGradient.apply(point.value, query, keys, *gradients) if gradients else point.value), SolveInfo(
-        iterations, point.error
-    )
+    value = _PrecomputedGradient.apply(point.value, query, keys, *gradients) if gradients else point.value
+    return value, SolveInfo(iterations, point.error)
 
 
 def _validate_target(target: Tensor, cost: Tensor) -> Tensor:
     if target.shape != cost.shape:
-        raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same")
+        raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same shape")
     low, high = target.detach().aminmax()  # both are NaN if any entry is
     if not (low >= 0 and high < torch.inf):
         raise InputError("target holds a negative number, NaN or infinity")
@@ -137,7 +136,7 @@ def _validate_target(target: Tensor, cost: Tensor) -> Tensor:
 def _solve_adjoint(
     plan: Tensor, point: DualPoint, problem: TransportProblem, rows: Tensor, columns: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """u and v of `plan_cross_entropy` for a target with these sums."""
+    """Return u and v of `plan_cross_entropy` for a target with these row and column sums."""
     system = Laplacian(DenseMatrix(plan), torch.ones_like(rows), torch.ones_like(columns))
     if problem.is_partial:
         fixed_slack, no_slack = rows.new_tensor(FIXED_SLACK), rows.new_zeros(())
@@ -153,7 +152,7 @@ def _solve_adjoint(
 
 
 class _PrecomputedGradient(Function):
-    """A value whose gradients are known already."""
+    """A value with precomputed gradients."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *inputs_and_gradients: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The matrix behind a plan, read through products alone: held whole, or made anew tile by tile at every product.
+"""The matrix of a plan, used only through products: dense in memory, or computed tile by tile for every product.
 
-Both forms answer the same questions, so the solver above does not know which it has. Whole, a product is one pass over
-N · M numbers. Tiled, it is that and query @ keys.T besides: slower by about the width, in memory for one tile.
+Both have one interface, so the solver does not depend on which it has. A dense product is one pass over N · M numbers.
+A tiled product also computes query @ keys.T: slower by about the embedding dimension, with memory for one tile.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from torch import Tensor
 
 
 class Matrix(Protocol):
-    """exp(scores / epsilon + row + column), float64, (N, M). Vectors are rows, (M,) or (K, M): a product with a tall
-    (M, K) runs up to 20 times slower on a CPU."""
+    """exp(scores / epsilon + row + column), float64, (N, M).
 
-    is_dense: bool  # its entries are in memory
+    Vectors are rows, (M,) or (K, M): a product with a tall (M, K) is up to 20 times slower on a CPU.
+    """
+
+    is_dense: bool  # all entries are in memory
 
     def matvec(self, x: Tensor) -> Tensor: ...  # x @ matrix.T: (M,) or (K, M) -> (N,) or (K, N)
 
@@ -25,23 +27,24 @@ class Matrix(Protocol):
 
     def squared_rmatvec(self, y: Tensor) -> Tensor: ...  # y @ matrix²: (N,) -> (M,)
 
-    def weighted_square_sum(
-        self, x: Tensor, y: Tensor, row_scale: Tensor, column_scale: Tensor
-    ) -> Tensor: ...  # Σ_ij l_i r_j m_ij (x_i + y_j)²
+    # Σ_ij row_scale_i column_scale_j matrix_ij (x_i + y_j)²
+    def weighted_square_sum(self, x: Tensor, y: Tensor, row_scale: Tensor, column_scale: Tensor) -> Tensor: ...
 
     def to_dense(self) -> Tensor: ...  # (N, M)
 
 
 class Scores(Protocol):
-    """What is transported: higher is closer. N × M numbers, in memory or not."""
+    """The negated cost, (N, M), in memory or not."""
 
-    def value_range(self) -> float: ...  # the highest less the lowest
+    def value_range(self) -> float: ...  # maximum minus minimum
 
-    def exponentiate(self, epsilon: float, column: Tensor) -> tuple[Matrix, Tensor]: ...  # and row (N,): entries <= 1
+    def exponentiate(
+        self, epsilon: float, column: Tensor
+    ) -> tuple[Matrix, Tensor]: ...  # the matrix, entries <= 1; row (N,)
 
 
 class DenseMatrix:
-    """All entries in memory."""
+    """A matrix with all entries in memory."""
 
     is_dense = True
 
@@ -83,14 +86,14 @@ class DenseScores:
 
 
 class TiledScores:
-    """Scores query @ keys.T that never exist as a whole."""
+    """Scores query @ keys.T that are computed tile by tile."""
 
     def __init__(self, query: Tensor, keys: Tensor, block_size: int) -> None:
         self.query, self.keys = (_to_working_dtype(side) for side in (query, keys))  # (N, S), (M, S)
         self.block_size = block_size
 
     def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """The scores of a block of rows and a block of columns, in float64, one after another."""
+        """Yield rows, columns and their float64 scores, tile by tile."""
         for i in range(0, len(self.query), self.block_size):
             for j in range(0, len(self.keys), self.block_size):
                 rows, columns = slice(i, i + self.block_size), slice(j, j + self.block_size)
@@ -108,7 +111,7 @@ class TiledScores:
 
 
 class TiledMatrix:
-    """Entries made tile by tile, again for every product."""
+    """A matrix whose entries are computed tile by tile, again for every product."""
 
     is_dense = False
 
@@ -116,7 +119,7 @@ class TiledMatrix:
         self.scores, self.epsilon, self.row, self.column = scores, epsilon, row, column
 
     def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Tiles of the matrix."""
+        """Yield rows, columns and their entries, tile by tile."""
         for rows, columns, tile in self.scores.iter_tiles():
             tile.div_(self.epsilon).add_(self.column[columns]).add_(self.row[rows][:, None]).exp_()
             yield rows, columns, tile
