@@ -14,16 +14,16 @@ from bench.measure import compare, extra_memory
 PAGE = Path(__file__).parent.parent / "docs" / "speed.md"
 PAGE_HEADER = """# Speed and memory
 
-![Seconds a step over the batch, ours beside the peers, on log–log axes](speed.png)
+![Seconds per step over the batch size, triptych and other libraries, log–log axes](speed.png)
 
-The picture is made by `python -m bench scaling`, the table by `python -m bench mechanisms`; `make bench` does both.
+`python -m bench scaling` draws the figure, `python -m bench mechanisms` prints the table; `make bench` runs both.
 
-Forward and backward on the CPU in float32, from features to gradients. Both sides run alternately in one process; the
-ratio is ours over theirs, of medians, with the smallest and largest ratio of neighbouring repeats. Memory is the peak
-of a fresh process over its baseline. {threads} threads, torch {torch}. Peers are installed from the package index for
-the bench only.
+Forward and backward pass on the CPU in float32, from features to gradients. Both implementations run alternately in one
+process. The ratio is triptych's median time over the other's, with the smallest and largest ratio of paired repeats.
+Memory is the peak of a new process above its baseline. {threads} threads, torch {torch}. The other libraries are installed
+from the package index for the benchmark only.
 
-| work | beside | ours | theirs | ratio (spread) | reach | memory ours / theirs | reach |
+| computation | compared with | triptych | other | ratio (range) | target | memory triptych / other | target |
 |---|---|---|---|---|---|---|---|
 """
 

@@ -1,4 +1,4 @@
-"""Writes docs/mechanisms.md from the docstrings of the registries: python docs/mechanisms.py"""
+"""Write docs/mechanisms.md from the docstrings of the registries: python docs/mechanisms.py"""
 
 import inspect
 from pathlib import Path
@@ -10,13 +10,13 @@ from triptych.similarities import SIMILARITIES
 REGISTRIES = {"Similarities": SIMILARITIES, "Objectives": OBJECTIVES, "Encoders": ENCODERS}
 HEADER = """# Mechanisms
 
-Every part a recipe can name, from the code's own docstrings (`make docs` writes this page). The settings are the keys
-a recipe may give, with their defaults.
+All mechanisms that a recipe can use, generated from the docstrings of the code (`make docs`). Settings are the keys of
+the recipe, with their defaults.
 """
 
 
 def render_page() -> str:
-    """The whole page as Markdown."""
+    """Return the page as Markdown."""
     sections = [HEADER]
     for title, registry in REGISTRIES.items():
         sections.append(f"## {title}\n")
