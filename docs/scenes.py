@@ -31,7 +31,9 @@ def main() -> None:
     sheet = Image.new("RGB", (COLUMNS * cell[0] + GAP, NUM_SCENES // COLUMNS * cell[1] + GAP), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(13)
     with tempfile.TemporaryDirectory() as folder:
-        rows = manifest.read(generate(SyntheticConfig(scenes=40, seed=5, image_size=96), Path(folder) / "synthetic")).rows
+        rows = manifest.read(
+            generate(SyntheticConfig(scenes=40, seed=5, image_size=96), Path(folder) / "synthetic")
+        ).rows
         for i, row in enumerate(rows[:NUM_SCENES]):
             x, y = GAP + i % COLUMNS * cell[0], GAP + i // COLUMNS * cell[1]
             if row.image and row.audio:
