@@ -14,6 +14,7 @@ from triptych.data.label_noise import (
     choose_swaps,
     cluster_by_similarity,
     read_swaps,
+    take_columns,
     write_swaps,
 )
 from triptych.errors import UsageError
@@ -41,7 +42,7 @@ def test_category_swaps_stay_in_the_category(labels, noise_rate, seed):
     label_of, sizes = dict(zip(ids, labels, strict=True)), Counter(labels)
     eligible = sum(size for size in sizes.values() if size > 1)
     if round(noise_rate * len(ids)) > eligible:
-        with pytest.raises(UsageError, match=f"only {eligible} have a partner.*alone in their category"):
+        with pytest.raises(UsageError, match=f"only {eligible} have a partner.*the only row of their category"):
             choose_swaps(ids, labels, noise_rate, "category", seed)
         return
     swaps = choose_swaps(ids, labels, noise_rate, "category", seed)
@@ -104,7 +105,7 @@ def test_apply_swaps_changes_only_the_listed_columns_and_rows(labels, noise_rate
     swaps = choose_swaps(ids, labels, noise_rate, "random", 3, modality)
     donors = {item.id: item.taken_from for item in swaps}
     touched = {"image": ["image"], "audio": ["audio"], "text": ["caption_1", "caption_2"]}[modality]
-    after = apply_swaps(rows, swaps)
+    after = apply_swaps({row["id"]: row for row in rows}, swaps, take_columns)
     assert rows == before
     for row in after:
         for column in ("image", "audio", "caption_1", "caption_2"):
@@ -136,6 +137,6 @@ def test_invalid_swaps_raise():
     with pytest.raises(UsageError, match="only 0 have a partner"):
         choose_swaps(["a"], ["x"], 1, "random", 0)
     with pytest.raises(UsageError, match="no such row"):
-        apply_swaps([{"id": "a", "caption": "x"}], [Swap("a", "text", "b")])
+        apply_swaps({"a": {"caption": "x"}}, [Swap("a", "text", "b")], take_columns)
     with pytest.raises(UsageError, match="no audio column"):
-        apply_swaps([{"id": "a", "caption": "x"}, {"id": "b", "caption": "y"}], [Swap("a", "audio", "b")])
+        apply_swaps({"a": {"caption": "x"}, "b": {"caption": "y"}}, [Swap("a", "audio", "b")], take_columns)

@@ -116,10 +116,10 @@ def test_invalid_noise_injection_raises(clean, tmp_path):
         inject_noise(clean, clean, 0.1, show_progress=False)
     with pytest.raises(UsageError, match="did you mean 'image'"):
         inject_noise(clean, tmp_path / "x.csv", 0.1, modality="imge", show_progress=False)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UsageError, match="needs an encoder of texts"):
+    with pytest.raises(UsageError, match="needs a text encoder"):
         inject_noise(clean, tmp_path / "x.csv", 0.1, "similar", show_progress=False)
     bare = write_manifest(tmp_path / "bare.jsonl", [{"image": f"{i}.png", "audio": f"{i}.wav"} for i in range(9)])
-    with pytest.raises(UsageError, match="0 rows have text beside something else"):
+    with pytest.raises(UsageError, match="0 rows have text and another modality"):
         inject_noise(bare, tmp_path / "x.csv", 0.1, show_progress=False)
     with pytest.raises(UsageError, match="row 1 has no label"):
         inject_noise(bare, tmp_path / "x.csv", 0.1, "category", "image", show_progress=False)

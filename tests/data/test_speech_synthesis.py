@@ -128,7 +128,7 @@ esac
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/bin:/usr/bin")
     written, draft = speech_synthesis.synthesise_speech(captions, tmp_path / "spoken.csv", "flite", show_progress=False)
-    assert written.summary["skipped"]["captions the program could not speak"] == 2
+    assert written.summary["skipped"]["captions that the program could not synthesise"] == 2
     assert draft.notes == ["first failure: 'a dog barks' with voice slt: broken"]
     assert manifest.read(written.path).counts.pairs["audio-text"] == 3
     write_file(broken, script.replace("*dog*", "*"))

@@ -16,15 +16,9 @@ import jinja2
 from triptych.audit.suspects import Suspect
 from triptych.data import manifest
 from triptych.data.manifest import Row
-from triptych.data.noise_injection import item_from_row
+from triptych.data.sources.derived import item_from_row, resolve_derived_path, write_derived_manifest
 from triptych.data.sources.draft import DraftItem, ManifestDraft
-from triptych.data.sources.manifest_writer import (
-    Origin,
-    WrittenManifest,
-    read_licence,
-    resolve_output_path,
-    write_manifest,
-)
+from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError, describe_unknown
 from triptych.files import write_text
 from triptych.interfaces import MODALITIES, Modality
@@ -254,10 +248,6 @@ def write_reviewed_manifest(
     table: manifest.Manifest, decisions: Sequence[Decision], output: Path, source: str
 ) -> tuple[WrittenManifest, ManifestDraft]:
     """Write a new manifest with the decisions applied. Rows that no longer hold a pair are omitted."""
-    output = resolve_output_path(output)
-    if output.resolve() == table.path.resolve():
-        raise UsageError(f"-o {output}: is the manifest to be read; choose another name for the new one")
+    output = resolve_derived_path(output, table)
     items, counts = apply_decisions(table.rows, decisions)
-    draft = ManifestDraft(items, Counter({"rows with an error": table.counts.unusable}))
-    options = {"manifest": table.path.name, **{action: counts[action] for action in ACTIONS}}
-    return write_manifest(draft, output, Origin(source, options, read_licence(table.path))), draft
+    return write_derived_manifest(table, items, output, source, {action: counts[action] for action in ACTIONS})

@@ -1,8 +1,7 @@
-"""A manifest with a known share of wrong pairs, made from a right one: what everything that bears noise is tried on."""
+"""Inject label noise into a manifest: give a known fraction of rows content of another row."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,9 @@ from triptych.data.features import compute_or_load
 from triptych.data.label_noise import Swap
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
-from triptych.data.row_parser import MediaType
+from triptych.data.sources.derived import item_from_row, resolve_derived_path, write_derived_manifest
 from triptych.data.sources.draft import DraftItem, ManifestDraft
-from triptych.data.sources.manifest_writer import (
-    Origin,
-    WrittenManifest,
-    read_licence,
-    resolve_output_path,
-    write_manifest,
-)
+from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError, describe_unknown
 from triptych.interfaces import Encoder, Modality
 
@@ -34,7 +27,7 @@ SWAPS_SUFFIX = ".swaps.csv"
 
 
 def swaps_path(path: Path) -> Path:
-    """Where the answer key of a damaged manifest lies."""
+    """Return the path of the list of swaps of a noisy manifest."""
     return path.with_name(path.stem + SWAPS_SUFFIX)
 
 
@@ -52,65 +45,66 @@ def inject_noise(
     allow_outside: bool = False,
     show_progress: bool = True,
 ) -> tuple[WrittenManifest, ManifestDraft]:
-    """Write a manifest in which a share of the rows have another row's captions, sound or picture, and its answer key.
+    """Write a manifest in which a fraction of the rows have the captions, audio or image of another row.
 
-    random: of any row; category: of a row with the same label; similar: of a row whose captions are close to its own
-    by an encoder of texts, in one cluster of about `size` rows. Never of a row of the same group, which would be right;
-    never of another split. Captions take their label and their group with them, as whoever mislabels a sound mislabels
-    it in every column. With `drop` those rows are left out in place of damaged: what is left for one who knew them.
+    noise_kind: the donor is a random row, a row of the same label (category), or a row in the same cluster of about
+      `cluster_size` rows with similar captions according to `encoder` (similar). It is never of the same group, where
+      the pair would still match, and never of another split.
+    modality: the content to swap. Captions are swapped together with label and group, as in real annotation errors.
+    drop: drop the chosen rows instead of swapping their content. This is the oracle baseline for noisy training.
+
+    The swaps are listed in NAME.swaps.csv beside the manifest.
     """
     if noise_kind not in NOISE_KINDS:
         raise UsageError(describe_unknown("noise kind", noise_kind, NOISE_KINDS))
     if modality not in label_noise.MODALITY_COLUMNS:
         raise UsageError(describe_unknown("modality", modality, label_noise.MODALITY_COLUMNS))
-    output = resolve_output_path(output)
     table = manifest.read(manifest_path, allow_outside)
-    if output.resolve() == table.path.resolve():
-        raise UsageError(f"-o {output}: is the manifest to be read; choose another name for the new one")
+    output = resolve_derived_path(output, table)
     candidates = table.split(split).rows if split else table.rows
-    # What is heard and seen in a film cannot be exchanged one without the other.
+    # Image and audio of a video cannot be swapped separately.
     eligible = [row for row in candidates if modality in row.modalities and (modality == "text" or not row.video)]
     eligible = [row for row in eligible if len(row.modalities) > 1]
     if len(eligible) < 2:
-        raise UsageError(f"{table.path}: {len(eligible)} rows have {modality} beside something else; need at least two")
-    labels = _swap_labels(eligible, noise_kind, encoder, cluster_size, seed, show_progress)
-    swaps: list[Swap] = []
-    for split_name in dict.fromkeys(row.split for row in eligible):
-        indices = [i for i, row in enumerate(eligible) if row.split == split_name]
-        ids, groups = [eligible[i].id for i in indices], [eligible[i].group for i in indices]
-        swap_kind = "random" if noise_kind == "random" else "category"
-        swaps += label_noise.choose_swaps(
-            ids, [labels[i] for i in indices], noise_rate, swap_kind, seed, modality, groups
+        raise UsageError(
+            f"{table.path}: {len(eligible)} rows have {modality} and another modality; at least two are needed"
         )
+    pool_names = _choose_pools(eligible, noise_kind, encoder, cluster_size, seed, show_progress)
+    swaps = _choose_swaps_by_split(eligible, pool_names, noise_rate, noise_kind, seed, modality)
+    items = {row.id: item_from_row(row) for row in table.rows}
     swapped_ids = {swap.id for swap in swaps}
-    items = (
-        [item_from_row(r) for r in table.rows if r.id not in swapped_ids] if drop else _apply_swaps(table.rows, swaps)
-    )
-    draft = ManifestDraft(items, Counter({"rows with an error": table.counts.unusable}))
-    options = {
-        "manifest": table.path.name,
-        "noise_rate": noise_rate,
-        "noise_kind": noise_kind,
-        "modality": modality,
-        "seed": seed,
-    }
+    if drop:
+        result = [item for item in items.values() if item.id not in swapped_ids]
+    else:
+        result = label_noise.apply_swaps(items, swaps, _take_content)
+    options = {"noise_rate": noise_rate, "noise_kind": noise_kind, "modality": modality, "seed": seed}
     options |= {"split": split} if split else {}
     options |= {"cluster_size": cluster_size} if noise_kind == "similar" else {}
     options |= {"drop": True} if drop else {}
-    written = write_manifest(draft, output, Origin("inject-noise", options, read_licence(table.path)))
+    written = write_derived_manifest(table, result, output, "inject-noise", options)
     label_noise.write_swaps(swaps_path(output), swaps)
-    return written, draft
+    return written
 
 
-def item_from_row(row: Row) -> DraftItem:
-    """A row, ready to be written again. A group that only names the row is left out."""
-    paths = {"image": row.image, "audio": row.audio, "video": row.video}
-    files: dict[MediaType, Path] = {column: path for column, path in paths.items() if path}  # pyright: ignore[reportAssignmentType]
-    group = None if row.group == f"(row-{row.number})" else row.group
-    return DraftItem(row.id, files, row.texts, group, row.split, row.label, row.start, row.end)
+def _choose_swaps_by_split(
+    rows: Sequence[Row],
+    pool_names: Sequence[str],
+    noise_rate: float,
+    noise_kind: NoiseKind,
+    seed: int,
+    modality: Modality,
+) -> list[Swap]:
+    swaps: list[Swap] = []
+    for split in dict.fromkeys(row.split for row in rows):
+        indices = [index for index, row in enumerate(rows) if row.split == split]
+        ids, groups = [rows[index].id for index in indices], [rows[index].group for index in indices]
+        swap_kind = "random" if noise_kind == "random" else "category"
+        pools = [pool_names[index] for index in indices]
+        swaps += label_noise.choose_swaps(ids, pools, noise_rate, swap_kind, seed, modality, groups)
+    return swaps
 
 
-def _swap_labels(
+def _choose_pools(
     rows: Sequence[Row],
     noise_kind: NoiseKind,
     encoder: Encoder | None,
@@ -118,7 +112,7 @@ def _swap_labels(
     seed: int,
     show_progress: bool,
 ) -> list[str]:
-    """What rows must share to exchange their content."""
+    """Return a name for each row; rows of the same name can swap their content."""
     if noise_kind == "category":
         incomplete_row = next((row for row in rows if row.label is None), None)
         if incomplete_row:
@@ -129,7 +123,7 @@ def _swap_labels(
     if incomplete_row:
         raise UsageError(f"row {incomplete_row.number} has no caption; --noise-kind similar needs one in every row")
     if encoder is None:
-        raise UsageError("--noise-kind similar needs an encoder of texts to tell which captions are alike")
+        raise UsageError("--noise-kind similar needs a text encoder to compare captions")
     sources = [source for row in rows for source in sources_of(row, "text")]
     title = "reading captions" if show_progress else None
     features = compute_or_load(encoder, sources, Cache.default(), progress=title)
@@ -139,15 +133,9 @@ def _swap_labels(
     return label_noise.cluster_by_similarity(np.stack(means), seed, cluster_size)
 
 
-def _apply_swaps(rows: Sequence[Row], swaps: Sequence[Swap]) -> list[DraftItem]:
-    before = {row.id: item_from_row(row) for row in rows}
-    after = dict(before)
-    for swap in swaps:
-        item, donor = before[swap.id], before[swap.taken_from]
-        if swap.modality == "text":
-            after[swap.id] = replace(item, texts=donor.texts, label=donor.label, group=donor.group)
-        else:
-            files = {**item.files, swap.modality: donor.files[swap.modality]}
-            start, end = (donor.start, donor.end) if swap.modality == "audio" else (item.start, item.end)
-            after[swap.id] = replace(item, files=files, start=start, end=end)
-    return list(after.values())
+def _take_content(item: DraftItem, donor: DraftItem, modality: Modality) -> DraftItem:
+    if modality == "text":
+        return replace(item, texts=donor.texts, label=donor.label, group=donor.group)
+    files = {**item.files, modality: donor.files[modality]}
+    start, end = (donor.start, donor.end) if modality == "audio" else (item.start, item.end)
+    return replace(item, files=files, start=start, end=end)

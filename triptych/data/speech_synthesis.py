@@ -1,4 +1,4 @@
-"""Captions read aloud by a speech program, so that pictures and words get a voice: rows of speech from rows of text."""
+"""Synthesise speech from captions with espeak-ng or flite: one row of audio for each caption of a manifest."""
 
 from __future__ import annotations
 
@@ -16,31 +16,24 @@ from pathlib import Path
 from triptych.data import manifest
 from triptych.data.manifest import Row
 from triptych.data.row_parser import MediaType
+from triptych.data.sources.derived import resolve_derived_path, write_derived_manifest
 from triptych.data.sources.draft import DraftItem, ManifestDraft, clean_captions, hash_to_fraction
-from triptych.data.sources.manifest_writer import (
-    Origin,
-    WrittenManifest,
-    read_licence,
-    resolve_output_path,
-    write_manifest,
-)
+from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError, describe_unknown
 from triptych.files import TEMP_SUFFIX, atomic_write
 from triptych.progress import track_progress
 
-MAX_CHARACTERS = 2000  # characters: minutes of speech
-TIMEOUT_SECONDS = 120  # after so long a program hangs
-WAV_HEADER_BYTES = 44  # bytes of a WAV file before its first sample
+MAX_CHARACTERS = 2000  # of a caption: minutes of speech
+TIMEOUT_SECONDS = 120  # for one caption
+WAV_HEADER_BYTES = 44
 
 
 @dataclass(frozen=True)
 class SpeechProgram:
-    """A speech program: how to call it, which voices it has, and a few that differ well."""
+    """A speech program: its command line, a test for its voices, and default voices that differ clearly."""
 
-    build_command: Callable[
-        [str, str, str, Path], tuple[list[str], str]
-    ]  # program, voice, text, file -> arguments, input
-    make_voice_check: Callable[[str], Callable[[str], bool]]  # program -> whether it has a voice
+    build_command: Callable[[str, str, str, Path], tuple[list[str], str]]  # program, voice, text, file -> argv, stdin
+    make_voice_check: Callable[[str], Callable[[str], bool]]  # program -> (voice -> whether the program has it)
     default_voices: tuple[str, ...]
 
 
@@ -53,7 +46,7 @@ def _flite_command(program: str, voice: str, text: str, file: Path) -> tuple[lis
 
 
 def _espeak_voice_check(program: str) -> Callable[[str], bool]:
-    # Columns: priority, language, age/gender, name, file, others. An unknown variant would be ignored silently.
+    # Columns: priority, language, age/gender, name, file, others. espeak-ng silently ignores unknown variants.
     lines = [line.split() for line in _capture_stdout(program, "--voices").splitlines()[1:]]
     languages = {word for parts in lines if len(parts) > 4 for word in (parts[1], parts[3], parts[4])}
     variants = set(re.findall(r"!v/(\S+)", _capture_stdout(program, "--voices=variant")))
@@ -66,9 +59,8 @@ def _espeak_voice_check(program: str) -> Callable[[str], bool]:
 
 
 def _flite_voice_check(program: str) -> Callable[[str], bool]:
-    voices = set(
-        _capture_stdout(program, "-lv").partition(":")[2].split()
-    )  # an unknown voice would silently be another one
+    # flite silently replaces an unknown voice.
+    voices = set(_capture_stdout(program, "-lv").partition(":")[2].split())
     return voices.__contains__
 
 
@@ -92,23 +84,21 @@ def synthesise_speech(
     allow_outside: bool = False,
     show_progress: bool = True,
 ) -> tuple[WrittenManifest, ManifestDraft]:
-    """A new manifest with a row for each caption: its speech, its words, and the picture and group of its row.
+    """Write a manifest with one row for each caption: its speech, its text, and image and group of the original row.
 
-    A hash of row and caption chooses the voice; a hash of words, voice and group names the file: run again, whatever is
-    there is kept, so an interrupted run goes on. Rows' own sounds stay behind, as a row has one. `each`: only so many
-    captions of a row, from the first; 0 = all.
+    The audio of the original rows is dropped. A hash of row and caption selects the voice; a hash of text, voice and
+    group names the audio file. Existing files are reused, so run again to resume. `captions_per_row` limits the captions
+    of a row to the first ones; 0 takes all.
     """
     if workers < 1:
         raise UsageError(f"--workers {workers}: at least 1")
     if captions_per_row < 0:
-        raise UsageError(f"--captions-per-row {captions_per_row}: 0 for all captions of a row, or so many")
-    output = resolve_output_path(output)
+        raise UsageError(f"--captions-per-row {captions_per_row}: 0 for all captions of a row, or a positive number")
     table = manifest.read(manifest_path, allow_outside)
-    if output.resolve() == table.path.resolve():
-        raise UsageError(f"-o {output}: is the manifest to be read; choose another name for the new one")
+    output = resolve_derived_path(output, table)
     name, path, chosen_voices = _find_program(program, voices)
     speech_folder = output.with_name(f"{output.stem}_speech").absolute()
-    skip_counts: Counter[str] = Counter({"rows with an error": table.counts.unusable})
+    skip_counts: Counter[str] = Counter()
     utterances = [
         item
         for row in table.rows
@@ -116,20 +106,18 @@ def synthesise_speech(
     ]
     tasks = {item.files["audio"]: (voice, item.texts[0]) for item, voice in utterances}
     failures = _synthesise_all(PROGRAMS[name], path, tasks, speech_folder, workers, show_progress)
-    skip_counts["captions the program could not speak"] += sum(
+    skip_counts["captions that the program could not synthesise"] += sum(
         item.files["audio"] in failures for item, _ in utterances
     )
     items = [item for item, _ in utterances if item.files["audio"] not in failures]
     notes = [f"first failure: {next(iter(failures.values()))}"] if failures else []
-    draft = ManifestDraft(items, skip_counts, notes)
-    options = {"manifest": table.path.name, "program": name, "voices": list(chosen_voices)} | (
-        {"captions_per_row": captions_per_row} if captions_per_row else {}
-    )
-    return write_manifest(draft, output, Origin("add-speech", options, read_licence(table.path))), draft
+    options = {"program": name, "voices": list(chosen_voices)}
+    options |= {"captions_per_row": captions_per_row} if captions_per_row else {}
+    return write_derived_manifest(table, items, output, "add-speech", options, skip_counts, notes)
 
 
 def _find_program(program: str | None, voices: Sequence[str]) -> tuple[str, str, tuple[str, ...]]:
-    """A speech program that is installed, where it lies, and the voices to use."""
+    """Return the name and the path of an installed speech program, and the voices to use."""
     if program is not None and program not in PROGRAMS:
         raise UsageError(describe_unknown("speech program", program, PROGRAMS))
     candidates = [program] if program else list(PROGRAMS)
@@ -144,11 +132,11 @@ def _find_program(program: str | None, voices: Sequence[str]) -> tuple[str, str,
     unknown_voices = [voice for voice in voices if not has_voice(voice)]
     if unknown_voices:
         raise UsageError(
-            f"{name} has no voice {unknown_voices[0]!r}; its own list: `{name} {_list_voices_option(name)}`"
+            f"{name} has no voice {unknown_voices[0]!r}; list its voices with `{name} {_list_voices_option(name)}`"
         )
     chosen_voices = tuple(voices) or tuple(voice for voice in PROGRAMS[name].default_voices if has_voice(voice))
     if not chosen_voices:
-        raise UsageError(f"{name} has none of its usual voices; name some with --voices")
+        raise UsageError(f"{name} has none of its default voices; choose voices with --voices")
     return name, path, chosen_voices
 
 
@@ -159,12 +147,12 @@ def _list_voices_option(name: str) -> str:
 def _plan_utterances(
     row: Row, program: str, voices: Sequence[str], speech_folder: Path, captions_per_row: int, skip_counts: Counter[str]
 ) -> Iterable[tuple[DraftItem, str]]:
-    """One item for each caption of a row that can be spoken, with its voice."""
+    """Yield an item and its voice for each caption of a row."""
     if not row.texts:
         skip_counts["rows without captions"] += 1
         return
     if row.video and (row.start is not None or row.end is not None):
-        skip_counts["rows about a moment of a film"] += 1  # start and end would cut the speech as well
+        skip_counts["rows with a segment of a video"] += 1  # start and end would apply to the speech as well
         return
     files: dict[MediaType, Path] = {}
     if row.image:
@@ -173,10 +161,10 @@ def _plan_utterances(
         files["video"] = row.video
     for number, text in enumerate(clean_captions(*row.texts)[: captions_per_row or None], start=1):
         if len(text) > MAX_CHARACTERS or not any(character.isalnum() for character in text):
-            skip_counts["captions that are too long or have nothing to say"] += 1
+            skip_counts["captions that are too long or have no letters or digits"] += 1
             continue
         voice = voices[int(hash_to_fraction("voice", row.id, text) * len(voices))]
-        # The group as well: pictures with the same caption are no answers to each other, so they share no file.
+        # With the group: images with the same caption are no positives of each other, so they must not share a file.
         digest = hashlib.sha256("\0".join((program, voice, text, row.group)).encode()).hexdigest()[:24]
         item = DraftItem(f"{row.id}:{number}", files, (text,), row.group, row.split, row.label)
         yield replace(item, files={**files, "audio": speech_folder / f"{digest}.wav"}), voice
@@ -190,16 +178,16 @@ def _synthesise_all(
     workers: int,
     show_progress: bool,
 ) -> dict[Path, str]:
-    """Speak what is not there yet; returns what could not be spoken, and why."""
+    """Synthesise the files that do not exist. Return the failed files with the reason."""
     for stale_file in speech_folder.glob(f".*{TEMP_SUFFIX}"):
-        stale_file.unlink(missing_ok=True)  # of a run that was killed
+        stale_file.unlink(missing_ok=True)  # of a killed run
     pending = {
         file: task for file, task in tasks.items() if not (file.is_file() and file.stat().st_size > WAV_HEADER_BYTES)
     }
     failures: dict[Path, str] = {}
     pool = ThreadPoolExecutor(workers)
     try:
-        with track_progress("speaking", len(tasks), show_progress) as bar:
+        with track_progress("synthesising speech", len(tasks), show_progress) as bar:
             bar.advance(len(tasks) - len(pending))
             futures = {
                 pool.submit(_synthesise, program, path, voice, text, f): f for f, (voice, text) in pending.items()
@@ -215,7 +203,7 @@ def _synthesise_all(
 
 
 def _synthesise(program: SpeechProgram, path: str, voice: str, text: str, file: Path) -> str | None:
-    """Speak one caption into a file; None, or why it could not be done."""
+    """Synthesise one caption. Return None, or the reason why it failed."""
     try:
         with atomic_write(file, durable=False) as temporary:
             _run_program(*program.build_command(path, voice, text, temporary))
@@ -226,8 +214,8 @@ def _synthesise(program: SpeechProgram, path: str, voice: str, text: str, file: 
 
 
 def _run_program(arguments: list[str], stdin_text: str) -> None:
-    """Run a program on words that no shell sees."""
-    result = subprocess.run(  # noqa: S603 - a list of arguments, a program found by name
+    """Run a program without a shell. Raise ValueError if it fails."""
+    result = subprocess.run(  # noqa: S603 - arguments as a list, program from PATH
         arguments, input=stdin_text.encode(), capture_output=True, timeout=TIMEOUT_SECONDS, check=False
     )
     if result.returncode:
@@ -237,11 +225,11 @@ def _run_program(arguments: list[str], stdin_text: str) -> None:
 def _check_wav(file: Path) -> None:
     with wave.open(str(file), "rb") as wav:
         if wav.getnframes() == 0:
-            raise ValueError("no sound came out")
+            raise ValueError("the program wrote no audio samples")
 
 
 def _capture_stdout(program: str, argument: str) -> str:
-    result = subprocess.run(  # noqa: S603 - our own argument, a program found by name
+    result = subprocess.run(  # noqa: S603 - constant argument, program from PATH
         [program, argument], capture_output=True, timeout=TIMEOUT_SECONDS, check=False, stdin=subprocess.DEVNULL
     )
     return result.stdout.decode("utf-8", "replace")

@@ -295,7 +295,7 @@ def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: P
         ids, labels, config.noise_rate, config.noise_kind, config.seed, config.noise_modality
     )
     label_noise.write_swaps(folder / SWAPS_FILE, swaps)
-    return label_noise.apply_swaps(rows, swaps)
+    return label_noise.apply_swaps({row["id"]: row for row in rows}, swaps, label_noise.take_columns)
 
 
 def _describe_config(config: SyntheticConfig) -> dict[str, object]:
