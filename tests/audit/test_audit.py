@@ -200,5 +200,6 @@ def test_audit_command_prints_the_noise_rate_and_next_step(audit_result, noisy_m
         env={**os.environ, "COLUMNS": "200"},
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"image–text: of 200 pairs about \d+\.\d% \(95% interval \d+\.\d–\d+\.\d\) are wrong", done.stdout)
+    rate = r"image–text: estimated noise rate of 200 pairs: \d+\.\d% \(95% interval \d+\.\d–\d+\.\d\)"
+    assert re.search(rate, done.stdout)
     assert "review.html in a browser" in done.stderr

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from triptych.audit.folds import ModalityContents
+from triptych.audit.folds import ModalityContents, ModalityPair
 from triptych.audit.scoring import CaptionScores, ContentSets, FoldScores, RowScores, read_fold, write_fold
 
 BY_ROW = [[0, 1], [2], [0, 1], [1, 3, 2]]
@@ -29,7 +29,7 @@ def make_fold(seed: int) -> FoldScores:
 
 
 def test_a_fold_is_read_as_it_was_written(tmp_path):
-    folds = {("image", "text"): make_fold(0), ("audio", "text"): make_fold(1)}
+    folds: dict[ModalityPair, FoldScores] = {("image", "text"): make_fold(0), ("audio", "text"): make_fold(1)}
     write_fold(tmp_path / "fold-0.safetensors", folds, ["broken.png: not an image"])
     result = read_fold(tmp_path / "fold-0.safetensors")
     assert result is not None

@@ -1,4 +1,4 @@
-"""What the tests of the report share: the findings of one small run."""
+"""Shared fixtures: the report data of one small run."""
 
 import pytest
 
@@ -8,5 +8,5 @@ from triptych.report import report_data
 
 @pytest.fixture(scope="session")
 def report(run_dir, synthetic_manifest):
-    """Everything about the run on the whole world. Read only."""
+    """The report data of the run on all rows of the synthetic manifest. Read-only."""
     return report_data.collect_report_data(run_dir, manifest.read(synthetic_manifest), "all", show_progress=False)

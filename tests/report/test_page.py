@@ -1,4 +1,4 @@
-"""The page in a real Chromium: opens without a word on the console, fits a phone, shows, plays, and asks nobody."""
+"""The report page in Chromium: no console messages, no network requests, fits a phone, plays audio, is accessible."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def page_file(report, tmp_path_factory):
 @pytest.fixture(scope="module")
 def browser():
     if CHROMIUM is None:
-        pytest.skip("no Chromium here: apt install chromium, then run this again")
+        pytest.skip("needs Chromium (apt-get install chromium)")
     sync_playwright = pytest.importorskip("playwright.sync_api").sync_playwright
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
@@ -67,14 +67,16 @@ def test_audio_plays(browser, page_file):
         })))"""
     )
     assert len(seconds) == 4
-    assert all(1.9 < length < 2.3 for length in seconds), "the world's sounds last two seconds"
+    assert all(1.9 < length < 2.3 for length in seconds), "the audio of the synthetic data lasts two seconds"
     page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility(browser, page_file, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)  # axe is a script, and the page allows none
+    context = browser.new_context(
+        color_scheme=scheme, bypass_csp=True
+    )  # axe is a script, which the page's CSP does not allow
     page = context.new_page()
     page.goto(page_file.as_uri())
     page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
@@ -86,12 +88,12 @@ def test_accessibility(browser, page_file, scheme):
 def test_page_has_headings_tables_and_figures(report, page_file):
     text = page_file.read_text(encoding="utf-8")
     for title in (
-        "What finds what",
-        "Look and listen",
-        "The shape of the space",
-        "One by one",
+        "Retrieval",
+        "Examples",
+        "Geometry of the space",
+        "Softmax and transport plan",
         "Training",
-        "What this",
+        "Details",
     ):
         assert title in text
     assert text.count("<table>") >= 6
@@ -110,7 +112,7 @@ def test_empty_sections_are_omitted(report):
     bare = render_report(
         replace(report, history=[], zero_shot=[], tsne=None, match_matrices=[], examples=[([], [])] * 6)
     )
-    for title in ("Training", "Named by prompts", "One by one", "Look and listen"):
+    for title in ("Training", "Zero-shot classification", "Softmax and transport plan", "Examples"):
         assert f"<h2>{title}" not in bare
 
 
@@ -134,8 +136,8 @@ def test_untrained_pairs_are_listed_with_their_bridge(report):
         ),
         max_bytes=0,
     )
-    assert "<h2>Pairs that were never trained" in text
-    assert text.count("<br>never trained") == 2
+    assert "<h2>Untrained modality pairs" in text
+    assert text.count("<br>untrained pair") == 2
     assert f"{100 * transitivity[0].retention:.0f}%" in text
 
 
@@ -143,7 +145,7 @@ def test_max_bytes_limits_the_inlined_media(report):
     small = render_report(replace(report, tsne=None, match_matrices=[], history=[]), max_bytes=0)
     assert "data:image" not in small
     assert "data:audio" not in small
-    assert "files are named only" in small
+    assert "files are listed by name only" in small
 
 
 def test_report_command_writes_html_and_json(run_dir, synthetic_manifest, tmp_path):

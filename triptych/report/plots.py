@@ -1,4 +1,4 @@
-"""Drawings as SVG that takes its ink from the page, so that it reads by day and by night, on a phone and on a wall."""
+"""Figures as inline SVG that uses the text colour of the page, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from html import escape
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import LineCollection
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from triptych.evaluation.retrieval import RECALL_KS, RetrievalResult, compute_chance_recall
 from triptych.report.projections import MatchMatrices, Projection
 
-INK = "#010203"  # no other line has this colour: in the page it becomes the colour of the text
+INK = "#010203"  # placeholder that figure_to_svg replaces by currentColor
 COLOUR = {"image": "#3b82d6", "audio": "#e0721d", "text": "#2f9e63"}
 SERIES = ("#3b82d6", "#e0721d", "#2f9e63", "#b553c9", "#c94f5a", "#8a7f2c", "#1c9aa8", "#7d6be0")
 STYLE: Any = {
@@ -47,21 +47,21 @@ STYLE: Any = {
     "axes.facecolor": "none",
     "savefig.facecolor": "none",
 }
-MIN_VISIBLE = 0.01  # a share below this is not drawn
+MIN_VISIBLE = 0.01  # smaller fractions are not drawn
 RANK_BINS = ((1, 1), (2, 5), (6, 10), (11, 50), (51, 100), (101, None))
 
 
 @contextmanager
 def _new_figure(width: float = 3.6, height: float = 2.5) -> Iterator[tuple[Figure, Axes]]:
-    """A figure of our own: no window, no state that outlives it."""
+    """Create a figure without a window and without global state."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         yield figure, figure.add_subplot()
 
 
-def figure_to_svg(figure: Figure, id_prefix: str, alt_text: str) -> str:
-    """A figure as an SVG element with a text for those who do not see it; ids are its own."""
+def figure_to_svg(figure: Figure, id_prefix: str, alt_text: str) -> Markup:
+    """Return a figure as an SVG element with an alternative text; id_prefix makes its ids unique in the page."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -73,15 +73,15 @@ def figure_to_svg(figure: Figure, id_prefix: str, alt_text: str) -> str:
     text = re.sub(r'\bid="', f'id="{id_prefix}-', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{id_prefix}-", text)
     box = re.search(r'viewBox="([^"]*)"', text)
-    opening = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(alt_text, quote=True)}">'
+    opening = f'<svg viewBox="{box[1] if box else ""}" role="img" aria-label="{escape(alt_text)}">'
     text = opening + text[text.index(">") + 1 :]
-    return re.sub(r">\s+<", "><", text).strip()
+    return Markup(re.sub(r">\s+<", "><", text).strip())  # noqa: S704 - matplotlib escapes the texts of a figure
 
 
-def plot_history(
-    history: Sequence[Mapping[str, Any]], keys: Sequence[str], id_prefix: str, title: str, alt_text: str
-) -> str:
-    """Some logged numbers over the epochs."""
+def plot_history(history: Sequence[Mapping[str, Any]], keys: Sequence[str], id_prefix: str, title: str) -> Markup:
+    """Plot logged values over the epochs."""
+    last = ", ".join(f"{key} {next(e[key] for e in reversed(history) if key in e):.3g}" for key in keys)
+    alt_text = f"{title} over {len(history)} epochs; final values: {last}"
     with _new_figure(3.6, 2.4 + 0.16 * (len(keys) if len(keys) > 1 else 0)) as (figure, axes):
         for i, key in enumerate(keys):
             points = [(entry.get("epoch", n), entry[key]) for n, entry in enumerate(history, 1) if key in entry]
@@ -97,8 +97,9 @@ def plot_history(
         return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def plot_recall(directions: Sequence[RetrievalResult], id_prefix: str, alt_text: str) -> str:
-    """Recall at 1, 5 and 10 of every direction with intervals, and chance as a tick."""
+def plot_recall(directions: Sequence[RetrievalResult], id_prefix: str = "recall") -> Markup:
+    """Plot recall at 1, 5 and 10 of every direction with intervals, and chance as a tick."""
+    alt_text = "Recall at 1, 5 and 10 of every direction with 95% intervals; the table below has the numbers"
     shades = ("#1d5fa8", "#3b82d6", "#8ab8ee")
     with _new_figure(4.6, 0.62 * len(directions) + 1.0) as (figure, axes):
         for row, d in enumerate(directions):
@@ -120,15 +121,17 @@ def plot_recall(directions: Sequence[RetrievalResult], id_prefix: str, alt_text:
         return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def plot_ranks(direction: RetrievalResult, id_prefix: str, alt_text: str) -> str:
-    """How many queries have their best right answer first, 2nd to 5th, and so on; what guessing gives as an outline."""
-    assert direction.per_query is not None  # noqa: S101 - whoever draws ranks has measured them query by query
+def plot_ranks(direction: RetrievalResult, id_prefix: str) -> Markup:
+    """Plot a histogram of the rank of each query's best positive, with that of a random order as an outline."""
+    alt_text = (
+        f"Histogram of the best positive's rank, {direction.query} to {direction.gallery}: "
+        f"{100 * direction.recall[1]:.1f}% first, {100 * direction.recall[10]:.1f}% in the first ten, "
+        f"median {direction.median_rank:g}"
+    )
     best_rank, num_items = direction.per_query.best_rank, direction.num_items
     bins = [(low, min(high or num_items, num_items)) for low, high in RANK_BINS if low <= num_items]
     fractions = [100 * float(((best_rank >= low) & (best_rank <= high)).mean()) for low, high in bins]
-    chance_fractions = [
-        100 * share for share in compute_chance_fractions(num_items, direction.per_query.num_positives, bins)
-    ]
+    chance_fractions = [100 * f for f in compute_chance_fractions(num_items, direction.per_query.num_positives, bins)]
     with _new_figure(3.6, 2.2) as (figure, axes):
         axes.bar(range(len(bins)), fractions, width=0.78, color=COLOUR[direction.gallery])
         axes.bar(
@@ -149,30 +152,28 @@ def plot_ranks(direction: RetrievalResult, id_prefix: str, alt_text: str) -> str
 
 
 def _format_range(low: int, high: int, num_items: int) -> str:
-    """A span of ranks in few letters."""
+    """Format a range of ranks."""
     return f"{low}" if low == high else f"{low}+" if high == num_items else f"{low}–{high}"
 
 
 def compute_chance_fractions(num_items: int, num_positives: NDArray, bins: Sequence[tuple[int, int]]) -> list[float]:
-    """How often a random order has the best of `right` answers between two ranks."""
+    """Return how often a random order has the best positive in each range of ranks."""
     distinct_counts, frequencies = np.unique(num_positives, return_counts=True)
 
     def recall_at(k: int) -> float:
-        return (
-            float(
-                np.average([compute_chance_recall(num_items, int(r), k) for r in distinct_counts], weights=frequencies)
-            )
-            if k
-            else 0.0
-        )
+        recalls = [compute_chance_recall(num_items, int(r), k) for r in distinct_counts]
+        return float(np.average(recalls, weights=frequencies))
 
     return [recall_at(high) - recall_at(low - 1) for low, high in bins]
 
 
 def plot_projection(
-    projection: Projection, id_prefix: str, alt_text: str, show_lines: bool = True, show_centroids: bool = False
-) -> str:
-    """Items coloured by modality; lines join what belongs together, crosses mark the middle of each modality."""
+    projection: Projection, id_prefix: str, show_lines: bool = True, show_centroids: bool = False
+) -> Markup:
+    """Plot items coloured by modality, with lines between the items of a group and crosses at the centroids."""
+    alt_text = "Two-dimensional projection of the space, coloured by modality"
+    alt_text += "; lines connect the items of one group" if show_lines else ""
+    alt_text += "; crosses mark the centroid of each modality" if show_centroids else ""
     with _new_figure(4.6, 4.2) as (figure, axes):
         if show_lines:
             by_group = [projection.coordinates[projection.group == g] for g in np.unique(projection.group)]
@@ -183,15 +184,8 @@ def plot_projection(
         modalities = np.array(projection.modality)
         for modality in dict.fromkeys(projection.modality):
             coordinates = projection.coordinates[modalities == modality]
-            axes.scatter(
-                coordinates[:, 0],
-                coordinates[:, 1],
-                s=14,
-                color=COLOUR[modality],
-                alpha=0.8,
-                linewidths=0,
-                label=modality,
-            )
+            style: Any = {"s": 14, "color": COLOUR[modality], "alpha": 0.8, "linewidths": 0, "label": modality}
+            axes.scatter(coordinates[:, 0], coordinates[:, 1], **style)
         for modality in dict.fromkeys(projection.modality) if show_centroids else ():
             x, y = projection.coordinates[modalities == modality].mean(0)
             axes.plot([x], [y], "P", color=COLOUR[modality], markersize=13, markeredgecolor=INK, markeredgewidth=1)
@@ -203,8 +197,8 @@ def plot_projection(
         return figure_to_svg(figure, id_prefix, alt_text)
 
 
-def draw_matrix(values: NDArray, title: str, alt_text: str) -> str:
-    """A small matrix of shares: the fuller a cell, the more of its row is there; right answers are outlined."""
+def draw_matrix(values: NDArray, title: str, alt_text: str) -> Markup:
+    """Draw a matrix of fractions: opacity is the value, the diagonal of positives is outlined."""
     n, step, top = len(values), 10, 16
     cells = [f'<rect y="{top}" width="{n * step}" height="{n * step}" fill="currentColor" fill-opacity="0.05"/>']
     for i in range(n):
@@ -214,27 +208,17 @@ def draw_matrix(values: NDArray, title: str, alt_text: str) -> str:
                 cells.append(f'<rect {cell_box} fill="{SERIES[0]}" fill-opacity="{min(1.0, values[i, j]):.2f}"/>')
         outline_box = f'x="{i * step + 0.5}" y="{top + i * step + 0.5}" width="{step - 1}" height="{step - 1}"'
         cells.append(f'<rect {outline_box} fill="none" stroke="{SERIES[1]}"/>')
-    # Written by hand: hundreds of rectangles take matplotlib longer than all other drawings together.
-    opening = f'<svg viewBox="0 0 {n * step} {n * step + top}" role="img" aria-label="{escape(alt_text, quote=True)}">'
+    # Without matplotlib, which takes longer for hundreds of rectangles than for all other figures together.
+    opening = f'<svg viewBox="0 0 {n * step} {n * step + top}" role="img" aria-label="{escape(alt_text)}">'
     title_text = f'<text y="10" font-size="10" fill="currentColor">{escape(title)}</text>'
-    return f"{opening}{title_text}{''.join(cells)}</svg>"
+    return Markup(f"{opening}{title_text}{''.join(cells)}</svg>")  # noqa: S704 - texts are escaped
 
 
-def plot_match_matrices(matrices: MatchMatrices) -> tuple[str, str]:
-    """Softmax and plan of one pair of modalities, side by side."""
+def plot_match_matrices(matrices: MatchMatrices) -> tuple[Markup, Markup]:
+    """Draw the softmax and the transport plan of one modality pair."""
     n = len(matrices.softmax)
-    softmax_correct = int((matrices.softmax.argmax(1) == np.arange(n)).sum())
-    plan_correct = int((matrices.plan.argmax(1) == np.arange(n)).sum())
-    alt_text = f"{matrices.a} against {matrices.b}, {n} of each: "
-    return (
-        draw_matrix(
-            matrices.softmax,
-            f"softmax: {softmax_correct} of {n} right",
-            f"{alt_text}softmax, {softmax_correct} of {n} right",
-        ),
-        draw_matrix(
-            matrices.plan,
-            f"transport: {plan_correct} of {n} right",
-            f"{alt_text}transport plan, {plan_correct} of {n} right",
-        ),
-    )
+    drawn = []
+    for name, values in (("softmax", matrices.softmax), ("transport plan", matrices.plan)):
+        title = f"{name}: {int((values.argmax(1) == np.arange(n)).sum())} of {n} correct"
+        drawn.append(draw_matrix(values, title, f"{matrices.a} against {matrices.b}, {title}"))
+    return drawn[0], drawn[1]

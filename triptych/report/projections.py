@@ -1,4 +1,4 @@
-"""Where items lie on paper: a flat view along the main axes, a map of neighbourhoods, and small squares of matches."""
+"""Two-dimensional projections of the space (PCA, t-SNE), and small matrices of matches."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from triptych.interfaces import Modality
 from triptych.space import Space
 from triptych.transport import transport_plan
 
-MAX_GROUPS = 150  # groups on a map: more would be a cloud
-MATRIX_SIZE = 16  # items along a side of a square of matches
+MAX_GROUPS = 150  # groups in a projection
+MATRIX_SIZE = 16  # items per side of a match matrix
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Items on paper; those of one group, in different modalities, are joined by lines."""
+    """The two-dimensional coordinates of items, with their modality and group."""
 
     coordinates: NDArray[np.float64]  # (N, 2)
     modality: list[Modality]  # (N,)
@@ -32,7 +32,7 @@ class Projection:
 
 @dataclass(frozen=True)
 class MatchMatrices:
-    """The same few items of two modalities, matched row by row (softmax) and all at once (transport)."""
+    """The same n items of two modalities, matched by a softmax over each row and by a transport plan."""
 
     a: Modality
     b: Modality
@@ -42,7 +42,7 @@ class MatchMatrices:
 
 
 def select_shared_groups(items: Mapping[Modality, EvalItems], max_groups: int) -> dict[Modality, list[int]]:
-    """One item of each modality for the same few groups, drawn from those that most modalities share."""
+    """Return the index of one item per modality of the same random groups, of those that most modalities share."""
     first_index: dict[Modality, dict[int, int]] = {}
     for modality, modality_items in items.items():
         for index, group in enumerate(modality_items.group_ids.tolist()):
@@ -60,7 +60,7 @@ def select_shared_groups(items: Mapping[Modality, EvalItems], max_groups: int) -
 
 
 def project_pca(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUPS) -> Projection:
-    """The two directions in which all items together vary most (principal components of unit vectors)."""
+    """Project the normalised embeddings of all modalities onto their first two principal components."""
     x, modality, group = _stack_unit_vectors(items, max_groups)
     _, _, axes = np.linalg.svd(x - x.mean(0), full_matrices=False)
     coordinates = (x - x.mean(0)) @ axes[:2].T
@@ -70,7 +70,7 @@ def project_pca(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUP
 
 
 def project_tsne(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUPS) -> Projection | None:
-    """A map in which near things stay near (t-SNE); None where there are too few items for one."""
+    """Project the normalised embeddings of all modalities by t-SNE; None for fewer than 12 items."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -85,7 +85,7 @@ def project_tsne(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROU
 def _stack_unit_vectors(
     items: Mapping[Modality, EvalItems], max_groups: int
 ) -> tuple[NDArray, list[Modality], NDArray]:
-    """Unit vectors of the chosen items of all modalities, one below the other."""
+    """Stack the normalised embeddings of the selected items of all modalities."""
     rows, modality, group = [], [], []
     for m, indices in select_shared_groups(items, max_groups).items():
         embedding = items[m].features.embedding[indices].double().numpy()
@@ -102,7 +102,7 @@ def compute_match_matrices(
     temperatures: Mapping[frozenset[str], float],
     size: int = MATRIX_SIZE,
 ) -> list[MatchMatrices]:
-    """A square for each pair of modalities; scores are sharpened by the temperature the pair was trained with.
+    """Compute the matrices of each modality pair, with the temperature that the pair was trained with.
 
     softmax_ij = exp(s_ij / T) / sum_k exp(s_ik / T);  plan = entropic transport with cost -s and epsilon = T, times n
     """
@@ -115,7 +115,7 @@ def compute_match_matrices(
             continue
         scores = space.scores(items[a].take(torch.tensor(a_indices)), items[b].take(torch.tensor(b_indices))).double()
         pair_temperature = temperatures.get(frozenset((a, b)))
-        # Without one, the scores' own spread makes both squares about as sharp as a trained one.
+        # Without a temperature, a quarter of the standard deviation is about as sharp as a trained one.
         t = (
             pair_temperature
             if pair_temperature and math.isfinite(pair_temperature)

@@ -1,13 +1,16 @@
-"""Everything a report tells, measured and gathered before a line of it is written."""
+"""Measure everything that a report shows: metrics, geometry, examples, projections and training history."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
+import torch
 
 from triptych.checkpoint import compute_fingerprint, load
 from triptych.data.cache import Cache
@@ -17,53 +20,82 @@ from triptych.evaluation import result_files
 from triptych.evaluation.classification import Classification
 from triptych.evaluation.evaluate import Evaluation, evaluate
 from triptych.evaluation.geometry import Geometry, describe_geometry
+from triptych.evaluation.items import EvalItem, EvalItems
+from triptych.evaluation.retrieval import RetrievalResult
 from triptych.evaluation.transitivity import TransitiveResult, find_trained_pairs, measure_transitivity
 from triptych.evaluation.zero_shot import classify
 from triptych.interfaces import Modality
 from triptych.progress import track_progress
 from triptych.recipe import Recipe
-from triptych.report.examples import RetrievalExample, pick_examples
 from triptych.report.projections import MatchMatrices, Projection, compute_match_matrices, project_pca, project_tsne
 from triptych.space import Space
 from triptych.training.metrics_log import read_metrics
 
+NUM_ANSWERS = 3  # hits shown per example
+NUM_EXAMPLES = 2  # good and bad examples per direction
 TEMPERATURE_TERM = re.compile(r"\w+\((\w+),(\w+)\).*\.temperature")
 
 
 @dataclass(frozen=True)
+class RetrievedItem:
+    """One retrieved item."""
+
+    item: EvalItem
+    score: float
+    is_positive: bool
+    rank: int
+
+
+@dataclass(frozen=True)
+class RetrievalExample:
+    """One query with its first hits and the rank of its best positive."""
+
+    query: EvalItem
+    query_modality: Modality
+    gallery_modality: Modality
+    rank: int
+    answers: list[RetrievedItem]
+    missed_positive: RetrievedItem | None  # the best positive, where it is not among the answers
+
+
+@dataclass(frozen=True)
 class ReportData:
-    """What is known of a run, on some rows."""
+    """A run, measured on the rows of one split."""
 
     run: Path
     fingerprint: str
     recipe: Recipe
     space: Space
-    manifest: Manifest  # only the rows that were measured
+    manifest: Manifest  # restricted to the rows that were measured
     split: str
-    history: list[dict[str, Any]]  # of training, an entry an epoch; empty for a space that was not trained here
+    history: list[dict[str, Any]]  # one entry per epoch; empty for a pretrained space
     trained_pairs: set[frozenset[str]]
     evaluation: Evaluation
     geometry: Geometry
     transitivity: list[TransitiveResult]
     zero_shot: list[Classification]
-    examples: list[tuple[list[RetrievalExample], list[RetrievalExample]]]  # good and bad, of each direction
+    examples: list[tuple[list[RetrievalExample], list[RetrievalExample]]]  # good and bad examples of each direction
     pca: Projection
     tsne: Projection | None
     match_matrices: list[MatchMatrices]
+
+    def is_untrained(self, direction: RetrievalResult) -> bool:
+        """Whether other modality pairs were trained, but not this one."""
+        pair = frozenset((direction.query, direction.gallery))
+        return bool(self.trained_pairs) and pair not in self.trained_pairs
 
 
 def collect_report_data(
     run: Path, table: Manifest, split: str | None = None, show_progress: bool = True, cache: Cache | str = ""
 ) -> ReportData:
-    """Measure a space on the rows of a split ("all" for all of them), and find what to show of it."""
+    """Measure a space on the rows of a split ("all" for every row)."""
     space = load(run)
     split = split or space.recipe.data.test_split
     selected = table if split == "all" else table.split(split)
     history = read_history(run)
     trained_pairs = find_trained_pairs(space.recipe, history[-1] if history else ())
     evaluation = evaluate(space, selected.rows, show_progress, cache)
-    steps = ("shape", "names", "examples", "maps", "matches")
-    with track_progress("looking closer", len(steps), show_progress) as progress:
+    with track_progress("collecting the report", 5, show_progress) as progress:
         geometry = describe_geometry(space, evaluation.items)
         progress.advance()
         zero_shot = _classify_zero_shot(space, selected, cache)
@@ -94,14 +126,71 @@ def collect_report_data(
     )
 
 
+@torch.inference_mode()
+def pick_examples(
+    space: Space,
+    items: Mapping[Modality, EvalItems],
+    direction: RetrievalResult,
+    num_examples: int = NUM_EXAMPLES,
+    num_answers: int = NUM_ANSWERS,
+) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
+    """Return random queries whose best positive ranks first, and the queries with the worst ranks."""
+    rank, item_index = direction.per_query.best_rank, direction.per_query.item_index
+    group = direction.per_query.group
+    best = np.random.default_rng(0).permutation(np.flatnonzero(rank == 1))
+    worst = np.flatnonzero(rank > num_answers)[np.argsort(-rank[rank > num_answers], kind="stable")]
+    good, bad = (_select_distinct_groups(order, group, num_examples) for order in (best, worst))
+    examples = [
+        _make_example(space, items, direction, int(item_index[i]), int(rank[i]), num_answers) for i in (*good, *bad)
+    ]
+    return examples[: len(good)], examples[len(good) :]
+
+
+def _select_distinct_groups(order: np.ndarray, group: np.ndarray, count: int) -> list[int]:
+    """Return the first `count` queries of different groups, so that captions of one clip are one example."""
+    selected: dict[int, int] = {}
+    for i in order:
+        selected.setdefault(int(group[i]), int(i))
+        if len(selected) == count:
+            break
+    return list(selected.values())
+
+
+def _make_example(
+    space: Space,
+    items: Mapping[Modality, EvalItems],
+    direction: RetrievalResult,
+    item_index: int,
+    rank: int,
+    num_answers: int,
+) -> RetrievalExample:
+    query_modality, gallery_modality = cast(Modality, direction.query), cast(Modality, direction.gallery)
+    query_items, gallery_items = items[query_modality], items[gallery_modality]
+    query = query_items.take(torch.tensor([item_index]))
+    scores = space.scores(query, gallery_items.features)[0]
+    positive_mask = gallery_items.group_ids == query_items.group_ids[item_index]
+    first = scores.topk(min(num_answers, len(gallery_items))).indices.tolist()
+    answers = [
+        RetrievedItem(gallery_items.entries[j], float(scores[j]), bool(positive_mask[j]), position)
+        for position, j in enumerate(first, start=1)
+    ]
+    best = int(scores.masked_fill(~positive_mask, -torch.inf).argmax())
+    missed_positive = (
+        None if best in first else RetrievedItem(gallery_items.entries[best], float(scores[best]), True, rank)
+    )
+    return RetrievalExample(
+        query_items.entries[item_index], query_modality, gallery_modality, rank, answers, missed_positive
+    )
+
+
 def _classify_zero_shot(space: Space, data: Manifest, cache: Cache | str) -> list[Classification]:
-    """Classes named by prompts, where the rows have any."""
+    """Classify by prompts; empty where the rows have fewer than two classes."""
     if "text" not in space.modalities or len(data.counts.labels) < 2:
         return []
     try:
         return classify(space, data.rows, show_progress=False, cache=cache).results
     except (ManifestError, UsageError):
-        return []  # a file with two classes, or nothing but texts: then there is nothing to name
+        return []  # a file with two labels, or labelled rows without audio or image
 
 
 def read_history(run: Path) -> list[dict[str, float]]:
@@ -110,13 +199,13 @@ def read_history(run: Path) -> list[dict[str, float]]:
 
 
 def last_temperatures(history: Sequence[dict[str, Any]]) -> dict[frozenset[str], float]:
-    """The temperature each pair of modalities was last trained with, where its objective has one."""
+    """Return the last logged temperature of each modality pair whose objective has one."""
     last = history[-1] if history else {}
     return {frozenset(m.groups()): float(v) for name, v in last.items() if (m := TEMPERATURE_TERM.fullmatch(name))}
 
 
 def find_score_temperatures(recipe: Recipe, history: Sequence[dict[str, Any]]) -> dict[frozenset[str], float]:
-    """What divides each pair's scores in training: a temperature, or the epsilon of transport; learned, else as set."""
+    """Return what divides the scores of each pair in training: temperature or epsilon, learned or from the recipe."""
     from_recipe = {
         frozenset(pair): float(objective.settings[key])
         for objective in recipe.objectives
@@ -128,7 +217,7 @@ def find_score_temperatures(recipe: Recipe, history: Sequence[dict[str, Any]]) -
 
 
 def report_to_dict(report: ReportData) -> dict[str, Any]:
-    """The numbers of a report as JSON can hold them."""
+    """Return the numbers of a report as JSON-compatible data."""
     document: dict[str, Any] = {
         "run": str(report.run),
         "space": report.fingerprint,
@@ -151,14 +240,9 @@ def report_to_dict(report: ReportData) -> dict[str, Any]:
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """The same with null for what is no number: JSON knows no infinity, such as the relative gap of two points."""
+    """Replace infinities and NaN, which JSON does not have, by None."""
     if isinstance(value, dict):
-        return {key: _replace_non_finite(one) for key, one in value.items()}
+        return {key: _replace_non_finite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_replace_non_finite(one) for one in value]
+        return [_replace_non_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def list_modalities(report: ReportData) -> list[Modality]:
-    """What was measured, in the space's order."""
-    return list(report.evaluation.items)
