@@ -1,4 +1,4 @@
-"""Files the tests make themselves: sounds and films through real encoders, and ways to damage them."""
+"""Files for tests: audio and video written by real encoders, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ VIDEO_CODECS |= {"mov": ("mpeg4", "aac"), "avi": ("mpeg4", "libmp3lame"), "m4v":
 
 
 def noise(seconds: float, rate: int, seed: int = 0) -> np.ndarray:
-    """Noise between 200 Hz and 3 kHz: no two moments alike, and every codec keeps it."""
+    """Noise between 200 Hz and 3 kHz: no two segments are alike, and every codec preserves it."""
     length = round(seconds * rate)
     size = 1 << length.bit_length()
     spectrum = np.fft.rfft(np.random.default_rng(seed).normal(size=size))
@@ -124,7 +124,7 @@ def make_flv(late_stream: bool | None = None) -> bytes:
         after = next(tag for tag in tags[tags.index(last) + 2 :] if data[tag] == 8)
         data[after + 2] = 0xFF  # so long that reading ahead stops here
     elif late_stream is False:
-        data[video_tags[0]] = 18  # data, not pictures
+        data[video_tags[0]] = 18  # data, not video
     return bytes(data)
 
 
@@ -151,7 +151,7 @@ def brightness(i: int) -> int:
 
 
 def frame_number(pil_image) -> int:
-    """Which of the first 50 frames a picture is, by its brightness on the right."""
+    """Return which of the first 50 frames an image is, by the brightness of its right half."""
     pixels = np.asarray(pil_image).astype(float)
     return round((pixels[:, -pixels.shape[1] // 4 :].mean() - 40) / 4)
 

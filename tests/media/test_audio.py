@@ -156,10 +156,10 @@ def test_errors_for_bad_audio_name_the_file(tmp_path):
     (tmp_path / "text.wav").write_text("I am not a sound")
     (tmp_path / "folder.wav").mkdir()
     cases = {
-        tmp_path / "missing.wav": "no such sound file",
+        tmp_path / "missing.wav": "no such audio file",
         tmp_path / "empty.wav": "the file is empty",
         tmp_path / "folder.wav": "is not a file",
-        tmp_path / "text.wav": r"cannot be read as sound \(Invalid data.*\); give wav, flac",
+        tmp_path / "text.wav": r"cannot be read as audio \(Invalid data.*\); give wav, flac",
         write_float_wav(tmp_path, [0.0, np.nan, 0.0]): "NaN or infinity",
     }
     for path, message in cases.items():
@@ -169,7 +169,7 @@ def test_errors_for_bad_audio_name_the_file(tmp_path):
 
 
 def test_samples_out_of_range_are_an_error(tmp_path):
-    with pytest.raises(MediaError, match=r"samples of 1e\+20; sound lies within ±1"):
+    with pytest.raises(MediaError, match=r"samples of 1e\+20; audio must lie within ±1"):
         audio.read(write_float_wav(tmp_path, np.full(RATE, 1e20)), RATE)
     assert audio.read(write_float_wav(tmp_path, np.full(RATE, 32_000.0)), RATE).max() == 32_000
 
@@ -177,14 +177,14 @@ def test_samples_out_of_range_are_an_error(tmp_path):
 @pytest.mark.parametrize("extension", ["wav", "flac", "ogg", "mp3", "m4a", "mkv"])
 def test_segments_past_the_end_are_errors(extension, tmp_path):
     path = media_files.save_audio(tmp_path / f"short.{extension}", media_files.noise(1.0, RATE), RATE)
-    with pytest.raises(MediaError, match=r"no sound between 3 s and the end; the file is 1(\.\d+)? s long"):
+    with pytest.raises(MediaError, match=r"no audio between 3 s and the end; the file is 1(\.\d+)? s long"):
         audio.read(path, RATE, start=3.0)
-    with pytest.raises(MediaError, match=r"no sound between 0.5 s and 0.5 s"):
+    with pytest.raises(MediaError, match=r"no audio between 0.5 s and 0.5 s"):
         audio.read(path, RATE, 0.5, 0.5)
 
 
 def test_audio_without_samples_is_an_error(tmp_path):
-    with pytest.raises(MediaError, match="no sound between"):
+    with pytest.raises(MediaError, match="no audio between"):
         audio.read(write_float_wav(tmp_path, []), RATE)
 
 
@@ -194,7 +194,7 @@ def test_truncated_files_are_an_error(extension, tmp_path):
     whole = path.read_bytes()
     for fraction in (0.3, 0.6, 0.9):
         path.write_bytes(whole[: round(fraction * len(whole))])
-        with pytest.raises(MediaError, match=r"cut short|broken sound data|cannot be read as sound"):
+        with pytest.raises(MediaError, match=r"truncated|broken audio data|cannot be read as audio"):
             audio.read(path, RATE)
 
 
@@ -211,11 +211,11 @@ def test_wav_with_unknown_length_is_read_completely(tmp_path):
 def test_errors_for_limits_name_the_file(extension, tmp_path, monkeypatch):
     path = media_files.save_audio(tmp_path / f"long.{extension}", media_files.noise(2.0, RATE), RATE, channels=2)
     cases = {
-        "MAX_SAMPLES": (1000, "samples at once; at most 1,000: read moments of it"),
-        "MAX_CHANNELS": (1, "16000 Hz and 2 channels; at most"),
-        "MAX_SAMPLE_RATE": (8000, "16000 Hz and 2 channels; at most 8000 Hz"),
+        "MAX_SAMPLES": (1000, "samples at once; at most 1,000: read segments of it"),
+        "MAX_CHANNELS": (1, "16000 Hz and 2 channels; need .* at most 1 channels"),
+        "MAX_SAMPLE_RATE": (8000, "16000 Hz and 2 channels; need 1000 to 8000 Hz"),
         "MAX_CPU_SECONDS": (-1.0, "not decoded within -1 s"),
-        "MAX_FILE_BYTES": (1000, r"GB in one file: cut it"),
+        "MAX_FILE_BYTES": (1000, r"GB per file: split it"),
     }
     for name, (value, message) in cases.items():
         with monkeypatch.context() as patch:
@@ -224,5 +224,5 @@ def test_errors_for_limits_name_the_file(extension, tmp_path, monkeypatch):
                 audio.read(path, RATE)
         assert str(path) in str(caught.value)
     monkeypatch.setattr(limits, "MAX_DURATION", 0.5)
-    with pytest.raises(MediaError, match="hours in one file: cut it"):
+    with pytest.raises(MediaError, match="hours per file: split it"):
         audio.read_duration(path)

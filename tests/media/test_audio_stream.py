@@ -22,7 +22,10 @@ DELAYED_START = [
     ("avi", "libmp3lame", 44_100),
     ("m2ts", "aac", 48_000),
 ]
-NOISE_FILLING = {"aac", "ac3"}  # these decoders fill what was left out with random noise: a moment differs in that
+NOISE_FILLING = {
+    "aac",
+    "ac3",
+}  # these decoders fill omitted bands with random noise, so a segment differs from the whole file
 
 
 def save_noise(tmp_path, extension, codec, rate):
@@ -64,7 +67,7 @@ def test_truncated_files_are_an_error(extension, tmp_path):
     whole = path.read_bytes()
     for fraction in (0.3, 0.6, 0.8):
         path.write_bytes(whole[: round(fraction * len(whole))])
-        with pytest.raises(MediaError, match=r"cut short|cannot be read as sound|damaged or missing"):
+        with pytest.raises(MediaError, match=r"truncated|cannot be read as audio|damaged or missing"):
             audio.read(path, 16_000)
 
 
@@ -73,7 +76,7 @@ def test_a_gap_is_an_error_only_where_it_is_read(tmp_path):
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) * 3 // 4] = bytes(len(data) * 3 // 4 - len(data) // 2)
     path.write_bytes(data)
-    with pytest.raises(MediaError, match=r"s of sound are (damaged or )?missing"):
+    with pytest.raises(MediaError, match=r"s of audio are (damaged or )?missing"):
         audio.read(path, 16_000)
     assert (
         media_files.best_correlation(audio.read(path, 16_000, 0.5, 2.0), media_files.noise(6.0, 16_000)[8_000:32_000])[
@@ -107,9 +110,9 @@ def test_threads_read_what_one_thread_reads(tmp_path):
 
 def test_video_without_audio_is_an_error(tmp_path):
     path = media_files.save_video(tmp_path / "film.mp4", seconds=1.0, with_audio=False)
-    with pytest.raises(MediaError, match="has no sound in it that we can read; give"):
+    with pytest.raises(MediaError, match="has no audio stream that can be decoded; give"):
         audio.read(path, 16_000)
-    with pytest.raises(MediaError, match="has no sound in it that we can read; give"):
+    with pytest.raises(MediaError, match="has no audio stream that can be decoded; give"):
         audio.read_duration(path)
 
 
@@ -117,7 +120,7 @@ def test_a_playlist_opens_no_other_file(tmp_path):
     media_files.save_audio(tmp_path / "secret.m2ts", media_files.noise(1.0, 16_000), 16_000)
     listed = tmp_path / "list.m4a"
     listed.write_text("#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nsecret.m2ts\n#EXT-X-ENDLIST\n")
-    with pytest.raises(MediaError, match="cannot be read as sound"):
+    with pytest.raises(MediaError, match="cannot be read as audio"):
         audio.read(listed, 16_000)
 
 

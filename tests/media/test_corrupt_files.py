@@ -172,7 +172,7 @@ def test_corrupt_texts(tmp_path):
 @pytest.mark.parametrize("extension", ["wav", "mp3", "m4a", "mp4", "jpg"])
 def test_files_of_zeros_noise_and_other_formats(extension, tmp_path, capfd):
     path, rng = tmp_path / f"wrong.{extension}", np.random.default_rng(0)
-    image_path = tmp_path / "picture.png"
+    image_path = tmp_path / "image.png"
     Image.new("RGB", (40, 40)).save(image_path)
     contents = [bytes(1), bytes(100_000), rng.bytes(50_000), b"#!/bin/sh\n", "Wörter".encode() * 500, b"\xff" * 9999]
     for content in contents:

@@ -62,7 +62,7 @@ def test_high_bit_depth_grey_is_scaled_or_an_error(dtype, tmp_path):
     assert image.read_pixels(path, 16)[:, :, 0] == pytest.approx(ramp / max_value * 255, abs=1)
     for wrong in (ramp - dtype(max_value) / 2, ramp * 3):
         Image.fromarray(wrong.astype(dtype)).save(path)
-        with pytest.raises(MediaError, match=rf"deep.tiff: grey values from .* should lie within 0 and {max_value:g}"):
+        with pytest.raises(MediaError, match=rf"deep.tiff: grey values from .* must lie within 0 and {max_value:g}"):
             image.read_pixels(path, 16)
     if dtype is np.float32:
         Image.fromarray(np.full((4, 4), np.nan, np.float32)).save(path)
@@ -103,7 +103,7 @@ def test_a_wrong_extension_is_ignored(tmp_path):
 def test_formats_that_run_programs_are_an_error(tmp_path):
     path = tmp_path / "drawing.png"
     make_half_red().save(path, format="EPS")
-    with pytest.raises(MediaError, match="cannot be read as a picture"):
+    with pytest.raises(MediaError, match="cannot be read as an image"):
         image.read_pixels(path, 16)
 
 
@@ -111,9 +111,9 @@ def test_errors_for_bad_images_name_the_file(tmp_path, monkeypatch):
     whole = tmp_path / "whole.png"
     make_half_red().save(whole)
     (tmp_path / "cut.png").write_bytes(whole.read_bytes()[:60])
-    (tmp_path / "text.png").write_text("I am not a picture")
+    (tmp_path / "text.png").write_text("I am not an image")
     (tmp_path / "empty.png").write_bytes(b"")
-    cases = {"missing.png": "no such picture", "cut.png": "broken picture", "text.png": "cannot be read as a picture"}
+    cases = {"missing.png": "no such image", "cut.png": "broken image", "text.png": "cannot be read as an image"}
     for name, message in {**cases, "empty.png": "the file is empty"}.items():
         with pytest.raises(MediaError, match=message) as caught:
             image.read_pixels(tmp_path / name, 16)
@@ -143,10 +143,10 @@ path, when, transpose = Path(sys.argv[1]), sys.argv[2], ImageOps.exif_transpose
 def shrink(*_):
     os.truncate(path, 4096)
 
-def shrink_opened(picture, **options):
-    picture.load()
+def shrink_opened(opened, **options):
+    opened.load()
     shrink()
-    return transpose(picture, **options)
+    return transpose(opened, **options)
 
 if when == "before its pixels are read":
     limits.check_pixels = shrink
@@ -162,7 +162,7 @@ except MediaError as error:
 @pytest.mark.parametrize("when", ["before its pixels are read", "before its pixels are used"])
 @pytest.mark.parametrize(("extension", "compression"), [("bmp", None), ("tiff", None), ("tiff", "tiff_lzw")])
 def test_a_file_truncated_during_reading_does_not_crash(extension, compression, when, tmp_path):
-    """Pages of a mapped file that are gone end the process; so no library may map a picture."""
+    """Truncating a memory-mapped file ends the process, so no library may map an image."""
     path = tmp_path / f"shrinks.{extension}"
     pixels = np.random.default_rng(0).integers(0, 256, (600, 600), np.uint8)
     Image.fromarray(pixels).save(path, compression=compression)
@@ -177,7 +177,7 @@ def test_side_limits(size, tmp_path):
     path = tmp_path / "strip.png"
     Image.new("1", size).save(path)
     with pytest.raises(
-        MediaError, match=r"strip.png: \d+ × \d+ pixels; the longer side may have 65,535 pixels, and 500"
+        MediaError, match=r"strip.png: \d+ × \d+ pixels; the longer side may have at most 65,535 pixels, and 500"
     ):
         image.load(path)
 
@@ -192,5 +192,5 @@ def test_slow_decoding_times_out(tmp_path, monkeypatch):
     path = tmp_path / "slow.jpg"
     path.write_bytes(make_slow_jpeg(500, 3000))
     monkeypatch.setattr(limits, "MAX_CPU_SECONDS", 0.05)
-    with pytest.raises(MediaError, match=r"slow.jpg: not decoded within 0.05 s of processor time"):
+    with pytest.raises(MediaError, match=r"slow.jpg: not decoded within 0.05 s of CPU time"):
         image.load(path)

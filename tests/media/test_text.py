@@ -62,7 +62,7 @@ def test_ordinary_combining_marks_are_kept():
     ],
 )
 def test_every_language_round_trips_through_a_file(caption, tmp_path):
-    path = tmp_path / "words.txt"
+    path = tmp_path / "text.txt"
     for encoding in ("utf-8", "utf-8-sig"):
         path.write_text(f"  {caption}\r\n", encoding=encoding)
         assert text.read(path) == text.normalise(caption) == caption
@@ -72,14 +72,18 @@ def test_too_long_a_text_is_an_error(tmp_path, monkeypatch):
     path = tmp_path / "long.txt"
     path.write_text("word " * 300)
     monkeypatch.setattr(text, "MAX_TEXT_BYTES", 1000)
-    with pytest.raises(MediaError, match=r"long.txt: .* MB of text; at most .* MB: cut it"):
+    with pytest.raises(MediaError, match=r"long.txt: .* MB of text; at most .* MB: split it"):
         text.read(path)
 
 
 def test_errors_for_bad_texts_name_the_file(tmp_path):
     (tmp_path / "latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     (tmp_path / "blank.txt").write_text(" \n\t")
-    for name, message in {"latin.txt": "not UTF-8", "blank.txt": "no words", "missing.txt": "no such text"}.items():
+    for name, message in {
+        "latin.txt": "not UTF-8",
+        "blank.txt": "the text is empty",
+        "missing.txt": "no such text",
+    }.items():
         with pytest.raises(MediaError, match=message) as caught:
             text.read(tmp_path / name)
         assert name in str(caught.value)

@@ -1,4 +1,4 @@
-"""Films: the right frame at the right time, the right way up, and moments whose picture and sound belong together."""
+"""Videos: frames at given times, rotation, and segments with matching image and audio."""
 
 from fractions import Fraction
 
@@ -30,11 +30,11 @@ def video_path(tmp_path_factory):
 @pytest.mark.parametrize("extension", media_files.VIDEO_CODECS)
 def test_read_frames_returns_the_frame_at_each_time(extension, tmp_path):
     path = media_files.save_video(tmp_path / f"film.{extension}")
-    numbers = [media_files.frame_number(picture) for picture in video.read_frames(path, TIMES)]
+    numbers = [media_files.frame_number(frame) for frame in video.read_frames(path, TIMES)]
     assert numbers == pytest.approx(
         [int(time * media_files.FPS + 1e-6) for time in TIMES], abs=1 if extension == "avi" else 0
     )
-    assert [picture.size for picture in video.read_frames(path, [0.0, 2.0])] == [(64, 48)] * 2
+    assert [frame.size for frame in video.read_frames(path, [0.0, 2.0])] == [(64, 48)] * 2
     info = video.read_info(path)
     assert (info.width, info.height, info.frame_rate) == (64, 48, 10.0)
     assert (info.has_video, info.has_audio) == (True, True)
@@ -60,7 +60,7 @@ def test_distant_frames_are_reached_by_keyframes(tmp_path, monkeypatch):
         video, "_decode_frames", lambda *a, real=video._decode_frames: (decoded.append(f) or f for f in real(*a))
     )
     images = video.read_frames(path, [57.33, 2.2, 30.05])
-    assert [media_files.frame_number(picture) for picture in images] == [573 % 50, 22, 300 % 50]
+    assert [media_files.frame_number(frame) for frame in images] == [573 % 50, 22, 300 % 50]
     assert len(decoded) < 120
 
 
@@ -104,15 +104,15 @@ def test_segments_pair_a_frame_with_its_audio(video_path):
         (2, 3.5),
         (2.5, 4),
     ]
-    for picture, audio_source in segments:
-        assert (picture.modality, audio_source.modality) == ("image", "audio")
-        assert (picture.content, picture.start, picture.end) == (
+    for frame, audio_source in segments:
+        assert (frame.modality, audio_source.modality) == ("image", "audio")
+        assert (frame.content, frame.start, frame.end) == (
             audio_source.content,
             audio_source.start,
             audio_source.end,
         )
-    picture, audio_source = segments[1]
-    assert media_files.frame_number(image.load(video_path, time=image.frame_time(picture))) == 17  # 1.75 s
+    frame, audio_source = segments[1]
+    assert media_files.frame_number(image.load(video_path, time=image.frame_time(frame))) == 17  # 1.75 s
     samples = audio.read(video_path, 48_000, audio_source.start, audio_source.end)
     assert media_files.best_correlation(samples, media_files.noise(4.0, 48_000)[48_000:120_000]) == (
         pytest.approx(1.0, abs=0.03),
@@ -126,7 +126,7 @@ def test_frame_time_is_the_middle_of_the_segment(video_path):
     middles = {(None, None): None, (1.0, 2.0): 1.5, (3.0, None): 3.5, (None, 1.0): 0.5, (3.0, 60.0): 3.5}
     for (start, end), middle in middles.items():
         assert image.frame_time(Source("image", video_path, start, end)) == pytest.approx(middle, abs=0.02)
-    with pytest.raises(MediaError, match=r"no pictures from 5 s on; the film is 4(\.\d+)? s long"):
+    with pytest.raises(MediaError, match=r"no frames from 5 s on; the video is 4(\.\d+)? s long"):
         image.frame_time(Source("image", video_path, 5.0, 6.0))
 
 
@@ -147,11 +147,11 @@ def test_errors_for_missing_streams(video_path, tmp_path, monkeypatch):
     song = media_files.save_audio(tmp_path / "song.m4a", media_files.noise(1.0, 48_000), 48_000)
     assert video.read_info(song).has_video is False
     cases = {
-        "silent.mp4: has no sound; moments need both": lambda: video.split_into_segments(silent, 1.0, 1.0),
-        "song.m4a: has no pictures; moments need both": lambda: video.split_into_segments(song, 1.0, 1.0),
-        "song.m4a: cannot be read as a picture; give png": lambda: image.load(song),
-        "song.m4a: has no pictures in it": lambda: video.read_frames(song, [0.0]),
-        r"film.mp4: no picture at 9 s; its pictures end at 4.00 s": lambda: image.load(video_path, time=9.0),
+        "silent.mp4: has no audio stream; segments need both": lambda: video.split_into_segments(silent, 1.0, 1.0),
+        "song.m4a: has no video stream; segments need both": lambda: video.split_into_segments(song, 1.0, 1.0),
+        "song.m4a: cannot be read as an image; give png": lambda: image.load(song),
+        "song.m4a: has no video stream": lambda: video.read_frames(song, [0.0]),
+        r"film.mp4: no frame at 9 s; its video ends at 4.00 s": lambda: image.load(video_path, time=9.0),
     }
     for message, call in cases.items():
         with pytest.raises(MediaError, match=message):
@@ -170,9 +170,9 @@ def test_a_truncated_video_gives_its_remaining_frames(tmp_path):
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 3])
     assert media_files.frame_number(video.read_frames(path, [1.0])[0]) == 10
-    with pytest.raises(MediaError, match="no picture at 10"):
+    with pytest.raises(MediaError, match="no frame at 10"):
         image.load(path)
-    with pytest.raises(MediaError, match="cut short"):
+    with pytest.raises(MediaError, match="truncated"):
         audio.read(path, 16_000)
     assert len(audio.read(path, 16_000, 1.0, 2.0)) == 16_000
 

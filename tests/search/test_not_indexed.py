@@ -77,7 +77,7 @@ def test_the_not_indexed_file_is_replaced_and_removed(run_dir, messy_folder, tmp
     assert head == "file\treason"
     reasons = dict(line.split("\t") for line in lines)
     assert len(reasons) == len(skipped) + 1
-    assert reasons[str(messy_folder / "broken.wav")].startswith("cannot be read as sound")
+    assert reasons[str(messy_folder / "broken.wav")].startswith("cannot be read as audio")
     assert reasons[f"{messy_folder}/tab\\tline\\n.psd"] == UNSUPPORTED_FORMAT
     assert reasons[f"{messy_folder}/odd \\xff/inside.png"] == NON_UTF8_NAME
     write_not_indexed(collection.not_indexed_path, {}, skipped[:1])

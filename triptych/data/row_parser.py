@@ -229,7 +229,7 @@ def _parse_captions(cell: Any) -> list[str]:
 
 
 def _parse_json_list(cell: str) -> str | list[str]:
-    """Return the captions in a CSV cell with a JSON list of strings; other cells, such as "[music] plays", as they are."""
+    """Parse a CSV cell with a JSON list of strings; return other cells, such as "[music] plays", as they are."""
     try:
         captions = json.loads(cell)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Files to arrays: what a user has on disk, decoded within limits. This page knows file endings and nothing else."""
+"""Decode audio, image, video and text files within limits. This module maps file extensions to modalities."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from triptych.interfaces import Modality
 
-# Endings choose which files of a folder are tried; how a file is decoded is decided by what is in it.
+# Extensions select the files of a folder to try. How a file is decoded depends on its content.
 AUDIO_EXTENSIONS = frozenset(
     {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".aifc", ".au", ".caf", ".w64"}
     | {".m4a", ".m4b", ".aac", ".mka", ".weba", ".wma", ".ac3", ".amr", ".mp2", ".wv", ".tta", ".ape"}
@@ -21,13 +21,13 @@ VIDEO_EXTENSIONS = frozenset(
 
 
 def modality_of(path: Path) -> Modality | None:
-    """What a file is by its ending; None where we cannot read such files, and for films, which are two things."""
+    """Return the modality of a file by its extension; None for unknown extensions and for videos, which have two."""
     modalities = modalities_of(path)
     return modalities[0] if len(modalities) == 1 else None
 
 
 def modalities_of(path: Path) -> tuple[Modality, ...]:
-    """Everything a file can be embedded as, by its ending: a film as image and audio, a file we cannot read as none."""
+    """Return all modalities of a file by its extension: image and audio for a video, none for unknown extensions."""
     extension = path.suffix.lower()
     if extension in VIDEO_EXTENSIONS:
         return ("image", "audio")

@@ -1,4 +1,4 @@
-"""Sound files to mono samples, and samples to log-mel frames."""
+"""Audio files to mono samples, and samples to log-mel spectrograms."""
 
 from __future__ import annotations
 
@@ -16,34 +16,30 @@ import soxr
 from triptych.errors import InputError, MediaError
 from triptych.media import limits, sandbox
 
-if TYPE_CHECKING:  # takes seconds, and decoding does without
+if TYPE_CHECKING:  # importing torch takes seconds, and decoding does not need it
     from torch import Tensor
 
-MAX_AMPLITUDE = 1e6  # float files that were never scaled reach 32,768; beyond this it is no sound
-BLOCK_SAMPLES = 1 << 20  # samples of all channels decoded before the clock is looked at
-RESAMPLING_MARGIN = (
-    0.05  # seconds beside a moment, so that resampling it gives what resampling the whole file gives there
-)
-SUPPORTED_FORMATS = "wav, flac, ogg, opus, mp3, aiff, m4a, aac, wma, or a film with sound"
+MAX_AMPLITUDE = 1e6  # unscaled float files reach 32,768; larger values mean damage
+BLOCK_SAMPLES = 1 << 20  # samples of all channels decoded between two checks of the deadline
+# Seconds decoded around a segment, so that resampling it equals resampling the whole file.
+RESAMPLING_MARGIN = 0.05
+SUPPORTED_FORMATS = "wav, flac, ogg, opus, mp3, aiff, m4a, aac, wma, or a video with audio"
 
-# What libsndfile reads best, by its first bytes. Not mp3: its decoder there writes to stderr what it dislikes.
+# First bytes of the formats that libsndfile reads. Not mp3: libsndfile's mp3 decoder writes to stderr.
 SNDFILE_SIGNATURES = frozenset({b"RIFF", b"RIFX", b"RF64", b"FORM", b"fLaC", b"OggS", b".snd", b"caff", b"riff"})
-SIZE_MISMATCH = re.compile(
-    r": (\d+) \(should be (\d+)\)"
-)  # libsndfile's note of a header that promises other than there is
-UNKNOWN_SIZE = 0x7FFF_0000  # sizes from here on are how programs write "not known yet"
-SNDFILE_MALFORMED = 3  # libsndfile's code for it
-MAX_OGG_PAGE_BYTES = 65_307  # bytes of the largest
-MPEG_FORMAT_TAGS = frozenset(
-    {b"\x50\x00", b"\x55\x00"}
-)  # layers I and II, layer III: what a WAV's `fmt ` chunk calls them
+# libsndfile's log entry where the header's size differs from the actual size.
+SIZE_MISMATCH = re.compile(r": (\d+) \(should be (\d+)\)")
+UNKNOWN_SIZE = 0x7FFF_0000  # streaming programs write sizes from here on for "unknown"
+SNDFILE_MALFORMED = 3  # libsndfile's error code
+MAX_OGG_PAGE_BYTES = 65_307
+MPEG_FORMAT_TAGS = frozenset({b"\x50\x00", b"\x55\x00"})  # MPEG layers I and II, layer III in a WAV's `fmt ` chunk
 MAX_CHUNKS = 100  # of a WAV before its `fmt ` chunk
 
 
 @sandbox.decoder(sandbox.validate_seconds)
 def read_duration(path: Path) -> float:
-    """Seconds of sound in a file, by its header."""
-    limits.check_file(path, "sound")
+    """Return the duration of a file's audio in seconds, from its header where possible."""
+    limits.check_file(path, "audio")
     file = _open_sndfile(path)
     if file is None:
         from triptych.media import audio_stream
@@ -58,10 +54,10 @@ def read_duration(path: Path) -> float:
 
 @sandbox.decoder(sandbox.validate_samples)
 def read(path: Path, rate: int, start: float | None = None, end: float | None = None) -> np.ndarray:
-    """Mono float32 samples at `rate`, between start and end (seconds) where given: the whole, sliced to the sample."""
-    limits.check_file(path, "sound")
+    """Return mono float32 samples at `rate` between start and end (seconds): the whole file's samples, sliced."""
+    limits.check_file(path, "audio")
     begin, stop = max(0.0, start or 0.0), math.inf if end is None else end
-    decode_start = math.floor(max(0.0, begin - RESAMPLING_MARGIN))  # a whole second is a whole sample at either rate
+    decode_start = math.floor(max(0.0, begin - RESAMPLING_MARGIN))  # whole seconds are whole samples at any rate
     samples, file_rate = (
         _decode(path, decode_start, stop + RESAMPLING_MARGIN) if stop > begin else (np.zeros(0, np.float32), rate)
     )
@@ -76,24 +72,24 @@ def read(path: Path, rate: int, start: float | None = None, end: float | None = 
     if not len(segment):
         until = "the end" if end is None else f"{end:g} s"
         raise MediaError(
-            f"{path}: no sound between {begin:g} s and {until}; the file is {read_duration(path):g} s long"
+            f"{path}: no audio between {begin:g} s and {until}; the file is {read_duration(path):g} s long"
         )
     return segment
 
 
 def sliding_windows(duration: float, length: float, hop: float) -> list[tuple[float, float]]:
-    """A long recording as (start, end) of windows, one each hop; the last ends with it, as long as the others."""
+    """Return (start, end) of windows of equal length, one for each hop; the last ends with the recording."""
     if not (length > 0 and hop > 0 and math.isfinite(duration)):
         raise InputError(f"duration {duration}, length {length}, hop {hop}: length and hop must be above 0")
     if duration <= length:
         return [(0.0, duration)]
-    count = math.ceil((duration - length) / hop - 1e-6) + 1  # no window more for a rounding error
+    count = math.ceil((duration - length) / hop - 1e-6) + 1  # tolerate rounding errors
     starts = [min(i * hop, duration - length) for i in range(count)]
     return [(start, start + length) for start in starts]
 
 
 def log_mel_spectrogram(samples: np.ndarray, rate: int, n_mels: int, n_fft: int, hop_length: int) -> Tensor:
-    """Log-mel power in dB, 10·log10(max(mel · |STFT|², 1e-10)): Hann window, centred, Slaney's mel scale and areas."""
+    """Return the log-mel power in dB, 10·log10(max(mel · |STFT|², 1e-10)): centred Hann windows, Slaney's mel scale."""
     import torch
 
     wave = torch.from_numpy(np.ascontiguousarray(samples))
@@ -106,7 +102,7 @@ def log_mel_spectrogram(samples: np.ndarray, rate: int, n_mels: int, n_fft: int,
 
 @lru_cache(maxsize=8)
 def mel_filters(rate: int, n_fft: int, n_mels: int) -> Tensor:
-    """Triangles on the mel scale, each of area 2 / its width in Hz: (mels, window // 2 + 1)."""
+    """Return triangular mel filters of height 2 / width in Hz (Slaney): (n_mels, n_fft // 2 + 1)."""
     import torch
 
     edges = _mel_to_hz(np.linspace(0.0, _hz_to_mel(rate / 2), n_mels + 2))
@@ -124,7 +120,7 @@ def _hann_window(n_fft: int) -> Tensor:
     return torch.hann_window(n_fft)
 
 
-# Slaney's scale: linear to 1 kHz (15 mels), then 27 mels for each factor of 6.4.
+# Slaney's mel scale: linear up to 1 kHz (15 mels), then 27 mels for each factor of 6.4.
 def _hz_to_mel(hz: float) -> float:
     return 3 * hz / 200 if hz < 1000 else 15 + 27 * np.log(hz / 1000) / np.log(6.4)
 
@@ -134,7 +130,7 @@ def _mel_to_hz(mel: np.ndarray) -> np.ndarray:
 
 
 def _decode(path: Path, start: float, end: float) -> tuple[np.ndarray, int]:
-    """Mono float32 at the file's own rate, and that rate; empty past the end of the file."""
+    """Return mono float32 samples at the file's sample rate, and that rate; no samples past the end of the file."""
     file = _open_sndfile(path)
     if file is None:
         from triptych.media import audio_stream
@@ -151,7 +147,7 @@ def _decode(path: Path, start: float, end: float) -> tuple[np.ndarray, int]:
 
 
 def _decode_blocks(path: Path, file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
-    """The mean of the channels between two samples, decoded block by block."""
+    """Decode the mean of the channels between two sample positions, block by block."""
     channel_weights = np.full(file.channels, 1 / file.channels, np.float32)
     deadline, chunks, position = limits.Deadline(path), [], first
     try:
@@ -163,41 +159,40 @@ def _decode_blocks(path: Path, file: soundfile.SoundFile, first: int, last: int)
             )
             if not len(block):
                 break
-            with np.errstate(invalid="ignore", over="ignore"):  # judged once the whole is there
+            with np.errstate(invalid="ignore", over="ignore"):  # _check_samples raises for NaN and infinity
                 chunks.append(block[:, 0] if file.channels == 1 else block @ channel_weights)
             position += len(block)
             deadline.check()
     except (soundfile.SoundFileError, RuntimeError) as error:
-        raise MediaError(f"{path}: broken sound data ({error}); replace the file or leave it out") from error
+        raise MediaError(f"{path}: broken audio data ({error}); replace or remove the file") from error
     limits.check_not_truncated(path, position / file.samplerate, last / file.samplerate)
     return np.concatenate(chunks) if len(chunks) != 1 else chunks[0]
 
 
 def _check_samples(path: Path, samples: np.ndarray) -> None:
-    peak = max(samples.max(), -samples.min())  # NaN wins every maximum
+    peak = max(samples.max(), -samples.min())  # NaN propagates through max()
     if not math.isfinite(peak):
-        raise MediaError(f"{path}: the samples hold NaN or infinity; export the file again")
+        raise MediaError(f"{path}: the samples contain NaN or infinity; export the file again")
     if peak > MAX_AMPLITUDE:
-        raise MediaError(f"{path}: samples of {peak:.0e}; sound lies within ±1: export the file again")
+        raise MediaError(f"{path}: samples of {peak:.0e}; audio must lie within ±1: export the file again")
 
 
 def _open_sndfile(path: Path) -> soundfile.SoundFile | None:
-    """The file as libsndfile opens it; None where it is no such file, whatever its ending says."""
+    """Open a file with libsndfile, by its content; None if libsndfile cannot read it."""
     head = b""
     try:
         with path.open("rb") as data:
             head = data.read(4)
             if head not in SNDFILE_SIGNATURES or _is_mpeg_wav(head, data):
                 return None
-        # As bytes, names that are not UTF-8 are opened too; Windows has no such names.
+        # Bytes, as POSIX file names need not be UTF-8.
         name = os.fsencode(path) if os.name == "posix" else str(path)
-        file = soundfile.SoundFile(name)  # pyright: ignore[reportArgumentType] - it takes bytes, too
+        file = soundfile.SoundFile(name)  # pyright: ignore[reportArgumentType] - accepts bytes
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        if (
-            head == b"caff" and getattr(error, "code", None) == SNDFILE_MALFORMED
-        ):  # FFmpeg would take what is left for it all
-            raise MediaError(f"{path}: cut short or damaged ({error}); fetch the file again") from error
-        return None  # a film in RIFF or Ogg, a rare codec, or damage: FFmpeg has the last word
+        # FFmpeg would read a truncated CAF file as a shorter one.
+        if head == b"caff" and getattr(error, "code", None) == SNDFILE_MALFORMED:
+            raise MediaError(f"{path}: truncated or damaged ({error}); fetch the file again") from error
+        return None  # a video in RIFF or Ogg, a rare codec, or damage: left to FFmpeg
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
     try:
@@ -209,7 +204,7 @@ def _open_sndfile(path: Path) -> soundfile.SoundFile | None:
 
 
 def _is_mpeg_wav(head: bytes, data: BinaryIO) -> bool:
-    """Whether a WAV, read up to `head`, holds mp3 or the like: libsndfile's decoder for it writes to stderr."""
+    """Return whether a WAV file, read up to `head`, contains MPEG audio."""
     if head not in {b"RIFF", b"RF64"}:
         return False
     data.seek(12)
@@ -225,17 +220,17 @@ def _is_mpeg_wav(head: bytes, data: BinaryIO) -> bool:
 
 
 def _check_not_truncated(path: Path, file: soundfile.SoundFile) -> None:
-    """Refuse files that are cut short where libsndfile takes what is left for the whole."""
+    """Raise a MediaError for truncated files that libsndfile would read as shorter ones."""
     seconds = file.frames / file.samplerate
     for header_size, actual_size in SIZE_MISMATCH.findall(file.extra_info):
         if int(actual_size) < int(header_size) < UNKNOWN_SIZE:
             limits.check_not_truncated(path, seconds, seconds * int(header_size) / max(1, int(actual_size)))
     if file.format == "OGG" and not _has_complete_last_page(path):
-        raise MediaError(f"{path}: cut short: ends within a page after {seconds:.2f} s; fetch the file again")
+        raise MediaError(f"{path}: truncated: ends within a page after {seconds:.2f} s; fetch the file again")
 
 
 def _has_complete_last_page(path: Path) -> bool:
-    """Whether the last page of an Ogg file is whole: Ogg headers tell no length."""
+    """Return whether the last page of an Ogg file is complete. Ogg headers state no duration."""
     with path.open("rb") as data:
         data.seek(max(0, path.stat().st_size - MAX_OGG_PAGE_BYTES))
         tail = data.read()

@@ -1,4 +1,4 @@
-"""Containers (m4a, mp4, mkv, webm, mov …), opened by PyAV: this file alone, formats we know, not a word on stderr."""
+"""Media containers (m4a, mp4, mkv, webm, mov …), opened by PyAV: local files, allowed formats, no log output."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from av.stream import Disposition, Stream
 from triptych.errors import MediaError, TriptychError
 from triptych.media.limits import Deadline
 
-# Playlists (hls, dash, concat) would open other files and addresses; so would any protocol but file.
+# Playlists (hls, dash, concat) and protocols other than `file` would open other files and URLs.
 ALLOWED_DEMUXERS = (
     "mov,matroska,webm,avi,asf,flv,mpeg,mpegts,ogg,aac,ac3,eac3,mp3,flac,wav,w64,aiff,caf,au,amr,ape,wv,tta,loas,latm"
 )
-# Their headers tell no length: FFmpeg guesses it from the bit rate of the first packets.
+# FFmpeg estimates the duration of these from the bit rate of the first packets.
 FORMATS_WITHOUT_DURATION = frozenset({"aac", "ac3", "eac3", "amr", "loas", "latm"})
 SUPPORTED_FORMATS = "mp4, mov, mkv, webm or avi"
 
@@ -29,12 +29,12 @@ av.logging.set_level(None)
 
 @contextmanager
 def open_container(path: Path, media_type: str, supported_formats: str = SUPPORTED_FORMATS) -> Iterator[InputContainer]:
-    """The container in a file, closed afterwards; whatever fails in it is a MediaError that names the file."""
+    """Open a container and close it afterwards. All errors become a MediaError that names the file."""
     options = {"protocol_whitelist": "file", "format_whitelist": ALLOWED_DEMUXERS}
     try:
-        # The prefix keeps names such as `concat:a.mp4` from being taken for addresses.
+        # Without the prefix, FFmpeg would take names such as `concat:a.mp4` for URLs.
         file = av.open(f"file:{path}", container_options=options, metadata_errors="replace", timeout=30.0)
-    except Exception as error:  # PyAV raises what it likes, such as an IndexError of its own
+    except Exception as error:  # PyAV raises many types, such as IndexError
         raise MediaError(
             f"{path}: cannot be read as {media_type} ({_error_reason(error)}); give {supported_formats}"
         ) from error
@@ -43,37 +43,35 @@ def open_container(path: Path, media_type: str, supported_formats: str = SUPPORT
             yield file
         except TriptychError:
             raise
-        except Exception as error:  # the same
-            raise MediaError(
-                f"{path}: broken data ({_error_reason(error)}); replace the file or leave it out"
-            ) from error
+        except Exception as error:
+            raise MediaError(f"{path}: broken data ({_error_reason(error)}); replace or remove the file") from error
 
 
 def select_stream(file: InputContainer, stream_type: Literal["audio", "video"]) -> Stream | None:
-    """The sound or the pictures of a file, once for each opening; the cover of a song is not its picture."""
+    """Return the best audio or video stream; None if there is none. Cover art is not a video stream."""
     candidates = [s for s in file.streams if s.type == stream_type and not s.disposition & Disposition.attached_pic]
     best = file.streams.best(stream_type) if candidates else None
     stream = best if best in candidates else next(iter(candidates), None)
-    if stream is None or stream.codec_context is None:  # nothing there, or in a code nobody here can read
+    if stream is None or stream.codec_context is None:  # no stream, or an unknown codec
         return None
-    stream.codec_context.thread_count = 1  # files are decoded side by side already
+    stream.codec_context.thread_count = 1  # files are decoded in parallel already
     return stream
 
 
 def iter_packets(file: InputContainer, deadline: Deadline, *streams: Stream) -> Iterator[Packet]:
-    """Packet after packet, of some streams or of all, until the deadline."""
+    """Yield the packets of some or all streams; raise after the deadline."""
     for packet in file.demux(*streams):
         deadline.check()
         yield packet
 
 
 def start_time(file: InputContainer) -> float:
-    """The time stamp, in seconds, at which the file starts."""
+    """Return the file's first timestamp in seconds."""
     return (file.start_time or 0) / av.time_base
 
 
 def header_duration(path: Path, file: InputContainer) -> float | None:
-    """Seconds of the whole, by its header; None where the header does not tell."""
+    """Return the duration in seconds from the header; None if the header does not state it."""
     is_estimate = file.format.name in FORMATS_WITHOUT_DURATION or (
         file.format.name == "mp3" and not _has_frame_count(path)
     )
@@ -83,7 +81,7 @@ def header_duration(path: Path, file: InputContainer) -> float | None:
 
 
 def read_duration(path: Path, file: InputContainer) -> float:
-    """Seconds of the whole: by its header, else by reading through it once."""
+    """Return the duration in seconds, from the header or by demuxing the whole file."""
     header_seconds = header_duration(path, file)
     if header_seconds is not None:
         return header_seconds
@@ -95,18 +93,18 @@ def read_duration(path: Path, file: InputContainer) -> float:
 
 
 def _avi_length_factor(path: Path) -> float:
-    """How much longer an avi says it is than it is: FFmpeg makes the length fit what is left."""
+    """Return the ratio of the header's size to the actual size: FFmpeg scales an avi's duration to the actual size."""
     with path.open("rb") as data:
         header_size = 8 + int.from_bytes(data.read(8)[4:], "little")
     return max(1.0, header_size / path.stat().st_size)
 
 
 def _has_frame_count(path: Path) -> bool:
-    """Whether an mp3 starts with the frame that counts its frames; else its length is a guess."""
+    """Return whether an mp3 starts with a Xing, Info or VBRI frame, which states the number of frames."""
     with path.open("rb") as data:
         head = data.read(10)
         if head[:3] == b"ID3":
-            a, b, c, d = head[6:10].ljust(4, b"\0")  # seven bits each
+            a, b, c, d = head[6:10].ljust(4, b"\0")  # a syncsafe integer: seven bits per byte
             data.seek(10 + (a << 21 | b << 14 | c << 7 | d))
         first = data.read(4096)
     return any(mark in first for mark in (b"Xing", b"Info", b"VBRI"))

@@ -1,4 +1,4 @@
-"""Picture files, and frames of films, to RGB pixels."""
+"""Image files and video frames to RGB pixels."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from triptych.media import limits, sandbox
 if TYPE_CHECKING:
     from triptych.interfaces import Source
 
-# Pillow warns of what we refuse or repair ourselves; set once here, as filters are not safe to change on threads.
+# Pillow warns of problems that are handled here. Set once, as changing warning filters is not thread-safe.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# libtiff writes to stderr what Pillow then raises for; it is one of the libraries that come with Pillow.
+# libtiff, which comes with Pillow, writes to stderr the errors that Pillow raises.
 with suppress(OSError, AttributeError):
     _pillow_library = ctypes.CDLL(cast(Any, Image.core).__file__)
     _pillow_library.TIFFSetErrorHandler(None)
     _pillow_library.TIFFSetWarningHandler(None)
 
-SUPPORTED_FORMATS = "png, jpg, webp, gif, bmp, tiff, or a film"
-BLOCK_BYTES = 4096  # bytes that are decoded before the clock is looked at
-PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or read other files
+SUPPORTED_FORMATS = "png, jpg, webp, gif, bmp, tiff, or a video"
+BLOCK_BYTES = 4096  # bytes decoded between two checks of the deadline
+PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or open other files
 
 
 def _validate_square(reply: Any, arguments: Mapping[str, Any]) -> np.ndarray:
     if sandbox.validate_pixels(reply, arguments).shape[:2] != (arguments["size"], arguments["size"]):
-        raise ValueError("pixels of another size")
+        raise ValueError("pixels of the wrong size")
     return reply
 
 
@@ -44,17 +44,17 @@ def _to_pil_image(reply: Any, arguments: Mapping[str, Any]) -> Image.Image:
 
 @sandbox.decoder(_validate_square)
 def read_pixels(path: Path, size: int, time: float | None = None) -> np.ndarray:
-    """RGB pixels (size, size, 3) uint8, squeezed to a square; of a film the frame at a second, else in its middle."""
+    """Return RGB pixels (size, size, 3) uint8, resized to a square; of a video, the frame at `time` or its middle."""
     return np.asarray(load(path, size, time).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
 @sandbox.decoder(_to_pil_image)
 def load(path: Path, size: int = 0, time: float | None = None) -> Image.Image:
-    """An RGB picture: turned as EXIF says, transparency on white; of a film the frame at a second, else in its middle.
+    """Load an RGB image, rotated by EXIF, transparency on white; of a video, the frame at `time` or its middle.
 
-    Where it will be scaled to `size`, a JPEG is decoded at a fraction of its own, never below it.
+    With `size`, a JPEG may be decoded at reduced resolution, never below `size`.
     """
-    limits.check_file(path, "picture")
+    limits.check_file(path, "image")
     try:
         with _open_image(path) as pil_image:
             limits.check_pixels(path, pil_image.width, pil_image.height)
@@ -67,7 +67,7 @@ def load(path: Path, size: int = 0, time: float | None = None) -> Image.Image:
 
 
 def read_size(path: Path) -> tuple[int, int] | None:
-    """Width and height of a picture, by its header; None where the file is no picture."""
+    """Return width and height of an image from its header; None if the file is not an image."""
     try:
         with _open_image(path) as pil_image:
             return pil_image.size
@@ -77,7 +77,7 @@ def read_size(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _open_image(path: Path) -> Iterator[Image.Image]:
-    """A picture as Pillow opens it; UnidentifiedImageError where it is none, MediaError where it is a broken one."""
+    """Open an image with Pillow: UnidentifiedImageError if it is not an image, MediaError if it is damaged."""
     try:
         with (
             path.open("rb") as file,
@@ -91,14 +91,14 @@ def _open_image(path: Path) -> Iterator[Image.Image]:
     except Image.DecompressionBombError as error:
         limit = f"at most {limits.MAX_PIXELS / 1e6:g} million pixels"
         raise MediaError(f"{path}: {error}; {limit}: scale it down") from error
-    except Exception as error:  # a decoder may fail in any way at all on damaged data
-        raise MediaError(f"{path}: broken picture data ({error}); replace the file or leave it out") from error
+    except Exception as error:  # decoders raise many types on damaged data
+        raise MediaError(f"{path}: broken image data ({error}); replace or remove the file") from error
 
 
 class _UnmappedFile:
-    """A file as Pillow needs it, and no more: with a name or a descriptor, it or libtiff would map the file.
+    """A file object without name and descriptor, so that neither Pillow nor libtiff memory-maps the file.
 
-    A mapped file that becomes shorter while it is read ends the process (SIGBUS).
+    If a mapped file is truncated while it is read, the process ends with SIGBUS.
     """
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
@@ -116,26 +116,24 @@ class _UnmappedFile:
 
 
 def frame_time(source: Source) -> float | None:
-    """The second whose frame stands for a source: the middle of its moment of a film; None where it has none."""
+    """Return the middle of a source's segment in seconds; None if it has no segment."""
     if source.start is None and source.end is None:
         return None
-    from triptych.media import video  # loads PyAV, which pictures do without
+    from triptych.media import video  # imports PyAV, which images do not need
 
     return video.find_midpoint(Path(source.content), source.start, source.end)
 
 
 def _load_video_frame(path: Path, time: float | None) -> Image.Image:
-    from triptych.media import video  # loads PyAV, which pictures do without
+    from triptych.media import video  # imports PyAV, which images do not need
 
     if not video.is_video(path):
-        raise MediaError(f"{path}: cannot be read as a picture; give {SUPPORTED_FORMATS}")
+        raise MediaError(f"{path}: cannot be read as an image; give {SUPPORTED_FORMATS}")
     return video.read_frames(path, [video.find_midpoint(path) if time is None else time])[0]
 
 
 def _to_rgb(path: Path, pil_image: Image.Image) -> Image.Image:
-    if (
-        pil_image.mode.startswith("I") or pil_image.mode == "F"
-    ):  # Pillow would clip these to white instead of scaling them
+    if pil_image.mode.startswith("I") or pil_image.mode == "F":  # Pillow would clip these instead of scaling them
         return Image.fromarray(_to_uint8(path, np.asarray(pil_image))).convert("RGB")
     if pil_image.mode in {"RGBA", "LA", "PA", "La", "RGBa"} or "transparency" in pil_image.info:
         rgba = pil_image if pil_image.mode == "RGBA" else pil_image.convert("RGBA")
@@ -145,11 +143,11 @@ def _to_rgb(path: Path, pil_image: Image.Image) -> Image.Image:
 
 
 def _to_uint8(path: Path, grey: np.ndarray) -> np.ndarray:
-    """Whole numbers are of 16 bits, fractions lie within 0 and 1: what cameras and scanners write."""
+    """Scale grey values to 8 bits: integers from 16 bits, floats from 0 to 1, as cameras and scanners write them."""
     max_value = 1.0 if grey.dtype.kind == "f" else 65_535
     low, high = grey.min(), grey.max()
     if not (low >= 0 and high <= max_value):  # also NaN
         raise MediaError(
-            f"{path}: grey values from {low:g} to {high:g}; they should lie within 0 and {max_value:g}: save as 8 bits"
+            f"{path}: grey values from {low:g} to {high:g}; they must lie within 0 and {max_value:g}: save as 8 bits"
         )
     return (grey * 255).round().astype(np.uint8) if max_value == 1.0 else (grey >> 8).astype(np.uint8)

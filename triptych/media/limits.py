@@ -1,4 +1,4 @@
-"""How much one file may ask of us, and the sentences that say so."""
+"""Limits on size, duration and decoding time of one file."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ MAX_FILE_BYTES = 16_000_000_000
 MAX_IMAGE_BYTES = 1_000_000_000
 MAX_PIXELS = 64_000_000
 MAX_SIDE = 65_535  # pixels
-MAX_ASPECT_RATIO = 500  # longer side / shorter side: encoders that keep it scale the shorter side up to theirs
-MAX_DURATION = 24 * 3600.0  # of one file
-MAX_SAMPLES = 500_000_000  # decoded at once: 2 GB, almost three hours at 48 kHz
+MAX_ASPECT_RATIO = 500  # longer side / shorter side: some encoders scale the shorter side up to a fixed size
+MAX_DURATION = 24 * 3600.0  # seconds
+MAX_SAMPLES = 500_000_000  # decoded at once: 2 GB in float32, almost three hours at 48 kHz
 MAX_CHANNELS = 64
 MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1_000, 768_000
-MAX_CPU_SECONDS = 120.0  # seconds of processor time for one call
-MAX_WALL_SECONDS = 600.0  # seconds for one call by the clock: a busy machine is not the file's fault, a dead disk is
-MAX_MISSING_SECONDS, MAX_MISSING_FRACTION = 1.0, 0.05  # seconds, and share of the whole
+MAX_CPU_SECONDS = 120.0  # of one call
+MAX_WALL_SECONDS = 600.0  # of one call: generous, as the machine may be busy
+MAX_MISSING_SECONDS, MAX_MISSING_FRACTION = 1.0, 0.05  # for truncated or damaged files
 
 
 class Deadline:
-    """The moment at which decoding one file has taken too long; checked between blocks, packets or frames.
+    """The time limit for decoding one file, checked between blocks, packets or frames.
 
-    A decoder is not interrupted within a block: only a worker process (`media/sandbox.py`) can be stopped there.
+    A decoder is not interrupted within a block. Worker processes (`media/sandbox.py`) can be stopped at any time.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.cpu_deadline = time.thread_time() + MAX_CPU_SECONDS  # files are decoded on the thread that asks
+        self.cpu_deadline = time.thread_time() + MAX_CPU_SECONDS  # files are decoded on the calling thread
         self.wall_deadline = time.monotonic() + MAX_WALL_SECONDS
 
     def check(self) -> None:
-        """Raise once the time is over."""
+        """Raise a MediaError after the deadline."""
         if time.thread_time() > self.cpu_deadline or time.monotonic() > self.wall_deadline:
             raise MediaError(
-                f"{self.path}: not decoded within {MAX_CPU_SECONDS:g} s of processor time and {MAX_WALL_SECONDS:g} s by the "
-                "clock; replace the file, or read shorter moments of it"
+                f"{self.path}: not decoded within {MAX_CPU_SECONDS:g} s of CPU time and {MAX_WALL_SECONDS:g} s of "
+                "wall-clock time; replace the file, or read shorter segments of it"
             )
 
 
 def check_file(path: Path, media_type: str) -> None:
-    """Refuse what is not there, is no file, is empty or is too large, before any decoder sees it."""
+    """Raise a MediaError if a path does not exist, is not a file, is empty or is too large."""
     try:
         size = path.stat().st_size
     except OSError as error:
@@ -52,58 +52,58 @@ def check_file(path: Path, media_type: str) -> None:
     if size == 0:
         raise MediaError(f"{path}: the file is empty (0 bytes)")
     if size > MAX_FILE_BYTES:
-        raise MediaError(f"{path}: {size / 1e9:.1f} GB; at most {MAX_FILE_BYTES / 1e9:g} GB in one file: cut it")
+        raise MediaError(f"{path}: {size / 1e9:.1f} GB; at most {MAX_FILE_BYTES / 1e9:g} GB per file: split it")
 
 
 def check_image_bytes(path: Path, size: int) -> None:
-    """Refuse a picture file larger than memory is for: some are read whole."""
+    """Raise a MediaError for an image file that is too large: some formats are read into memory as a whole."""
     if size > MAX_IMAGE_BYTES:
-        limit = f"at most {MAX_IMAGE_BYTES / 1e9:g} GB in one picture"
+        limit = f"at most {MAX_IMAGE_BYTES / 1e9:g} GB per image"
         raise MediaError(f"{path}: {size / 1e9:.1f} GB; {limit}: scale it down")
 
 
 def check_pixels(path: Path, width: int, height: int) -> None:
-    """Refuse a picture larger than memory is for, before it is unpacked."""
+    """Raise a MediaError for an image with too many pixels, before it is decoded."""
     if width * height > MAX_PIXELS:
         raise MediaError(
             f"{path}: {width} × {height} pixels; at most {MAX_PIXELS / 1e6:g} million pixels: scale it down"
         )
     if max(width, height) > min(MAX_SIDE, MAX_ASPECT_RATIO * min(width, height)):
         raise MediaError(
-            f"{path}: {width} × {height} pixels; the longer side may have {MAX_SIDE:,} pixels, "
-            f"and {MAX_ASPECT_RATIO} times those of the shorter one: cut it into pieces"
+            f"{path}: {width} × {height} pixels; the longer side may have at most {MAX_SIDE:,} pixels, "
+            f"and {MAX_ASPECT_RATIO} times the shorter one: crop it"
         )
 
 
 def check_audio_format(path: Path, rate: int, channels: int) -> None:
-    """Refuse rates and channel counts that no recording has."""
+    """Raise a MediaError for implausible sample rates and channel counts."""
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE or not 1 <= channels <= MAX_CHANNELS:
         raise MediaError(
-            f"{path}: {rate} Hz and {channels} channels; at most {MAX_SAMPLE_RATE} Hz and {MAX_CHANNELS} channels"
+            f"{path}: {rate} Hz and {channels} channels; need {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz "
+            f"and at most {MAX_CHANNELS} channels"
         )
 
 
 def check_duration(path: Path, seconds: float) -> None:
-    """Refuse a file longer than any recording."""
+    """Raise a MediaError for a file that is too long."""
     if seconds > MAX_DURATION:
-        limit = f"at most {MAX_DURATION / 3600:g} hours in one file"
-        raise MediaError(f"{path}: {seconds / 3600:.1f} hours by its header; {limit}: cut it")
+        limit = f"at most {MAX_DURATION / 3600:g} hours per file"
+        raise MediaError(f"{path}: {seconds / 3600:.1f} hours by its header; {limit}: split it")
 
 
 def check_samples(path: Path, samples: float) -> None:
-    """Refuse to hold more of a sound at once than memory is for."""
+    """Raise a MediaError if too many samples are requested at once."""
     if samples > MAX_SAMPLES:
-        raise MediaError(f"{path}: {samples:,.0f} samples at once; at most {MAX_SAMPLES:,}: read moments of it")
+        raise MediaError(f"{path}: {samples:,.0f} samples at once; at most {MAX_SAMPLES:,}: read segments of it")
 
 
 def is_too_much_missing(missing_seconds: float, total_seconds: float, tolerance: float = 0.0) -> bool:
-    """Whether so many seconds are missing from a whole that it would be another sound: over 5 %, or over a second."""
+    """Return whether more than 5 % or more than a second is missing."""
     return missing_seconds > min(MAX_MISSING_SECONDS, max(MAX_MISSING_FRACTION * total_seconds, tolerance))
 
 
 def check_not_truncated(path: Path, actual_seconds: float, header_seconds: float, tolerance: float = 0.0) -> None:
-    """Refuse a file that ends well before its header says it does: it must not pass for a shorter one."""
+    """Raise a MediaError for a file that ends well before its header states: it is not a shorter file."""
     if is_too_much_missing(header_seconds - actual_seconds, header_seconds, tolerance):
-        raise MediaError(
-            f"{path}: cut short: ends after {actual_seconds:.2f} s, its header says {header_seconds:.2f} s; fetch the file again"
-        )
+        durations = f"ends after {actual_seconds:.2f} s, its header says {header_seconds:.2f} s"
+        raise MediaError(f"{path}: truncated: {durations}; fetch the file again")

@@ -1,4 +1,4 @@
-"""What a person sees of a file before opening it: a small picture, the outline of a sound, its spectrogram."""
+"""Previews of files: thumbnails, waveforms and spectrograms."""
 
 from __future__ import annotations
 
@@ -11,20 +11,17 @@ from PIL import Image
 
 from triptych.media import audio, image
 
-PEAK_RATE = 32_000  # what people hear of high tones counts in an outline, too
+PEAK_RATE = 32_000  # high enough for all audible peaks
 SPECTROGRAM_RATE, N_FFT, N_MELS = 16_000, 1024, 96
-TOP_PERCENTILE, DYNAMIC_RANGE_DB = (
-    99.9,
-    60.0,
-)  # the percentile that is drawn brightest, and the dB below it that are drawn at all
-MAX_RENDERED_SECONDS = 600.0  # seconds that are drawn at once
-# From black over violet and orange to a pale yellow: lightness grows evenly, which grey prints and every eye keep.
+TOP_PERCENTILE, DYNAMIC_RANGE_DB = 99.9, 60.0  # the brightest level, and the range below it that is not black
+MAX_RENDERED_SECONDS = 600.0
+# From black over violet and orange to pale yellow, with evenly increasing lightness.
 COLOURS = ((0, 0, 4), (40, 11, 84), (101, 21, 110), (159, 42, 99), (212, 72, 66), (245, 125, 21), (250, 193, 39))
 BRIGHTEST_COLOUR = (252, 255, 164)
 
 
 def render_thumbnail(path: Path, size: int, time: float | None = None) -> bytes:
-    """A picture, or a film's frame at a second, as a JPEG of at most size × size."""
+    """Return an image, or a video's frame at `time`, as a JPEG of at most size × size pixels."""
     pil_image = image.load(path, size, time)
     pil_image.thumbnail((size, size), Image.Resampling.LANCZOS, reducing_gap=3.0)
     data = io.BytesIO()
@@ -33,7 +30,7 @@ def render_thumbnail(path: Path, size: int, time: float | None = None) -> bytes:
 
 
 def compute_peaks(path: Path, count: int, start: float | None = None, end: float | None = None) -> np.ndarray:
-    """The lowest and highest sample of each of `count` equal pieces of a sound: (count, 2), within ±1."""
+    """Return minimum and maximum of `count` equal pieces of an audio segment: (count, 2), within ±1."""
     samples = audio.read(path, PEAK_RATE, start, _clip_end(start, end))
     edges = np.linspace(0, len(samples), count + 1).round().astype(int)
     extremes = np.zeros((count, 2), np.float32)
@@ -45,13 +42,12 @@ def compute_peaks(path: Path, count: int, start: float | None = None, end: float
 
 
 def render_spectrogram(path: Path, width: int, start: float | None = None, end: float | None = None) -> bytes:
-    """Log-mel power of a sound as a PNG, low tones below: `width` columns, or as many as there are."""
+    """Return the log-mel spectrogram of an audio segment as a PNG of at most `width` columns, low frequencies below."""
     samples = audio.read(path, SPECTROGRAM_RATE, start, _clip_end(start, end))
     hop_length = max(N_FFT // 8, len(samples) // width)
     decibels = audio.log_mel_spectrogram(samples, SPECTROGRAM_RATE, N_MELS, N_FFT, hop_length).numpy()  # (frames, mels)
-    top = max(
-        float(np.percentile(decibels, TOP_PERCENTILE)), DYNAMIC_RANGE_DB - 100.0
-    )  # 1e-10 is -100 dB: silence stays black
+    # Silence is at -100 dB (1e-10) and stays black.
+    top = max(float(np.percentile(decibels, TOP_PERCENTILE)), DYNAMIC_RANGE_DB - 100.0)
     shade = ((decibels - top + DYNAMIC_RANGE_DB) / DYNAMIC_RANGE_DB).clip(0, 1) * 255
     pil_image = Image.fromarray(shade.round().astype(np.uint8)[:width].T[::-1])
     pil_image.putpalette(_build_palette())
@@ -61,7 +57,7 @@ def render_spectrogram(path: Path, width: int, start: float | None = None, end: 
 
 
 def _clip_end(start: float | None, end: float | None) -> float:
-    """No more than the longest that is drawn."""
+    """Return the end of the segment, limited to MAX_RENDERED_SECONDS."""
     latest_end = (start or 0.0) + MAX_RENDERED_SECONDS
     return latest_end if end is None else min(end, latest_end)
 
@@ -69,10 +65,5 @@ def _clip_end(start: float | None, end: float | None) -> float:
 def _build_palette() -> list[int]:
     anchors = np.array([*COLOURS, BRIGHTEST_COLOUR], float)
     positions = np.linspace(0, len(anchors) - 1, 256)
-    return (
-        np.stack([np.interp(positions, range(len(anchors)), anchors[:, c]) for c in range(3)], 1)
-        .round()
-        .astype(int)
-        .flatten()
-        .tolist()
-    )
+    colours = np.stack([np.interp(positions, range(len(anchors)), anchors[:, c]) for c in range(3)], 1)
+    return colours.round().astype(int).flatten().tolist()

@@ -1,9 +1,9 @@
-"""Decoders in worker processes, within limits of time and memory: one that crashes or never ends takes nobody with it.
+"""Run decoders in worker processes with limits on time and memory, so that a crash or hang stays isolated.
 
-A `@decoder` is a function of a file. Called as it is, it runs here, and whatever it raises becomes a MediaError that
-names the file. Called within `workers.sandbox()`, it runs in a worker process (`media/worker.py`) with the same
-arguments, and so with the same result. A worker that has read hostile bytes may be under a stranger's control: its
-answers are plain arrays and JSON, checked here, and nothing of them is ever unpickled.
+A `@decoder` is a function of a file. By default it runs in this process, and all its errors become a MediaError that
+names the file. Within `pool.sandbox()`, it runs in a worker process (`media/worker.py`) with the same arguments and the
+same result. A worker that has read a malicious file may be compromised: its replies are arrays and JSON, validated
+here, and never unpickled.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from triptych.media import limits
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Reply = Any  # a NumPy array, or what JSON holds
+Reply = Any  # a NumPy array or a JSON value
 
-HEADER = struct.Struct("<cBQQQ")  # what follows, its number of dimensions, their lengths
-ERROR, JSON, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # a message, JSON, float32, uint8
-MAX_JSON_BYTES = 8_000_000  # bytes of JSON: a text of 1 MB, escaped
-MAX_ERROR_BYTES = 10_000  # bytes
-MAX_ARRAY_BYTES = 4 * limits.MAX_PIXELS  # bytes
-MAX_CALLS = 200  # of one process; then a fresh one takes over
+HEADER = struct.Struct("<cBQQQ")  # tag, number of dimensions, shape
+ERROR, JSON, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # tags: message, JSON, float32, uint8
+MAX_JSON_BYTES = 8_000_000  # an escaped text of 1 MB
+MAX_ERROR_BYTES = 10_000
+MAX_ARRAY_BYTES = 4 * limits.MAX_PIXELS
+MAX_CALLS = 200  # of one process before it is replaced
 INHERITED_ENVIRONMENT = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -51,16 +51,16 @@ INHERITED_ENVIRONMENT = (
     "TMPDIR",
 )
 
-DECODERS: dict[str, Callable[..., Any]] = {}  # by module and name, as workers look them up
+DECODERS: dict[str, Callable[..., Any]] = {}  # by module and function name
 _active_pool: ContextVar[WorkerPool | None] = ContextVar("workers", default=None)
 
 
 def decoder(
     validate: Callable[[Reply, Mapping[str, Any]], Result],
 ) -> Callable[[Callable[Concatenate[Path, Arguments], Result]], Callable[Concatenate[Path, Arguments], Result]]:
-    """Make a function of a file a decoder; `check` turns a worker's answer into its result, or raises ValueError.
+    """Make a function of a file a decoder.
 
-    It is given the arguments of the call, too, by name.
+    `validate(reply, arguments)` converts a worker's reply into the function's result, or raises a ValueError.
     """
 
     def decorate(
@@ -80,16 +80,16 @@ def decoder(
                 try:
                     return validate(reply, arguments)
                 except ValueError as error:
-                    raise MediaError(f"{path}: its decoder gave {error}; give another file") from error
+                    raise MediaError(f"{path}: invalid reply of the decoder ({error}); use another file") from error
             try:
                 return decode(path, *args, **kwargs)
             except TriptychError:
                 raise
             except MemoryError as error:
-                raise MediaError(f"{path}: needs more memory than there is; give a smaller file") from error
-            except Exception as error:  # a decoder may fail in any way at all on damaged data
+                raise MediaError(f"{path}: not enough memory to decode it; use a smaller file") from error
+            except Exception as error:  # decoders raise many types on damaged data
                 reason = f"{type(error).__name__}: {error}"[:200]
-                raise MediaError(f"{path}: broken data ({reason}); replace the file or leave it out") from error
+                raise MediaError(f"{path}: broken data ({reason}); replace or remove the file") from error
 
         DECODERS[name] = call
         return call
@@ -98,19 +98,19 @@ def decoder(
 
 
 def validate_samples(reply: Reply, arguments: Mapping[str, Any]) -> np.ndarray:
-    """An answer as sound: float32, one channel, finite, no longer than what was asked for."""
+    """Validate audio samples: float32, one channel, finite, no longer than requested."""
     if not (isinstance(reply, np.ndarray) and reply.dtype == np.float32 and reply.ndim == 1):
         raise ValueError("no samples")
     if not np.isfinite(reply).all():
-        raise ValueError("samples that hold NaN or infinity")
+        raise ValueError("samples with NaN or infinity")
     end = math.inf if arguments["end"] is None else arguments["end"]
     if len(reply) > (end - (arguments["start"] or 0.0)) * arguments["rate"] + 1:
-        raise ValueError("more samples than were asked for")
+        raise ValueError("more samples than requested")
     return reply
 
 
-def validate_pixels(reply: Reply, arguments: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG001 - as checks are called
-    """An answer as RGB: (height, width, 3) uint8."""
+def validate_pixels(reply: Reply, arguments: Mapping[str, Any]) -> np.ndarray:  # noqa: ARG001 - the signature of validators
+    """Validate RGB pixels: (height, width, 3) uint8."""
     if not (isinstance(reply, np.ndarray) and reply.dtype == np.uint8 and reply.ndim == 3 and reply.size):
         raise ValueError("no pixels")
     if reply.shape[2] != 3:
@@ -118,25 +118,25 @@ def validate_pixels(reply: Reply, arguments: Mapping[str, Any]) -> np.ndarray:  
     return reply
 
 
-def validate_seconds(reply: Reply, arguments: Mapping[str, Any]) -> float:  # noqa: ARG001 - as checks are called
-    """An answer as a time in seconds."""
+def validate_seconds(reply: Reply, arguments: Mapping[str, Any]) -> float:  # noqa: ARG001 - the signature of validators
+    """Validate a time in seconds."""
     if isinstance(reply, bool) or not isinstance(reply, int | float) or not 0 <= reply < math.inf:
         raise ValueError("no number of seconds")
     return float(reply)
 
 
-def validate_text(reply: Reply, arguments: Mapping[str, Any]) -> str:  # noqa: ARG001 - as checks are called
-    """An answer as text."""
+def validate_text(reply: Reply, arguments: Mapping[str, Any]) -> str:  # noqa: ARG001 - the signature of validators
+    """Validate a text."""
     if not isinstance(reply, str):
-        raise ValueError("no text")  # noqa: TRY004 - a wrong answer, not a wrong call
+        raise ValueError("no text")  # noqa: TRY004 - a ValueError, as for other replies
     return reply
 
 
 class WorkerPool:
-    """Worker processes: started where none is idle, so never more than the threads that ask; used again afterwards."""
+    """A pool of worker processes, started on demand and reused: at most one for each calling thread."""
 
     def __init__(self, timeout: float, memory: int) -> None:
-        """Each call takes at most `deadline` seconds, each process at most `memory` bytes of address space."""
+        """Each call may take `timeout` seconds, each process `memory` bytes of address space."""
         self.timeout, self.memory = timeout, memory
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class WorkerPool:
 
     @contextmanager
     def sandbox(self) -> Iterator[None]:
-        """Send every decoder that this thread calls in the block to a worker process."""
+        """Run all decoders that this thread calls within the block in worker processes."""
         token = _active_pool.set(self)
         try:
             yield
@@ -152,18 +152,18 @@ class WorkerPool:
             _active_pool.reset(token)
 
     def call(self, name: str, path: Path, arguments: Mapping[str, Any]) -> Reply:
-        """What a decoder gives for a file; a MediaError, too, where its process ends or the time is over."""
+        """Return a decoder's reply for a file; raise a MediaError if it fails, crashes or times out."""
         request = {"decoder": name, "path": str(path), "arguments": arguments, "timeout": self.timeout}
         worker = self._acquire() or _Worker(self.memory)
         try:
             reply = worker.send_request(json.dumps(request).encode() + b"\n", self.timeout)
         except TimeoutError:
-            message = f"not decoded within {self.timeout:g} s; give a shorter or smaller file"
+            message = f"not decoded within {self.timeout:g} s; use a shorter or smaller file"
             raise MediaError(f"{path}: {message}") from None
         except (EOFError, ValueError, RecursionError, OSError) as error:
             raise MediaError(
-                f"{path}: the decoder's process ended while it read this file ({worker.describe_exit() or error}); "
-                "the file is damaged, or asks for too much: give another"
+                f"{path}: the decoder's process ended while decoding ({worker.describe_exit() or error}); "
+                "the file is damaged or needs too much memory: use another"
             ) from error
         finally:
             self._release(worker)
@@ -172,14 +172,14 @@ class WorkerPool:
         return reply
 
     def close(self) -> None:
-        """End every idle process; those at work end when they are done."""
+        """End all idle processes; busy ones end after their current call."""
         with self._lock:
             self._is_closed, idle, self._idle = True, self._idle, []
         for worker in idle:
             worker.kill()
 
     def _acquire(self) -> _Worker | None:
-        """A process that is idle and still there."""
+        """Return an idle process that is alive; None if there is none."""
         with self._lock:
             while self._idle:
                 worker = self._idle.pop()
@@ -197,31 +197,31 @@ class WorkerPool:
 
 
 class _Worker:
-    """One process: questions as lines of JSON, answers as a header and raw bytes."""
+    """One worker process. Requests are lines of JSON; replies are a header and raw bytes."""
 
     def __init__(self, memory: int) -> None:
         folder = str(Path(__file__).parents[2])
-        environment = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}  # and no secrets
+        # Other variables may be secrets.
+        environment = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
         environment |= {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)]), "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(  # noqa: S603 - this program, a module of ours and a number
+        self._process = subprocess.Popen(  # noqa: S603 - our own module and a number
             [sys.executable, "-P", "-m", "triptych.media.worker", str(memory)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # some decoders write to it, and what they write is a stranger's
+            stderr=subprocess.DEVNULL,  # output of decoders is untrusted
             env=environment,
         )
-        # A missing pipe is the type checker's worry alone: both were asked for.
         self._stdin, self._stdout = cast(BinaryIO, self._process.stdin), cast(BufferedReader, self._process.stdout)
         self._calls = 0
         self.is_usable = True
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process.poll() is None
 
     def send_request(self, request: bytes, timeout: float) -> Reply:
-        """The answer, or a MediaError in its place; TimeoutError, EOFError or ValueError: the process is done for."""
+        """Return the reply, or a MediaError. After TimeoutError, EOFError or ValueError, the process is unusable."""
         self._calls += 1
         self.is_usable = False
         expired = threading.Event()
@@ -257,12 +257,12 @@ class _Worker:
             return self._read_bytes(size).view(dtype).reshape(shape)
         max_bytes = {JSON: MAX_JSON_BYTES, ERROR: MAX_ERROR_BYTES}.get(tag, -1)
         if dimensions != 1 or shape[0] > max_bytes:
-            raise ValueError("an answer of no known form")
+            raise ValueError("a malformed reply")
         content = self._read_bytes(shape[0]).tobytes().decode("utf-8")
         return MediaError(content) if tag == ERROR else json.loads(content)
 
     def _read_bytes(self, size: int) -> np.ndarray:
-        """So many bytes."""
+        """Read exactly `size` bytes."""
         data, offset = np.empty(size, np.uint8), 0
         while offset < size:
             count = self._stdout.readinto(data[offset:].data)
@@ -272,7 +272,7 @@ class _Worker:
         return data
 
     def describe_exit(self) -> str:
-        """How the process ended, in words; nothing where it runs on."""
+        """Return the exit code or signal of the process; "" if it is running."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -283,10 +283,10 @@ class _Worker:
         return signal_names.get(-code, f"signal {-code}")
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process and close its pipes."""
         self.is_usable = False
         self._process.kill()
         self._process.wait()
         for pipe in (self._stdin, self._stdout):
-            with suppress(OSError):  # of what could not be written any more
+            with suppress(OSError):  # unwritten data of a broken pipe
                 pipe.close()

@@ -1,4 +1,4 @@
-"""Text files and captions to one clean line."""
+"""Text files and captions to one normalised line."""
 
 from __future__ import annotations
 
@@ -9,29 +9,27 @@ from typing import TYPE_CHECKING
 from triptych.errors import MediaError
 from triptych.media import sandbox
 
-if TYPE_CHECKING:  # interfaces loads torch
+if TYPE_CHECKING:  # interfaces imports torch
     from triptych.interfaces import Source
 
 MAX_TEXT_BYTES = 1_000_000
-MAX_COMBINING_MARKS = (
-    30  # combining marks in a row; Unicode's own bound for text that is processed as a stream (UAX #15)
-)
-SPLIT_MARKS = frozenset("\u0f73\u0f75\u0f81")  # of no combining class, but normalised into marks that have one
+MAX_COMBINING_MARKS = 30  # in a row: Unicode's Stream-Safe Text Format (UAX #15)
+SPLIT_MARKS = frozenset("\u0f73\u0f75\u0f81")  # combining class 0, but NFC decomposes them into combining marks
 
 
 def normalise(text: str) -> str:
-    """The same text in one form: Unicode NFC, control characters and runs of white space as one space.
+    """Normalise a text: Unicode NFC, control characters and runs of white space to one space.
 
-    Of more than 30 combining marks in a row the first 30 are kept: putting n of them in order takes n² steps.
+    More than 30 combining marks in a row are truncated, as sorting n of them takes O(n²) time.
     """
-    # Twice: NFC splits one mark (U+0344) into two.
+    # Twice, as NFC decomposes U+0344 into two marks.
     composed = _limit_combining_marks(unicodedata.normalize("NFC", _limit_combining_marks(text)))
     printable = "".join(" " if unicodedata.category(c) in {"Cc", "Cs"} else c for c in composed)
     return " ".join(printable.split())
 
 
 def _limit_combining_marks(text: str) -> str:
-    """The text without what exceeds MOST_MARKS combining marks in a row."""
+    """Drop combining marks beyond MAX_COMBINING_MARKS in a row."""
     if text.isascii():
         return text
     characters: list[str] = []
@@ -44,23 +42,23 @@ def _limit_combining_marks(text: str) -> str:
 
 
 def read_source(source: Source) -> str:
-    """The words of a source, be it a text or a file of one."""
+    """Return the normalised text of a source, which is a text or a text file."""
     content = source.content
     text = read(content) if isinstance(content, Path) else normalise(content)
     if not text:
-        raise MediaError(f"the text {str(content)!r} holds no words")
+        raise MediaError(f"the text {str(content)!r} is empty")
     return text
 
 
 @sandbox.decoder(sandbox.validate_text)
 def read(path: Path) -> str:
-    """The words of a text file."""
+    """Return the normalised content of a UTF-8 text file."""
     try:
         if path.exists() and not path.is_file():
             raise MediaError(f"{path}: is not a file")
         size = path.stat().st_size
         if size > MAX_TEXT_BYTES:
-            raise MediaError(f"{path}: {size / 1e6:.1f} MB of text; at most {MAX_TEXT_BYTES / 1e6:g} MB: cut it")
+            raise MediaError(f"{path}: {size / 1e6:.1f} MB of text; at most {MAX_TEXT_BYTES / 1e6:g} MB: split it")
         text = normalise(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise MediaError(f"{path}: no such text file") from error
@@ -69,5 +67,5 @@ def read(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise MediaError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     if not text:
-        raise MediaError(f"{path}: holds no words")
+        raise MediaError(f"{path}: the text is empty")
     return text

@@ -1,4 +1,4 @@
-"""Films: what is in one, its frames at given times, and its moments as pairs of picture and sound."""
+"""Videos: properties, frames at given times, and segments as pairs of image and audio."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from PIL import Image
 from triptych.errors import MediaError
 from triptych.media import audio, container, limits, sandbox
 
-if TYPE_CHECKING:  # interfaces loads torch
+if TYPE_CHECKING:  # interfaces imports torch
     from triptych.interfaces import Source
 
-SEEK_THRESHOLD = 3.0  # seconds: up to here decoding on is cheaper than going to a keyframe
-MAX_PIXEL_ASPECT_RATIO = 4.0  # no camera's pixels are wider or higher than this; beyond it is damage
-LAST_FRAME_SECONDS = 1.0  # seconds for which the last picture stays
+SEEK_THRESHOLD = 3.0  # seconds: for shorter distances, decoding is faster than seeking to a keyframe
+MAX_PIXEL_ASPECT_RATIO = 4.0  # larger ratios mean damage
+LAST_FRAME_SECONDS = 1.0  # for which the last frame is shown
 
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What a film is, by its header; width and height as it is shown."""
+    """Properties of a video; width and height as displayed."""
 
     duration: float  # seconds
     width: int
     height: int
-    frame_rate: float  # pictures a second; 0 where the header does not tell
+    frame_rate: float  # frames per second; 0 if unknown
     has_video: bool
     has_audio: bool
 
 
 def is_video(path: Path) -> bool:
-    """Whether a file holds pictures in a container we can open."""
+    """Return whether a file is a container with a video stream."""
     try:
-        with container.open_container(path, "a film") as file:
+        with container.open_container(path, "video") as file:
             return container.select_stream(file, "video") is not None
     except MediaError:
         return False
 
 
 def read_info(path: Path) -> VideoInfo:
-    """What is in a film."""
-    limits.check_file(path, "film")
-    with container.open_container(path, "a film") as file:
+    """Return the properties of a video."""
+    limits.check_file(path, "video")
+    with container.open_container(path, "video") as file:
         video_stream, audio_stream = container.select_stream(file, "video"), container.select_stream(file, "audio")
         width, height, frame_rate = 0, 0, 0.0
         if isinstance(video_stream, VideoStream):
             width, height, frame_rate = video_stream.width, video_stream.height, float(video_stream.average_rate or 0)
-            # Before the length, which may have to be read: some files cannot be wound back to their start.
+            # Before the duration, for which the file may have to be demuxed: some files cannot seek back.
             first = next(_decode_frames(file, video_stream, limits.Deadline(path)), None)
             if first is not None:
                 width, height = _to_upright_image(path, first, video_stream).size
@@ -66,9 +66,9 @@ def read_info(path: Path) -> VideoInfo:
 
 
 def read_frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
-    """The pictures that are shown at these times (seconds), in their order; the film is decoded forward, once."""
-    limits.check_file(path, "film")
-    with container.open_container(path, "a film") as file:
+    """Return the frames shown at the given times (seconds), in their order. The video is decoded once."""
+    limits.check_file(path, "video")
+    with container.open_container(path, "video") as file:
         reader = _FrameReader(path, file)
         images: dict[float, Image.Image] = {}
         for time in sorted(set(times)):
@@ -78,55 +78,55 @@ def read_frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
 
 @sandbox.decoder(sandbox.validate_seconds)
 def find_midpoint(path: Path, start: float | None = None, end: float | None = None) -> float:
-    """The second in the middle of a moment of a film, or of the whole film."""
-    limits.check_file(path, "film")
-    with container.open_container(path, "a film") as file:
+    """Return the middle, in seconds, of a segment of a video or of the whole video."""
+    limits.check_file(path, "video")
+    with container.open_container(path, "video") as file:
         seconds = container.read_duration(path, file)
     begin, stop = start or 0.0, seconds if end is None else min(end, seconds)
     if begin >= stop:
-        raise MediaError(f"{path}: no pictures from {begin:g} s on; the film is {seconds:g} s long")
+        raise MediaError(f"{path}: no frames from {begin:g} s on; the video is {seconds:g} s long")
     return (begin + stop) / 2
 
 
 def split_into_segments(path: Path, length: float, hop: float) -> list[tuple[Source, Source]]:
-    """A film as pairs of picture and sound: each window's sound, and the frame in its middle."""
+    """Split a video into windows; return (image, audio) for each: the middle frame and the audio."""
     from triptych.interfaces import Source
 
     info = read_info(path)
     if not (info.has_video and info.has_audio):
-        raise MediaError(f"{path}: has no {'sound' if info.has_video else 'pictures'}; moments need both")
+        raise MediaError(f"{path}: has no {'audio' if info.has_video else 'video'} stream; segments need both")
     windows = audio.sliding_windows(info.duration, length, hop)
     return [(Source("image", path, start, end), Source("audio", path, start, end)) for start, end in windows]
 
 
 class _FrameReader:
-    """A film that runs forward, and jumps to a keyframe where the next picture is far."""
+    """Reads frames in order of time; seeks to a keyframe if the next frame is far."""
 
     def __init__(self, path: Path, file: InputContainer) -> None:
         stream = container.select_stream(file, "video")
         if not isinstance(stream, VideoStream):
-            raise MediaError(f"{path}: has no pictures in it that we can read; give a film or a picture")
+            raise MediaError(f"{path}: has no video stream that can be decoded; give a video or an image")
         limits.check_pixels(path, stream.width, stream.height)
         self.path, self.file, self.stream = path, file, stream
         self._start_time, self._deadline = container.start_time(file), limits.Deadline(path)
         self._frames: Iterator[VideoFrame] = iter(())
-        self._current_frame: VideoFrame | None = None  # the last one that had begun at the time asked for
-        self._upcoming_frame: VideoFrame | None = None  # the one after it, decoded ahead
-        self._decoded_until = -math.inf  # where the last decoded picture ends
+        self._current_frame: VideoFrame | None = None  # the frame shown at the last requested time
+        self._upcoming_frame: VideoFrame | None = None  # the next frame, decoded ahead
+        self._decoded_until = -math.inf  # end of the last decoded frame
 
     def read_frame(self, time: float) -> Image.Image:
-        """The picture at a time; times must not go back."""
+        """Return the frame at a time; times must not decrease."""
         if time - self._decoded_until > SEEK_THRESHOLD:
             self._seek(time)
             if self._upcoming_frame is None or self._frame_time(self._upcoming_frame) > time > 0:
-                self._seek(0.0)  # the index led past it, or nowhere
+                self._seek(0.0)  # the index led past the frame, or nowhere
         while self._upcoming_frame is not None and self._frame_time(self._upcoming_frame) <= time:
             self._current_frame, self._upcoming_frame = self._upcoming_frame, self._decode_next()
         frame = self._current_frame or self._upcoming_frame
         if frame is None:
-            raise MediaError(f"{self.path}: no picture could be decoded; replace the file or leave it out")
+            raise MediaError(f"{self.path}: no frame could be decoded; replace or remove the file")
         if self._upcoming_frame is None and time > self._decoded_until + LAST_FRAME_SECONDS:
-            raise MediaError(f"{self.path}: no picture at {time:g} s; its pictures end at {self._decoded_until:.2f} s")
+            raise MediaError(f"{self.path}: no frame at {time:g} s; its video ends at {self._decoded_until:.2f} s")
         return _to_upright_image(self.path, frame, self.stream)
 
     def _seek(self, time: float) -> None:
@@ -144,12 +144,12 @@ class _FrameReader:
     def _frame_time(self, frame: VideoFrame) -> float:
         stamp = frame.pts if frame.pts is not None else frame.dts
         if stamp is None or frame.time_base is None:
-            return max(0.0, self._decoded_until)  # no clock: right after the one before
+            return max(0.0, self._decoded_until)  # no timestamp: directly after the previous frame
         return float(stamp * frame.time_base) - self._start_time
 
 
 def _decode_frames(file: InputContainer, stream: VideoStream, deadline: limits.Deadline) -> Iterator[VideoFrame]:
-    """Frame after frame from where the film stands; damaged packets are passed over."""
+    """Yield the frames from the current position; skip damaged packets."""
     for packet in container.iter_packets(file, deadline, stream):
         try:
             decoded_frames = [frame for frame in packet.decode() if isinstance(frame, VideoFrame)]
@@ -159,7 +159,7 @@ def _decode_frames(file: InputContainer, stream: VideoStream, deadline: limits.D
 
 
 def _to_upright_image(path: Path, frame: VideoFrame, stream: VideoStream) -> Image.Image:
-    """A frame as it is shown: its pixels made square, turned as the film says."""
+    """Return a frame as displayed: with square pixels, rotated."""
     limits.check_pixels(path, frame.width, frame.height)
     pil_image = frame.to_image()
     pixel_aspect_ratio = float(stream.sample_aspect_ratio or 1)  # width of a pixel over its height

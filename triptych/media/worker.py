@@ -1,4 +1,4 @@
-"""The process in which files of strangers are decoded; `media/sandbox.py` starts it with its most bytes of memory."""
+"""The worker process that decodes untrusted files. `media/sandbox.py` starts it with its memory limit in bytes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ from triptych.errors import TriptychError
 from triptych.media import audio, image, inspection, text, video
 from triptych.media.sandbox import DECODERS, ERROR, HEADER, JSON, MAX_ERROR_BYTES, PIXELS, SAMPLES
 
-DECODER_MODULES = (audio, inspection, image, text, video)  # imported for the decoders in them
-MAX_OPEN_FILES = 64  # open at once
-GRACE_SECONDS = (
-    5  # seconds of processor time after the deadline, by which the one who asks has stopped this process itself
-)
+DECODER_MODULES = (audio, inspection, image, text, video)  # imported to register their decoders
+MAX_OPEN_FILES = 64
+GRACE_SECONDS = 5  # of CPU time after the timeout, at which the parent kills this process
 
 
 def main() -> None:
-    """Answer questions until there are no more."""
+    """Answer requests until stdin is closed."""
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # a decoder that prints must not write into an answer
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # decoders that print must not write into replies
     _set_limit("RLIMIT_AS", int(sys.argv[1]))
     _set_limit("RLIMIT_CORE", 0)
     _set_limit("RLIMIT_FSIZE", 0)
     _set_limit("RLIMIT_NOFILE", MAX_OPEN_FILES)
-    Image.MAX_IMAGE_PIXELS = None  # sizes are judged by those who ask, and memory has its limit
+    Image.MAX_IMAGE_PIXELS = None  # sizes are checked by `limits`, and memory is limited
     for line in requests:
         request = json.loads(line)
         _limit_cpu_time(request["timeout"] + GRACE_SECONDS)
@@ -66,7 +64,7 @@ def _write_bytes(replies: BinaryIO, tag: bytes, content: bytes) -> None:
 
 
 def _set_limit(name: str, value: int) -> None:
-    """Set a limit of this process, where the system has such limits: Windows has none, macOS not all of them."""
+    """Set a resource limit where the platform supports it: Windows has none, macOS lacks some."""
     try:
         import resource
     except ImportError:
@@ -78,7 +76,7 @@ def _set_limit(name: str, value: int) -> None:
 
 
 def _limit_cpu_time(seconds: float) -> None:
-    """End this process after so much more processor time, even if nobody is left to stop it."""
+    """End this process after this much more CPU time, even if the parent is gone."""
     try:
         import resource
     except ImportError:

@@ -219,7 +219,7 @@ def test_page_shows_server_error_message(browser, address):
     expect(page.locator("[role=alert]")).to_contain_text("no item '0000000000000000'")
     page.goto(address)
     page.set_input_files("#picker", {"name": "paper.pdf", "mimeType": "application/pdf", "buffer": b"%PDF-1.7\n" * 20})
-    expect(page.locator("[role=alert]")).to_contain_text("paper.pdf: is a PDF document; give a picture")
+    expect(page.locator("[role=alert]")).to_contain_text("paper.pdf: is a PDF document; give an image")
     page.close()
 
 

@@ -155,7 +155,7 @@ def test_texts_with_many_combining_marks(client):
 )
 def test_unsupported_file_is_named_correctly(client, name, data, told):
     message = check_error(upload(client, name, data), 422)
-    assert message.startswith(f"{name}: {told}; give a picture (png, jpg …), a sound")
+    assert message.startswith(f"{name}: {told}; give an image (png, jpg …), audio")
 
 
 def test_long_text_file_is_rejected(client):

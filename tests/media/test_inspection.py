@@ -1,4 +1,4 @@
-"""Formats that are not read: named by their first bytes, and never at the cost of a file that can be read."""
+"""Detection of formats by content: supported files are read, unsupported formats are named in the error."""
 
 import io
 import sqlite3
@@ -10,8 +10,7 @@ import pytest
 from tests.media import media_files
 from triptych.errors import MediaError
 from triptych.media import modalities_of
-from triptych.media.inspection import inspect_file
-from triptych.media.signatures import detect_unsupported_format
+from triptych.media.inspection import detect_unsupported_format, inspect_file
 
 
 def make_zip() -> bytes:
@@ -40,12 +39,12 @@ FORMATS = {
     "letter.docx": (make_zip(), "a ZIP archive, or a document that is one"),
     "many.tar": (make_tar(), "a tar archive"),
     "setup.exe": (b"MZ\x90\x00" + bytes(60), "a Windows program"),
-    "photo.heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC picture"),
-    "photo.jpg": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC picture"),
-    "poster.psd": (b"8BPS\x00\x01" + bytes(100), "a Photoshop picture"),
+    "photo.heic": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC image"),
+    "photo.jpg": (b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic" + bytes(100), "a HEIC image"),
+    "poster.psd": (b"8BPS\x00\x01" + bytes(100), "a Photoshop image"),
     "drawing.svg": (b'<?xml version="1.0"?>\n<svg xmlns="http://www.w3.org/2000/svg"/>', "an SVG drawing"),
     "rain.wav": (b"<!DOCTYPE html><html><h1>404 Not Found</h1></html>", "an HTML page"),
-    "list.csv": (("a,b\n1,größer\n" * 900).encode(), "text, which is read from .txt and .md files alone"),
+    "list.csv": (("a,b\n1,größer\n" * 900).encode(), "text, which is read from .txt and .md files only"),
     "song.mid": (b"MThd\x00\x00\x00\x06\x00\x01" + bytes(20), "a MIDI file"),
 }
 
@@ -55,7 +54,7 @@ def test_unsupported_formats_are_named(tmp_path, name):
     data, description = FORMATS[name]
     path = tmp_path / name
     path.write_bytes(data)
-    with pytest.raises(MediaError, match=r"give a picture \(png, jpg …\), a sound") as error:
+    with pytest.raises(MediaError, match=r"give an image \(png, jpg …\), audio") as error:
         inspect_file(path, modalities_of(path))
     assert str(error.value).startswith(f"{path}: is {description}")
 
@@ -78,7 +77,7 @@ def test_supported_formats_are_not_detected(tmp_path):
     assert detect_unsupported_format(video_path) is None
     assert inspect_file(video_path, modalities_of(video_path)).modalities == ("image", "audio")
     (tmp_path / "broken.wav").write_text("no sound")
-    with pytest.raises(MediaError, match="cannot be read as sound"):
+    with pytest.raises(MediaError, match="cannot be read as audio"):
         inspect_file(tmp_path / "broken.wav", modalities_of(tmp_path / "broken.wav"))
     (tmp_path / "noise.bin").write_bytes(bytes(range(1, 200)) * 9)
     assert detect_unsupported_format(tmp_path / "noise.bin") is None
