@@ -17,7 +17,7 @@ from PIL import Image
 from tests.app.server.conftest import run_server
 from tests.app.server.http_requests import SEARCH, check_error, send_raw, upload
 from triptych.app.server import create_app
-from triptych.app.server.limits import Limits
+from triptych.app.server.schemas import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
@@ -123,7 +123,7 @@ def test_file_replaced_by_symlink_is_not_served(collection, files, client, tmp_p
     shutil.move(path, kept)
     try:
         path.symlink_to(secret)
-        assert "gone or changed" in check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
+        assert "deleted or changed" in check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
         check_error(client.get(f"/v1/items/{hit['id']}/thumbnail?size=20"), 410)
         path.unlink()
         check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
@@ -145,7 +145,7 @@ def test_changed_file_is_not_explained(files, client, ids, tmp_path):
     try:
         path.write_bytes(other.read_bytes())
         for question in questions:
-            assert f"{name}: has gone or changed" in check_error(client.post("/v1/explain", json=question), 410)
+            assert f"{name}: was deleted or changed" in check_error(client.post("/v1/explain", json=question), 410)
     finally:
         shutil.copy2(tmp_path / "kept.png", path)
     for question in questions:
@@ -163,9 +163,9 @@ def test_upload_size_limit(collection):
 
 def test_decompression_bomb_image_is_rejected(client):
     message = check_error(upload(client, "bomb.png", png_header(32_000, 32_000)), 413)
-    assert message == "bomb.png: 32000 × 32000 pixels; at most 40 million pixels here: scale it down"
+    assert message == "bomb.png: 32000 × 32000 pixels; at most 40 million pixels: scale it down"
     message = check_error(upload(client, "large.png", png_header(8_000, 8_000)), 413)
-    assert message == "large.png: 8000 × 8000 pixels; at most 40 million pixels here: scale it down"
+    assert message == "large.png: 8000 × 8000 pixels; at most 40 million pixels: scale it down"
 
 
 def test_gif_with_huge_canvas_is_rejected(client):

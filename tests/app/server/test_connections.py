@@ -14,7 +14,7 @@ import pytest
 from tests.app.server.conftest import run_server, run_server_process
 from tests.app.server.http_requests import QUERY, SEARCH, send_raw
 from triptych.app.server import create_app
-from triptych.app.server.limits import Limits
+from triptych.app.server.schemas import Limits
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def send_slowly(connection: socket.socket, pause: float) -> bytes:
 
 
 def test_slow_requests_time_out(collection, monkeypatch):
-    monkeypatch.setattr("triptych.app.server.connections.BODY_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("triptych.app.server.security.BODY_GRACE_SECONDS", 0.1)
     limits = Limits(header_timeout=0.5, body_timeout=0.5)
     with run_server(create_app(collection, limits)) as where, ExitStack() as stack:
         assert b" 408 " in send_slowly(open_connection(stack, where, HALF_HEAD), 0.05)
@@ -152,7 +152,7 @@ def test_new_connections_get_503_while_all_are_busy():
 
 
 def test_clients_that_stop_reading_are_evicted(monkeypatch):
-    monkeypatch.setattr("triptych.app.server.connections.STALLED_SECONDS", 0.2)
+    monkeypatch.setattr("triptych.app.server.security.STALLED_SECONDS", 0.2)
     with run_server(BlockingApp(Limits(max_connections_per_address=4))) as where, ExitStack() as stack:
         for _ in range(4):
             line = open_connection(stack, where, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")

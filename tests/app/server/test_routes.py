@@ -27,11 +27,9 @@ from tests.media.media_files import save_video
 from triptych.app import cli
 from triptych.app.server import create_app, make_token
 from triptych.app.server.errors import HTTPError
-from triptych.app.server.limits import Limits
-from triptych.app.server.maps import _weighted_medoid
-from triptych.app.server.metrics import Metrics
-from triptych.app.server.micro_batching import MicroBatcher
-from triptych.app.server.serializers import RootCache
+from triptych.app.server.schemas import Limits
+from triptych.app.server.search import _weighted_medoid
+from triptych.app.server.state import Metrics, MicroBatcher, RootCache
 from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
@@ -75,7 +73,7 @@ def test_uploaded_indexed_file_is_excluded_unless_included(client, files, folder
         sent = {"mine": (f"other{name}", (files / folder / name).read_bytes())}
         return client.post("/v1/search", data=form, files=sent).json()
 
-    truncation_notes = ["of a sound the first 10 s are heard"] if modality == "audio" else []
+    truncation_notes = ["audio queries are truncated to 10 s"] if modality == "audio" else []
     answer = search_by_upload(include_query=True)
     assert answer["hits"][0]["name"] == name
     assert answer["hits"][0]["score"] == pytest.approx(1, abs=1e-4)
@@ -128,10 +126,10 @@ def test_embeddings_follow_openai_format(client, collection):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["a"] * 33, "input: 33 texts; give 1 to 32 in one request, and the rest in others"),
-        ([], "input: 0 texts; give 1 to 32 in one request, and the rest in others"),
+        (["a"] * 33, "input: 33 texts; give 1 to 32 per request"),
+        ([], "input: 0 texts; give 1 to 32 per request"),
         ([[1, 2]], "input.0: Input should be a valid string"),
-        (7, "input: give a text, or a list of texts; tokens are not taken, found 7"),
+        (7, "input: give a text or a list of texts; token ids are not supported, found 7"),
         (["a", ""], "input.1: String should have at least 1 character, found ''"),
         ("", "input.0: String should have at least 1 character, found ''"),
     ],

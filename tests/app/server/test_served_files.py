@@ -132,7 +132,7 @@ def check_item_is_not_served(visitor: httpx.Client, name: str, modality: str) ->
     hits = visitor.post(SEARCH, json={"parts": [{"text": "a bell"}], "k": 20}).json()["hits"]
     (hit,) = [hit for hit in hits if hit["id"] == name]
     assert shown["text"] == hit["text"] == (TEXT if modality == "text" else None)
-    assert "gone or changed" in check_error(visitor.get(f"/v1/items/{name}/media"), 410)
+    assert "deleted or changed" in check_error(visitor.get(f"/v1/items/{name}/media"), 410)
     check_error(visitor.get(f"/v1/items/{name}/media", headers={"Range": "bytes=0-9"}), 410)
     for view in {"image": ["thumbnail"], "audio": ["peaks", "spectrogram", "audio.wav"], "text": []}[modality]:
         check_error(visitor.get(f"/v1/items/{name}/{view}"), 410)
@@ -226,7 +226,7 @@ def test_file_indexed_through_symlink_is_served_until_retargeted(linked):
     (folder / "other").write_bytes((folder / "disk" / "blob").read_bytes())
     (folder / "disk" / "linked.png").unlink()
     (folder / "disk" / "linked.png").symlink_to(folder / "other")
-    with pytest.raises(HTTPError, match="gone or changed"):
+    with pytest.raises(HTTPError, match="deleted or changed"):
         opened.open(known["linked.png"])
 
 

@@ -23,10 +23,9 @@ from tests.media import media_files
 from tests.media.test_sandbox import worker_processes
 from triptych.app.server import create_app
 from triptych.app.server.errors import HTTPError
-from triptych.app.server.limits import Limits
-from triptych.app.server.metrics import Metrics
-from triptych.app.server.micro_batching import MicroBatcher
-from triptych.app.server.uploads import Upload, UploadBudget
+from triptych.app.server.queries import Upload, UploadBudget
+from triptych.app.server.schemas import Limits
+from triptych.app.server.state import Metrics, MicroBatcher, UploadUsage
 from triptych.interfaces import Source
 from triptych.media import modalities_of
 from triptych.media.inspection import MediaInfo
@@ -112,28 +111,26 @@ def test_upload_limits_apply_per_request(client):
     picture = png((6000, 2500), "1")
     answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.png", picture) for n in "abc"})
     message = check_error(answer, 413)
-    assert message == (
-        "c.png: 6000 × 2500 pixels; at most 40 million pixels here with the files before it: scale it down"
-    )
+    assert message == ("c.png: 6000 × 2500 pixels; at most 40 million pixels for all files of a request: scale it down")
     data = io.BytesIO()
     soundfile.write(data, np.zeros(250 * 8000, np.int16), 8000, format="FLAC")
     answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.flac", data.getvalue()) for n in "abc"})
-    assert "c.flac: 250 s long; at most 600 s here with the files before it: cut it" in check_error(answer, 413)
+    assert "c.flac: 250 s long; at most 600 s for all files of a request: cut it" in check_error(answer, 413)
 
 
 def test_upload_limits_apply_across_requests():
-    load, file = UploadBudget(Limits()), Upload("a.png", Path("a.png"))
-    with load.open_request() as one, load.open_request() as other:
+    limits, usage, file = Limits(), UploadUsage(), Upload("a.png", Path("a.png"))
+    with UploadBudget.open(limits, usage) as one, UploadBudget.open(limits, usage) as other:
         one.reserve(file, MediaInfo(("image",), 8000, 5000))
         other.reserve(file, MediaInfo(("image", "audio"), 8000, 4000, 600.0))
-        with load.open_request() as third:
+        with UploadBudget.open(limits, usage) as third:
             with pytest.raises(
                 HTTPError, match=r"a.png: too many other files are being read; try again in 2 s"
             ) as caught:
                 third.reserve(file, MediaInfo(("image",), 4000, 4000))
             assert caught.value.status == 503
             third.reserve(file, MediaInfo(("audio",), duration=600.0))
-    assert (load.pixels, load.seconds) == (0, 0.0)
+    assert (usage.pixels, usage.seconds) == (0, 0.0)
 
 
 def test_texts_with_many_combining_marks(client):
@@ -160,7 +157,7 @@ def test_unsupported_file_is_named_correctly(client, name, data, told):
 
 def test_long_text_file_is_rejected(client):
     message = check_error(upload(client, "long.txt", b"word " * 4000), 413)
-    assert message == "long.txt: 19,999 characters; at most 10,000 here: cut it"
+    assert message == "long.txt: 19,999 characters; at most 10,000: cut it"
 
 
 def test_texts_are_prepared_off_the_event_loop(collection, monkeypatch):

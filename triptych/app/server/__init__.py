@@ -1,4 +1,4 @@
-"""The server: the collection over HTTP, and the page. `application` puts it together, `serve` runs it."""
+"""The HTTP server: search API and page of a collection. `create_app` builds the application, `serve` runs it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from triptych import __version__
-from triptych.app.server import errors, items, maps, pages, search
-from triptych.app.server.limits import Limits
-from triptych.app.server.metrics import MetricsMiddleware
-from triptych.app.server.review import ReviewFiles
-from triptych.app.server.schemas import ExplainRequest, QueryRequest, SearchRequest
-from triptych.app.server.security import LOOPBACK_NAMES, SecurityMiddleware
-from triptych.app.server.state import AppState
+from triptych.app.server import errors, items, pages, search
+from triptych.app.server.schemas import ExplainRequest, Limits, QueryRequest, SearchRequest
+from triptych.app.server.security import LOOPBACK_NAMES, Connection, SecurityMiddleware
+from triptych.app.server.served_files import ReviewFiles
+from triptych.app.server.state import AppState, MetricsMiddleware
 from triptych.errors import UsageError
 from triptych.search.collection import Collection
 
 if TYPE_CHECKING:
     import uvicorn
 
-DESCRIPTION = """Search a collection of sounds, pictures and texts by any of them.
+DESCRIPTION = """Search a collection of audio, images, videos and texts by any of them.
 
-A query has parts: words, items of the collection, uploaded files; each with a weight, negative for "not like this".
-Requests with files are forms: the same JSON in the field `query`, each file under the name its part gives. Errors
-have the same texts as on the command line."""
+A query has one or several parts: texts, items of the collection, uploaded files. Each part has a weight; a negative
+weight excludes similar items. Requests with files are forms: the same JSON in the field `query`, and each file in the
+field that its part names. Error messages are the same as on the command line."""
 
 
 def create_app(
@@ -39,7 +37,7 @@ def create_app(
     report: Path | None = None,
     review: Path | None = None,
 ) -> FastAPI:
-    """The server as an ASGI application; with a token, nobody without it is let in."""
+    """Create the ASGI application. With a token, every request must present it."""
     state = AppState(collection, limits, report, ReviewFiles(review) if review else None)
 
     @asynccontextmanager
@@ -47,13 +45,13 @@ def create_app(
         yield
         state.close()
 
-    # The usual documentation pages fetch their scripts from elsewhere; this server works offline.
+    # The documentation pages of FastAPI load scripts from a CDN; this server works offline.
     app = FastAPI(
         title="triptych", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
-    app.state.app_state, app.state.maps, app.state.limits = state, maps.MapCache(), state.limits
+    app.state.app_state, app.state.map_cache, app.state.limits = state, search.MapCache(), state.limits
     errors.add_exception_handlers(app)
-    for router in (search.router, items.router, maps.router, pages.router):
+    for router in (search.router, items.router, pages.router):
         app.include_router(router)
     app.add_middleware(MetricsMiddleware, metrics=state.metrics)
     app.add_middleware(SecurityMiddleware, limits=state.limits, token=token)
@@ -62,7 +60,7 @@ def create_app(
 
 
 def _add_form_schemas(app: FastAPI) -> None:
-    """Put the shapes of requests that are read by hand into the description."""
+    """Add the schemas of requests that the routes parse themselves to the OpenAPI schema."""
     openapi = app.openapi()
     schemas = openapi["components"]["schemas"]
     for model in (SearchRequest, ExplainRequest, QueryRequest):
@@ -72,7 +70,7 @@ def _add_form_schemas(app: FastAPI) -> None:
 
 
 def make_token(host: str) -> str | None:
-    """A fresh token where the address can be reached from other machines; none on this machine alone."""
+    """Return a random token if the address is reachable from other machines; None for loopback addresses."""
     host_name = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return None if host_name in LOOPBACK_NAMES or host.startswith("127.") else secrets.token_urlsafe(32)
 
@@ -92,13 +90,13 @@ def format_url(host: str, listener: socket.socket, token: str | None) -> str:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket at an address, or an error that says why not."""
+    """Bind and listen. Raise a UsageError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(256)  # from here on nobody is turned away, though answers come once everything is loaded
+        listener.listen(256)  # clients can connect from here on; responses follow once everything is loaded
     except OSError as error:
         listener.close()
         raise UsageError(f"{host}:{port} cannot be used ({error.strerror}); try another --port, or --port 0") from error
@@ -106,12 +104,10 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def create_server(app: FastAPI, **settings: Any) -> uvicorn.Server:
-    """A uvicorn server for the application, with our connections."""
+    """Create a uvicorn server with connection limits."""
     import uvicorn
 
-    from triptych.app.server.connections import Connection
-
-    # proxy_headers off: nobody may tell us another address than the one they come from.
+    # proxy_headers=False: clients must not be able to forge their address.
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -127,5 +123,5 @@ def create_server(app: FastAPI, **settings: Any) -> uvicorn.Server:
 
 
 def serve(app: FastAPI, listener: socket.socket) -> None:
-    """Answer until interrupted."""
+    """Serve until interrupted."""
     create_server(app).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Errors to answers: the texts of the command line, each with its status."""
+"""Errors as HTTP responses: the messages of the command line, each with a status code."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from starlette.responses import Response
 from triptych.errors import CollectionError, TriptychError
 
 UNPROCESSABLE = 422
-CLIENT_CLOSED_REQUEST = 499  # nobody is there for the answer; the number that proxies log
+CLIENT_CLOSED_REQUEST = 499  # as nginx logs it
 
 
 class HTTPError(Exception):
-    """An answer other than the one asked for: a status, what is wrong and what to do."""
+    """An error response: a status code, what is wrong and what to do."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -28,33 +28,33 @@ class HTTPError(Exception):
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong."""
+    """Message and type of an error."""
 
-    message: str = Field(description="what is wrong, what was found, what to do")
-    type: str = Field(description="the kind of error, as in triptych/errors.py")
+    message: str = Field(description="what is wrong, which value was given, what to do")
+    type: str = Field(description="class name of the error, as in triptych/errors.py")
 
 
 class ErrorResponse(BaseModel):
-    """Every answer that is not the one asked for, in the shape OpenAI's clients read."""
+    """The body of every error response, compatible with OpenAI clients."""
 
     error: ErrorDetail
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """What a route may answer instead, for the OpenAPI description."""
+    """Return the error responses of a route, for the OpenAPI schema."""
     descriptions = {
-        400: "the request makes no sense as it stands",
-        401: "the token is missing or wrong",
-        403: "the request comes from another site",
-        404: "nothing by this name is in the collection",
-        408: "the request took too long to arrive",
-        410: "the file has gone or changed since it was indexed",
-        413: "larger than the server takes",
-        415: "of a kind the server does not take",
-        416: "the file has no such range",
-        421: "the request names another host than this one",
-        422: "something in it cannot be read",
-        503: "too many requests at once; try again after the seconds in Retry-After",
+        400: "malformed request",
+        401: "missing or invalid token",
+        403: "cross-origin request",
+        404: "not found in the collection",
+        408: "the request was not received in time",
+        410: "the file was deleted or changed since it was indexed",
+        413: "request too large",
+        415: "unsupported content type or file format",
+        416: "range not satisfiable",
+        421: "the Host header names another host",
+        422: "invalid value, or unreadable file",
+        503: "too many concurrent requests; try again after Retry-After seconds",
     }
     always = (400, 401, 403, 408, 413, 421, 422, 503)
     return {
@@ -63,7 +63,7 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def make_error_response(status: int, message: str, error_type: str, retry_after: int | None = None) -> Response:
-    """One problem as JSON."""
+    """Return an error as a JSON response."""
     headers = {"Retry-After": str(retry_after)} if retry_after else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -71,7 +71,7 @@ def make_error_response(status: int, message: str, error_type: str, retry_after:
 
 
 def add_exception_handlers(app: FastAPI) -> None:
-    """Make an application answer with these texts."""
+    """Register the handlers that turn exceptions into error responses."""
 
     @app.exception_handler(HTTPError)
     def handle_http_error(_: Request, error: HTTPError) -> Response:
@@ -84,7 +84,7 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     def handle_disconnect(_: Request, __: ClientDisconnect) -> Response:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)  # for the metrics: nobody reads it
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # only the metrics see it
 
     @app.exception_handler(RequestValidationError)
     def handle_validation_error(_: Request, error: RequestValidationError) -> Response:
@@ -92,8 +92,8 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def handle_routing_error(request: Request, error: HTTPException) -> Response:
-        messages = {404: f"{request.url.path}: nothing here; /openapi.json lists what there is"}
-        messages[405] = f"{request.method} is not answered here; /openapi.json lists what is"
+        messages = {404: f"{request.url.path}: not found; /openapi.json lists all routes"}
+        messages[405] = f"{request.method} is not allowed here; /openapi.json lists all routes"
         response = make_error_response(
             error.status_code, messages.get(error.status_code, str(error.detail)), "UsageError"
         )
@@ -102,7 +102,7 @@ def add_exception_handlers(app: FastAPI) -> None:
 
 
 def format_validation_errors(errors: Sequence[Any]) -> str:
-    """The first thing that is wrong with a request, as one sentence, and how many more there are."""
+    """Format the first validation error as one sentence, with the number of further errors."""
     first = errors[0]
     location = ".".join(str(key) for key in first["loc"] if key not in {"body", "query", "path"}) or "the request"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

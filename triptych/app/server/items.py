@@ -1,25 +1,32 @@
-"""Items of the collection: what they are, their files, and what one sees of them. Only their own files are read."""
+"""Routes for items: metadata, similar items, media files and previews; and how items become responses."""
 
 from __future__ import annotations
 
 import io
 import time
 import wave
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from fastapi import Path as InPath
 from fastapi.responses import Response
 
 from triptych.app.server.errors import HTTPError, error_responses
-from triptych.app.server.schemas import ID_PATTERN, ItemResponse, PeaksResponse, SearchResponse
-from triptych.app.server.serializers import make_hit_responses, make_item_response
+from triptych.app.server.schemas import (
+    ID_PATTERN,
+    HitResponse,
+    ItemResponse,
+    MediaKind,
+    PeaksResponse,
+    SearchResponse,
+)
 from triptych.app.server.served_files import OpenFileResponse, item_path
-from triptych.app.server.state import AppState, StateDep
-from triptych.interfaces import Modality
-from triptych.media import audio, image, preview
+from triptych.app.server.state import AppState, StateDep, indexed_roots
+from triptych.interfaces import Hit, Modality
+from triptych.media import VIDEO_EXTENSIONS, audio, image, preview
 from triptych.search.collection import Collection
 from triptych.search.entry import StoredItem, stored_item_from_row
 from triptych.search.query import quote_sql
@@ -27,28 +34,24 @@ from triptych.search.relevance import RELEVANCE_THRESHOLD
 from triptych.search.store import METADATA_COLUMNS
 
 router = APIRouter(prefix="/v1/items", tags=["items"])
-ItemId = Annotated[
-    str, InPath(pattern=ID_PATTERN, description="of an item, as hits have it", examples=["0123456789abcdef"])
-]
+ItemId = Annotated[str, InPath(pattern=ID_PATTERN, description="id of an item", examples=["0123456789abcdef"])]
 Seconds = Annotated[float | None, Query(ge=0, le=1e6, allow_inf_nan=False)]
-MEDIA_TYPES = {  # what browsers are told a file is; anything else is bytes
+MEDIA_TYPES = {  # other files are sent as application/octet-stream
     ".wav": "audio/wav", ".mp3": "audio/mpeg", ".flac": "audio/flac", ".ogg": "audio/ogg", ".oga": "audio/ogg",
     ".opus": "audio/ogg", ".m4a": "audio/mp4", ".aac": "audio/aac", ".weba": "audio/webm", ".mp4": "video/mp4",
     ".m4v": "video/mp4", ".webm": "video/webm", ".mkv": "video/x-matroska", ".mov": "video/quicktime",
     ".ogv": "video/ogg", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp",
     ".gif": "image/gif", ".bmp": "image/bmp", ".txt": "text/plain; charset=utf-8", ".md": "text/plain; charset=utf-8",
 }  # fmt: skip
-CONTEXT_SEGMENTS, WHOLE_FILE_SECONDS = (
-    1.0,
-    60.0,
-)  # moments' lengths shown beside a moment; seconds up to which a file is shown whole
-WAV_SAMPLE_RATE, WAV_MAX_SECONDS = 32_000, 120.0  # of a sound made playable
+CONTEXT_SEGMENTS = 1.0  # context on either side of a segment in previews, in lengths of the segment
+WHOLE_FILE_SECONDS = 60.0  # previews show files up to this duration completely
+WAV_SAMPLE_RATE, WAV_MAX_SECONDS = 32_000, 120.0
 CACHE_HEADERS = {"Cache-Control": "private, max-age=3600"}
 
 
 @router.get("/{item}", responses=error_responses(404))
 async def read_item(state: StateDep, item: ItemId) -> ItemResponse:
-    """One item, and what belongs to it."""
+    """Return an item and its siblings."""
     entry = await state.find_item(item)
 
     def work(collection: Collection) -> ItemResponse:
@@ -65,7 +68,7 @@ async def search_similar(
     modality: Annotated[list[Modality], Query(max_length=3)] = [],  # noqa: B006 - FastAPI copies it
     k: Annotated[int, Query(ge=1, le=200)] = 20,
 ) -> SearchResponse:
-    """The items most like one of the collection."""
+    """Return the items most similar to an item."""
     await state.find_item(item)
     started = time.perf_counter()
     hits = await state.read_collection(
@@ -83,15 +86,15 @@ async def search_similar(
     responses={
         **error_responses(404, 410, 416),
         200: {"content": {"*/*": {}}},
-        206: {"description": "the range asked for"},
+        206: {"description": "the requested range"},
     },
     response_class=Response,
 )
 async def read_media(state: StateDep, item: ItemId, request: Request) -> Response:
-    """The file itself, whole or the range asked for."""
+    """Return the file of an item, or a range of it."""
     entry = await state.find_item(item)
     if request.headers.get("range", "bytes=0-").count(",") > 8:
-        raise HTTPError(416, "more than nine ranges at once; ask for one")
+        raise HTTPError(416, "more than nine ranges; request one at a time")
     path, file = item_path(entry), await state.open_file(entry)
     media_type = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
     return OpenFileResponse(file, path, media_type, {"Cache-Control": "no-cache"})
@@ -103,7 +106,7 @@ async def read_media(state: StateDep, item: ItemId, request: Request) -> Respons
     response_class=Response,
 )
 async def read_audio_wav(state: StateDep, item: ItemId) -> Response:
-    """The sound of an item as a WAV, for browsers that cannot play the file."""
+    """Return the audio of an item as WAV, for browsers that cannot play the file."""
     entry = await _find_audio(state, item)
     start, end = entry.item.source.start, entry.item.source.end
     wav_end = min(end or 1e9, (start or 0.0) + WAV_MAX_SECONDS)
@@ -117,10 +120,10 @@ async def read_audio_wav(state: StateDep, item: ItemId) -> Response:
     response_class=Response,
 )
 async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Query(ge=16, le=1024)] = 512) -> Response:
-    """A picture, or a film's frame at the moment, as a small JPEG."""
+    """Return an image, or the video frame of a segment, as a small JPEG."""
     entry = await state.find_item(item)
     if entry.item.source.modality != "image":
-        raise HTTPError(404, f"{item}: is {entry.item.source.modality}; only pictures and films have a thumbnail")
+        raise HTTPError(404, f"{item}: is {entry.item.source.modality}; only images and videos have a thumbnail")
 
     def work(path: Path) -> bytes:
         return preview.render_thumbnail(path, size, image.frame_time(replace(entry.item.source, content=path)))
@@ -131,7 +134,7 @@ async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Que
 
 @router.get("/{item}/peaks", responses=error_responses(404, 410))
 async def read_peaks(state: StateDep, item: ItemId, count: Annotated[int, Query(ge=1, le=2000)] = 240) -> PeaksResponse:
-    """The outline of a sound: the whole file where it is short, else the moment and what is around it."""
+    """Return the waveform outline of an item: the whole file if it is short, else the segment with context."""
     entry = await _find_audio(state, item)
     start, end = entry.item.source.start, entry.item.source.end
 
@@ -157,7 +160,7 @@ async def read_spectrogram(
     start: Seconds = None,
     end: Seconds = None,
 ) -> Response:
-    """The spectrogram of a sound, as a PNG: of what /peaks shows, or between two seconds of the file."""
+    """Return a spectrogram as PNG: of the range that /peaks shows, or between two times in seconds."""
     entry = await _find_audio(state, item)
     first, last = entry.item.source.start, entry.item.source.end
 
@@ -174,12 +177,12 @@ async def read_spectrogram(
 async def _find_audio(state: AppState, item: str) -> StoredItem:
     entry = await state.find_item(item)
     if entry.item.source.modality != "audio":
-        raise HTTPError(404, f"{item}: is {entry.item.source.modality}; only sounds can be heard")
+        raise HTTPError(404, f"{item}: is {entry.item.source.modality}; only audio has a waveform and can be played")
     return entry
 
 
 def _preview_range(start: float | None, end: float | None, length: float) -> tuple[float, float]:
-    """What is drawn of a file: all of it where it is short, else the moment with as much again on either side."""
+    """Return the range of a preview: the whole file if it is short, else the segment with context."""
     if length <= WHOLE_FILE_SECONDS:
         return 0.0, length
     first, last = start or 0.0, min(length if end is None else end, length)
@@ -199,7 +202,7 @@ def _encode_wav(path: Path, start: float | None, end: float) -> bytes:
 
 
 def find_siblings(collection: Collection, entry: StoredItem) -> list[StoredItem]:
-    """What belongs to an item: the rest of its row of the manifest, or the other side of the same moment of a film."""
+    """Return the other items of the same manifest row, and the other modality of the same video segment."""
     source, rows = entry.item.source, entry.item.columns.get("id", ())
     conditions = [f"array_has(columns, {quote_sql(f'id={row}')})" for row in rows[:1]]
     if isinstance(source.content, Path):
@@ -217,3 +220,77 @@ def find_siblings(collection: Collection, entry: StoredItem) -> list[StoredItem]
 def _is_same_segment(a: StoredItem, b: StoredItem) -> bool:
     segments = [(e.item.source.start, e.item.source.end) for e in (a, b)]
     return segments[0] == segments[1] or (None, None) in segments
+
+
+def make_item_response(entry: StoredItem) -> ItemResponse:
+    """Convert an item of the collection."""
+    source, item = entry.item.source, entry.item
+    return ItemResponse(
+        id=entry.id,
+        captions=list(item.captions),
+        start=source.start,
+        end=source.end,
+        duration=item.duration,
+        columns={name: list(values) for name, values in item.columns.items()},
+        **_display_fields(source.modality, source.content, entry.excerpt, indexed_roots(entry.origins)),
+    )
+
+
+def make_hit_responses(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitResponse]:
+    """Convert search results."""
+    return [
+        HitResponse(
+            id=hit.id,
+            captions=list(hit.captions),
+            start=hit.start,
+            end=hit.end,
+            duration=hit.duration,
+            columns={name: list(values) for name, values in hit.columns.items()},
+            score=hit.score,
+            relevance=hit.relevance,
+            parts=list(hit.parts),
+            copies=list(hit.copies),
+            **_display_fields(hit.modality, Path(hit.item) if _is_file(hit, roots) else hit.item, hit.excerpt, roots),
+        )
+        for hit in hits
+    ]
+
+
+def _is_file(hit: Hit, roots: Sequence[Path]) -> bool:
+    """Return whether a hit is a file. A text may be one, too: then its path is below an indexed folder."""
+    if hit.modality != "text" or hit.excerpt is not None:
+        return True
+    return hit.item.startswith("/") and any(Path(hit.item).is_relative_to(root) for root in roots)
+
+
+def _display_fields(
+    modality: Modality, content: str | Path, excerpt: str | None, roots: Sequence[Path]
+) -> dict[str, Any]:
+    path = content if isinstance(content, Path) else None
+    text = None
+    if modality == "text":
+        # Use the excerpt stored at indexing: the path may lead to another file by now.
+        text = str(content) if path is None else excerpt or path.name
+    return {
+        "modality": modality,
+        "media_kind": infer_media_kind(modality, path),
+        "name": path.name if path else "",
+        "folder": _display_folder(path, roots) if path else "",
+        "text": text,
+    }
+
+
+def infer_media_kind(modality: Modality, path: Path | None) -> MediaKind:
+    """Return the modality, or "video" for an image or audio item of a video file."""
+    if path is not None and path.suffix.lower() in VIDEO_EXTENSIONS:
+        return "video"
+    media_kinds: dict[Modality, MediaKind] = {"image": "image", "audio": "audio", "text": "text"}
+    return media_kinds[modality]
+
+
+def _display_folder(path: Path, roots: Sequence[Path]) -> str:
+    for root in roots:
+        if path.is_relative_to(root):
+            relative_folder = path.relative_to(root).parent
+            return root.name if relative_folder == Path() else f"{root.name}/{relative_folder}"
+    return path.parent.name

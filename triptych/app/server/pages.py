@@ -1,8 +1,9 @@
-"""What a browser opens: the page, a run's report, the audit's review; and what a watching machine asks."""
+"""Routes for the page, a run's report, an audit's review page, collection info, health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from importlib.resources import files
 from io import BufferedReader
 from mimetypes import guess_type
@@ -12,12 +13,13 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, RedirectResponse, Response
 
 from triptych.app.server.errors import HTTPError, error_responses
-from triptych.app.server.metrics import CONTENT_TYPE
-from triptych.app.server.review import ReviewFiles
+from triptych.app.server.items import make_item_response
 from triptych.app.server.schemas import CollectionInfo, HealthResponse
-from triptych.app.server.serializers import describe_collection
-from triptych.app.server.served_files import OpenFileResponse, open_without_links
+from triptych.app.server.served_files import OpenFileResponse, ReviewFiles, open_without_links
 from triptych.app.server.state import AppState, StateDep
+from triptych.interfaces import MODALITIES, Modality
+from triptych.search.collection import Collection
+from triptych.search.query import quote_sql
 
 router = APIRouter()
 PAGE_FOLDER = Path(str(files("triptych.app"))) / "page"
@@ -27,10 +29,14 @@ PAGE_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-HEALTH_TIMEOUT = 1.0  # for the collection to say how much it holds
-NO_REPORT = "no report here; start the server with --report FILE"
-REVALIDATE = {"Cache-Control": "no-cache"}  # asked again each time, answered by ETag: a new version is seen at once
-# A report or review is one file with everything in it: it may run its own scripts, and reach nothing.
+HEALTH_TIMEOUT = 1.0  # seconds to wait for the number of items
+SAMPLE_SIZE = 2000  # items of each modality that are sampled for columns, folders and examples
+MAX_COLUMN_VALUES = 60  # columns with more values cannot be chosen as a filter
+NUM_EXAMPLES = 4
+PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+NO_REPORT = "no report; start the server with --report FILE"
+REVALIDATE = {"Cache-Control": "no-cache"}  # browsers revalidate by ETag, so updates are visible at once
+# Reports and review pages are self-contained: they may run inline scripts, but may not connect anywhere.
 STANDALONE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data: blob:; "
     "media-src 'self' data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -39,13 +45,13 @@ STANDALONE_POLICY = (
 
 @router.get("/", include_in_schema=False)
 async def read_page() -> Response:
-    """The page."""
+    """Return the page."""
     return _page_file_response("index.html")
 
 
 @router.get("/healthz", tags=["server"])
 async def check_health(state: StateDep) -> HealthResponse:
-    """Whether the server is well; needs no token, and is answered however busy the server is."""
+    """Return the state of the server; needs no token, and answers even if the server is busy."""
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT):
             state.last_item_count = await state.read_collection(len)
@@ -56,15 +62,15 @@ async def check_health(state: StateDep) -> HealthResponse:
 
 @router.get("/metrics", tags=["server"], responses=error_responses(), response_class=Response)
 async def read_metrics(state: StateDep) -> Response:
-    """Counters and times, for Prometheus."""
+    """Return the metrics in the Prometheus text format."""
     state.metrics.queue_length.set(state.batcher.queue_length)
     state.metrics.items.set(await state.read_collection(len))
-    return Response(state.metrics.render(), media_type=CONTENT_TYPE)
+    return Response(state.metrics.render(), media_type=PROMETHEUS_TYPE)
 
 
 @router.get("/v1/collection", tags=["search"], responses=error_responses())
 async def read_collection_info(state: StateDep) -> CollectionInfo:
-    """What the collection holds, and the limits of this server."""
+    """Return the contents of the collection and the limits of this server."""
     info = await state.read_collection(describe_collection)
     return info.model_copy(
         update={
@@ -77,7 +83,7 @@ async def read_collection_info(state: StateDep) -> CollectionInfo:
 
 @router.get("/report", include_in_schema=False)
 async def read_report(state: StateDep) -> Response:
-    """A run's report, where the server was started with one."""
+    """Return the report that the server was started with."""
     if state.report is None:
         raise HTTPError(404, NO_REPORT)
     path = state.report
@@ -89,35 +95,35 @@ async def read_report(state: StateDep) -> Response:
 
 @router.get("/review", include_in_schema=False)
 async def redirect_to_review(state: StateDep) -> Response:
-    """To the audit's review page, where the server was started with one."""
+    """Redirect to the review page that the server was started with."""
     return RedirectResponse(f"/review{_require_review(state).url_path}", 307)
 
 
 @router.get("/review/{name:path}", include_in_schema=False)
 async def read_review_file(state: StateDep, name: str) -> Response:
-    """The review page, and the files it shows."""
+    """Return the review page or a file it links to."""
     review_files = _require_review(state)
     path_and_file = await state.run(state.preview_executor, lambda: review_files.open(name))
     if path_and_file is None:
         raise HTTPError(
             404,
-            f"{name[:200]}: the review page shows nothing by this name, or the file has changed since the page was "
-            "read; if so, start the server again",
+            f"{name[:200]}: the review page does not link to this file, or the file has changed since the page was "
+            "read; in that case restart the server",
         )
     return _standalone_response(*path_and_file)
 
 
 @router.get("/favicon.ico", include_in_schema=False)
 async def read_favicon() -> Response:
-    """What browsers ask for beside any page, such as a report."""
+    """Return the icon that browsers request for every page."""
     return _page_file_response("icon.svg")
 
 
 @router.get("/{name}", include_in_schema=False)
 async def read_page_file(name: str, request: Request) -> Response:
-    """A part of the page: only what the package has."""
+    """Return a file of the page."""
     if name not in {path.name for path in PAGE_FOLDER.iterdir()}:
-        raise HTTPError(404, f"{request.url.path[:200]}: nothing here; /openapi.json lists what there is")
+        raise HTTPError(404, f"{request.url.path[:200]}: not found; /openapi.json lists all routes")
     return _page_file_response(name)
 
 
@@ -127,7 +133,7 @@ def _page_file_response(name: str) -> Response:
 
 def _require_review(state: AppState) -> ReviewFiles:
     if state.review is None:
-        raise HTTPError(404, "no review here; start the server with --review FOLDER")
+        raise HTTPError(404, "no review page; start the server with --review FOLDER")
     return state.review
 
 
@@ -135,3 +141,38 @@ def _standalone_response(path: Path, file: BufferedReader) -> Response:
     policy = {"Content-Security-Policy": STANDALONE_POLICY} if path.suffix.lower() in {".html", ".htm"} else {}
     media_type = guess_type(path.name)[0] or "application/octet-stream"
     return OpenFileResponse(file, path, media_type, {**REVALIDATE, **policy})
+
+
+def describe_collection(collection: Collection) -> CollectionInfo:
+    """Summarise the collection from a sample; the route adds limits, report and review."""
+    counts: dict[Modality, int] = {}
+    columns: dict[str, Counter[str]] = {}
+    folders: Counter[str] = Counter()
+    examples: list[str] = []
+    for modality in MODALITIES:
+        if modality not in collection.space.modalities or collection.store is None:
+            continue
+        counts[modality] = collection.store.count(f"modality = {quote_sql(modality)}")
+        entries, _ = collection.sample(modality, SAMPLE_SIZE)
+        for entry in entries:
+            for name, values in entry.item.columns.items():
+                columns.setdefault(name, Counter()).update(values)
+            response = make_item_response(entry)
+            if response.folder:
+                folders[response.folder] += 1
+            examples += [text for text in (*entry.item.captions[:1], response.text) if text and 12 < len(text) < 90]
+    step = max(1, len(examples) // NUM_EXAMPLES)
+    return CollectionInfo(
+        name=Path(collection.uri).resolve().name if "://" not in collection.uri else collection.uri,
+        items=sum(counts.values()),
+        modalities={modality: count for modality, count in counts.items() if count},
+        folders=[name for name, _ in folders.most_common(MAX_COLUMN_VALUES)],
+        columns={name: sorted(values) for name, values in columns.items() if 1 < len(values) <= MAX_COLUMN_VALUES},
+        examples=list(dict.fromkeys(examples[step // 2 :: step]))[:NUM_EXAMPLES],
+        similarity=collection.space.recipe.space.similarity.name,
+        embed_dim=collection.space.recipe.space.embed_dim,
+        fingerprint=collection.fingerprint,
+        limits={},
+        report=False,
+        review=False,
+    )

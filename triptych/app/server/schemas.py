@@ -1,37 +1,68 @@
-"""What goes over the wire, as the OpenAPI description shows it: requests with their limits, and answers."""
+"""Limits, requests and responses, as the OpenAPI schema describes them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from triptych.app.server.limits import Limits
 from triptych.interfaces import Modality
 
-DEFAULT_LIMITS = Limits()  # those in the description; the server's own are checked again
+
+@dataclass(frozen=True)
+class Limits:
+    """All limits of the server. A request beyond one gets an error that names it."""
+
+    max_upload_bytes: int = 50_000_000  # of one request, files included
+    max_upload_pixels: int = 40_000_000  # of the images and video frames of one request
+    max_upload_seconds: float = 600.0  # of the audio and video of one request
+    max_concurrent_pixels: int = 80_000_000  # of all requests in progress
+    max_concurrent_seconds: float = 1_200.0  # of all requests in progress
+    decode_timeout: float = 15.0  # for one file, in a worker process
+    max_decode_bytes: int = 2_000_000_000  # memory of a worker process
+    header_timeout: float = 10.0  # for the request headers, from the first byte or the connection
+    body_timeout: float = 60.0  # for the request body
+    request_timeout: float = 60.0  # for the response
+    max_json_bytes: int = 1_000_000  # of a request without files
+    max_parts: int = 8  # of one query
+    max_characters: int = 10_000  # of one text, typed or uploaded
+    max_hits: int = 200  # of one search
+    max_queue_length: int = 64  # inputs at the encoder
+    max_batch_size: int = 32  # inputs in one encoder batch
+    max_uploads: int = 4  # concurrent requests with files; decoding is expensive
+    max_explanations: int = 4  # in progress or waiting
+    max_previews: int = 32  # thumbnails, peaks and spectrograms in progress or waiting
+    max_connections: int = 512  # beyond it, the connection that has been idle longest is closed
+    max_connections_per_address: int = 256
+    retry_after: int = 2  # seconds, in 503 responses
+
+
+DEFAULT_LIMITS = Limits()  # those of the OpenAPI schema; a server checks its own limits, too
 ID_PATTERN = r"^[0-9a-f]{16}$"
 MediaKind = Literal["image", "audio", "video", "text"]
 ColumnText = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
-MAX_TEXTS = DEFAULT_LIMITS.max_queue_length // 2  # of one call for embeddings
+MAX_TEXTS = DEFAULT_LIMITS.max_queue_length // 2  # of one embeddings request
 TEXT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": DEFAULT_LIMITS.max_characters}
 QueryText = Annotated[str, Field(min_length=1, max_length=DEFAULT_LIMITS.max_characters)]
 
 
 def _strict_config(**example: Any) -> ConfigDict:
-    """No unknown keys, and an example for the description."""
+    """Forbid unknown fields, and add an example to the schema."""
     return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]} if example else None)
 
 
 class QueryPartRequest(BaseModel):
-    """One part of a query: words, an item of the collection, or an uploaded file by its name in the form."""
+    """One part of a query: a text, an item of the collection, or an uploaded file by its form field."""
 
     model_config = _strict_config(text="rain on a tin roof", weight=1.0)
     text: QueryText | None = None
     item: str | None = Field(None, pattern=ID_PATTERN)
-    file: str | None = Field(None, max_length=100, description="name of the form's field that holds the file")
-    weight: float = Field(1.0, ge=-10, le=10, description="negative: not like this", allow_inf_nan=False)
+    file: str | None = Field(None, max_length=100, description="form field of the file")
+    weight: float = Field(
+        1.0, ge=-10, le=10, description="a negative weight excludes similar items", allow_inf_nan=False
+    )
 
     @model_validator(mode="after")
     def _check_exactly_one(self) -> QueryPartRequest:
@@ -39,22 +70,25 @@ class QueryPartRequest(BaseModel):
         if len(given_fields) != 1:
             raise ValueError(f"give exactly one of text, item and file; found {', '.join(given_fields) or 'none'}")
         if self.weight == 0:
-            raise ValueError("weight 0: give another number; negative for what is not wanted")
+            raise ValueError("weight 0: give a positive number, or a negative one to exclude similar items")
         return self
 
 
 class FilterRequest(BaseModel):
-    """Which items may be found at all."""
+    """Conditions that every hit must meet."""
 
     model_config = _strict_config(min_duration=2.0, columns={"split": "test"})
     folder: str | None = Field(
-        None, max_length=1000, pattern=r"^[^\x00]+$", description="files below it, as items name theirs"
+        None,
+        max_length=1000,
+        pattern=r"^[^\x00]+$",
+        description="only files below it; as in the `folder` field of items",
     )
-    min_duration: float | None = Field(None, ge=0, le=1e9, description="seconds at least")
-    max_duration: float | None = Field(None, ge=0, le=1e9, description="seconds at most")
-    since: date | None = Field(None, description="changed on this day or later")
-    until: date | None = Field(None, description="changed on this day or earlier")
-    columns: dict[ColumnText, ColumnText] = Field({}, max_length=16, description="of the manifest: name to value")
+    min_duration: float | None = Field(None, ge=0, le=1e9, description="minimum duration in seconds")
+    max_duration: float | None = Field(None, ge=0, le=1e9, description="maximum duration in seconds")
+    since: date | None = Field(None, description="modified on this day or later")
+    until: date | None = Field(None, description="modified on this day or earlier")
+    columns: dict[ColumnText, ColumnText] = Field({}, max_length=16, description="required values of manifest columns")
 
 
 class QueryRequest(BaseModel):
@@ -65,7 +99,7 @@ class QueryRequest(BaseModel):
 
 
 class SearchRequest(BaseModel):
-    """What to look for, among what, and how much of it."""
+    """A query, the modalities to return, a filter, and the number of hits."""
 
     model_config = _strict_config(
         parts=[{"text": "two red bells"}, {"text": "speech", "weight": -0.5}],
@@ -74,16 +108,16 @@ class SearchRequest(BaseModel):
         filter={},
     )
     parts: list[QueryPartRequest] = Field(min_length=1, max_length=DEFAULT_LIMITS.max_parts)
-    modalities: list[Modality] = Field([], max_length=3, description="only these kinds; empty: all")
-    k: int = Field(20, ge=1, le=DEFAULT_LIMITS.max_hits, description="how many hits")
+    modalities: list[Modality] = Field([], max_length=3, description="modalities to return; empty: all")
+    k: int = Field(20, ge=1, le=DEFAULT_LIMITS.max_hits, description="number of hits")
     filter: FilterRequest = Field(default_factory=lambda: FilterRequest.model_validate({}))
     include_query: bool = Field(
-        False, description="also find the items that the query asks with: by id, or by a file with the same content"
+        False, description="also return the items the query was made from: by id, or by a file with the same content"
     )
 
 
 class ExplainRequest(BaseModel):
-    """A query and one hit of it."""
+    """A query and the item to explain."""
 
     model_config = _strict_config(parts=[{"text": "two red bells"}], item="0123456789abcdef")
     parts: list[QueryPartRequest] = Field(min_length=1, max_length=DEFAULT_LIMITS.max_parts)
@@ -91,17 +125,17 @@ class ExplainRequest(BaseModel):
 
 
 def _as_text_list(value: Any) -> Any:
-    """One text as a list of one. Checked here, for a message in words: of a union each branch would have its own."""
+    """Wrap a single text in a list. A union type would report one error per branch."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
-        raise ValueError("give a text, or a list of texts; tokens are not taken")  # noqa: TRY004 - pydantic's way
+        raise ValueError("give a text or a list of texts; token ids are not supported")  # noqa: TRY004 - pydantic's way
     if not 1 <= len(texts) <= MAX_TEXTS:
-        raise ValueError(f"{len(texts)} texts; give 1 to {MAX_TEXTS} in one request, and the rest in others")
+        raise ValueError(f"{len(texts)} texts; give 1 to {MAX_TEXTS} per request")
     return texts
 
 
 class EmbeddingsRequest(BaseModel):
-    """Texts to embed, as OpenAI's clients ask."""
+    """Texts to embed, in the format of the OpenAI API."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"input": ["a dog barks"], "model": "triptych"}]})
     input: Annotated[
@@ -111,33 +145,33 @@ class EmbeddingsRequest(BaseModel):
             {"anyOf": [TEXT_SCHEMA, {"type": "array", "items": TEXT_SCHEMA, "minItems": 1, "maxItems": MAX_TEXTS}]}
         ),
     ] = Field(description=f"one text, or a list of at most {MAX_TEXTS}")
-    model: str = Field("triptych", max_length=200, description="there is one: the collection's space; any name will do")
+    model: str = Field("triptych", max_length=200, description="ignored: the collection's space is the only model")
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1, le=65_536, description="if given, must be the width of the space")
+    dimensions: int | None = Field(None, ge=1, le=65_536, description="if given, must be the embed_dim of the space")
     user: str | None = Field(None, max_length=200)
 
 
 class ItemResponse(BaseModel):
-    """Something in the collection."""
+    """An item of the collection."""
 
     id: str
     modality: Modality
     media_kind: MediaKind
-    name: str = Field(description="of the file; empty for a text")
-    folder: str = Field(description="where the file lies in what was indexed")
+    name: str = Field(description="file name; empty for a text")
+    folder: str = Field(description="folder of the file, relative to the indexed folder")
     text: str | None
     captions: list[str]
-    start: float | None = Field(description="seconds, where it is a moment of a longer file")
+    start: float | None = Field(description="in seconds, if the item is a segment of a longer file")
     end: float | None
     duration: float | None
-    columns: dict[str, list[str]] = Field(description="what the manifest says of it")
+    columns: dict[str, list[str]] = Field(description="columns of the manifest")
     siblings: list[ItemResponse] = Field(
-        [], description="asked for one item: the rest of its row of the manifest, and the same moment of the same film"
+        [], description="only in GET /v1/items/{id}: other items of its manifest row, or of the same video segment"
     )
 
 
 class HitResponse(BaseModel):
-    """An item that was found: what it is, and how well it fits."""
+    """A search result: an item with its score and relevance."""
 
     id: str
     modality: Modality
@@ -150,23 +184,23 @@ class HitResponse(BaseModel):
     end: float | None
     duration: float | None
     columns: dict[str, list[str]]
-    score: float = Field(description="the space's similarity; of several parts, their standardised scores together")
-    relevance: float = Field(description="0 to 1: how unusual the score is against the collection's background")
-    parts: list[float] = Field(description="the similarity to each part of the query")
-    copies: list[str] = Field(description="ids of items that are nearly the same, and not listed")
+    score: float = Field(description="similarity; for a query of several parts, their combined standardised scores")
+    relevance: float = Field(description="0 to 1: how unusual the score is in this collection")
+    parts: list[float] = Field(description="similarity to each part of the query")
+    copies: list[str] = Field(description="ids of near-duplicates, which are not listed")
 
 
 class SearchResponse(BaseModel):
     """Hits, most relevant first."""
 
     hits: list[HitResponse]
-    relevance_threshold: float = Field(description="hits whose relevance is below this are probably not relevant")
+    relevance_threshold: float = Field(description="hits with a lower relevance are probably not relevant")
     seconds: float
-    notes: list[str] = Field(description="what was done with the query that is worth knowing")
+    notes: list[str] = Field(description="remarks, such as that a long query was truncated")
 
 
 class Embedding(BaseModel):
-    """One vector; base64 is of little-endian float32."""
+    """One vector, as numbers or as base64 of little-endian float32."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -174,14 +208,14 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    """What OpenAI's clients expect to be told; nothing is counted here."""
+    """Token counts, which OpenAI clients expect; always 0."""
 
     prompt_tokens: int = 0
     total_tokens: int = 0
 
 
 class EmbeddingsResponse(BaseModel):
-    """Vectors in the order of what was asked."""
+    """Vectors in the order of the input."""
 
     object: Literal["list"] = "list"
     data: list[Embedding]
@@ -190,102 +224,100 @@ class EmbeddingsResponse(BaseModel):
 
 
 class PeaksResponse(BaseModel):
-    """The outline of a sound: lowest and highest sample of each piece, from start to end (seconds of the file)."""
+    """A waveform outline: minimum and maximum of each bin between start and end (seconds of the file)."""
 
     start: float
     end: float
-    duration: float = Field(description="of the item itself")
+    duration: float = Field(description="of the item in seconds")
     peaks: list[tuple[float, float]]
 
 
 class SideResponse(BaseModel):
-    """One side of an explanation: where its parts lie, and how much each adds to the score."""
+    """The parts of the query or of the hit, their locations and contributions to the score."""
 
     modality: Modality
-    text: str | None = Field(description="what the places of a text count characters of")
-    span: tuple[float, float] | None = Field(description="seconds of the file that a sound's places lie in")
+    text: str | None = Field(description="the text that character locations refer to")
+    span: tuple[float, float] | None = Field(description="start and end of the audio in the file, in seconds")
     locations: list[list[float]] = Field(
-        description="picture: left, top, right, bottom as shares; sound: start, end in seconds; text: first character "
-        "and the one after the last; empty, and last: of the item as a whole, such as marks a network adds to a text"
+        description="image: left, top, right, bottom as fractions; audio: start, end in seconds; text: start and end "
+        "character; empty, in the last place: no location, such as special tokens"
     )
     contributions: list[float]
 
 
 class PartExplanation(BaseModel):
-    """Why a hit fits one part of the query: score = total + rest, total = the sum of all pairs."""
+    """The explanation for one part of the query: score = total + residual; total = sum of all pair contributions."""
 
     part_index: int = Field(
-        description="which part of the query, from 0; a film's picture and its sound are of one part"
+        description="part of the query, from 0; the image and the audio of a video have the same index"
     )
     score: float
     weight: float
     total: float
-    residual: float = Field(description="what no pair of parts accounts for: constants of network and similarity")
+    residual: float = Field(description="constant terms of network and similarity, which belong to no pair")
     query: SideResponse
     hit: SideResponse
     pair_contributions: list[list[float]] = Field(
-        description="what each part of the query (rows) adds with each of the hit"
+        description="contribution of each pair: parts of the query (rows) and of the hit (columns)"
     )
-    attribution: list[list[float]] = Field(
-        description="what to light up, on the similarity's own scale; of the same shape"
-    )
+    attribution: list[list[float]] = Field(description="values for highlighting, of the same shape")
 
 
 class ExplainResponse(BaseModel):
-    """Why a hit fits a query, part by part."""
+    """The explanation of a hit, one entry per part of the query."""
 
     item: ItemResponse
     parts: list[PartExplanation]
-    method: str = Field(description="how the contributions are computed, in one sentence")
+    method: str = Field(description="how the contributions are computed")
 
 
 class MapResponse(BaseModel):
-    """Items on a plane, x and y within 0 and 1."""
+    """A 2-D map of the collection, with x and y from 0 to 1."""
 
-    total: int = Field(description="items in the collection; where they are many, a sample of them is shown")
+    total: int = Field(description="items in the collection; the map of a large collection shows a sample")
     ids: list[str]
     names: list[str]
     modalities: list[Modality]
     x: list[float]
     y: list[float]
-    values: list[str] | None = Field(description="of the column asked for")
+    values: list[str] | None = Field(description="values of the requested column")
     legend: list[str] = Field(description="the column's values, most frequent first")
 
 
 class MapPending(BaseModel):
-    """The map is being made: ask again in a second."""
+    """The map is being computed: ask again in a second."""
 
     status: Literal["pending"] = "pending"
 
 
 class MapPosition(BaseModel):
-    """Where a query lies on the map: among the items most like it."""
+    """The position of a query on the map."""
 
     x: float
     y: float
-    neighbours: list[str] = Field(description="ids of those items")
+    neighbours: list[str] = Field(description="ids of its best hits on the map")
 
 
 class CollectionInfo(BaseModel):
-    """What the collection holds, and what the page needs to know of the server."""
+    """The contents of the collection, and the server's limits and pages."""
 
     name: str
     items: int
     modalities: dict[Modality, int]
     folders: list[str]
-    columns: dict[str, list[str]] = Field(description="values of those columns of a manifest that have only a few")
+    columns: dict[str, list[str]] = Field(description="values of the manifest columns that have few different ones")
     examples: list[str]
     similarity: str
     embed_dim: int
-    fingerprint: str = Field(description="of the space")
+    fingerprint: str = Field(description="fingerprint of the space")
     limits: dict[str, float]
     report: bool
     review: bool
 
 
 class HealthResponse(BaseModel):
-    """The server is well."""
+    """The state of the server."""
 
-    status: Literal["ok", "busy"] = Field(description="busy: the collection does not answer at once")
-    items: int = Field(description="in the collection; where it is busy, when it last answered")
-    queue_length: int = Field(description="requests at the encoder")
+    status: Literal["ok", "busy"] = Field(description="busy: the collection does not answer in time")
+    items: int = Field(description="items in the collection; while busy, the last known number")
+    queue_length: int = Field(description="inputs waiting for the encoder")

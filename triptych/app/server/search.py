@@ -1,18 +1,30 @@
-"""Search, embeddings, and why a hit."""
+"""Routes for search, embeddings, explanations and the map of the collection."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
+import numpy as np
 import torch
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
 
 from triptych.app.server.errors import HTTPError, error_responses
+from triptych.app.server.items import make_hit_responses, make_item_response
+from triptych.app.server.queries import (
+    ResolvedPart,
+    make_filter,
+    make_request_body,
+    receive_request,
+    resolve_parts,
+)
 from triptych.app.server.schemas import (
     Embedding,
     EmbeddingsRequest,
@@ -20,80 +32,77 @@ from triptych.app.server.schemas import (
     ExplainRequest,
     ExplainResponse,
     HitResponse,
+    ItemResponse,
+    MapPending,
+    MapPosition,
+    MapResponse,
     PartExplanation,
+    QueryRequest,
     SearchRequest,
     SearchResponse,
     SideResponse,
 )
-from triptych.app.server.serializers import make_hit_responses, make_item_response
-from triptych.app.server.state import ResolvedPart, StateDep, make_filter
-from triptych.app.server.uploads import receive_request
+from triptych.app.server.state import AppState, StateDep
 from triptych.interfaces import Features, Modality, Source
 from triptych.search import explain as search_explain
+from triptych.search import query as search_queries
 from triptych.search.collection import Collection
-from triptych.search.query import EmbeddedQuery, Query
+from triptych.search.projection import project_2d
+from triptych.search.query import EmbeddedQuery
 from triptych.search.relevance import RELEVANCE_THRESHOLD
+from triptych.search.store import Version
 
-router = APIRouter(prefix="/v1", tags=["search"])
-DECIMALS = 6
-
-
-def make_request_body(model: type[Any]) -> dict[str, Any]:
-    """A request as JSON, or as a form with the same JSON in `query` beside the files its parts name."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    form = {
-        "type": "object",
-        "required": ["query"],
-        "properties": {"query": {"type": "string", "description": f"a {model.__name__} as JSON"}},
-        "additionalProperties": {"type": "string", "format": "binary"},
-    }
-    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
-    return {"requestBody": {"required": True, "content": content}}
+router = APIRouter(prefix="/v1")
+DECIMALS = 6  # of contributions in explanations
+MAX_POINTS = 4000  # of each modality on the map
+MAX_NAME_CHARACTERS = 80  # of a point on the map
+NUM_NEIGHBOURS = 5  # hits that determine the position of a query on the map
+WAIT_SECONDS = 0.3  # time to wait for the map before the response is "pending"
 
 
-@router.post("/search", openapi_extra=make_request_body(SearchRequest), responses=error_responses(404, 415))
+@router.post(
+    "/search", tags=["search"], openapi_extra=make_request_body(SearchRequest), responses=error_responses(404, 415)
+)
 async def search(state: StateDep, request: Request) -> SearchResponse:
-    """The most relevant items for a query of words, files and items, each with a weight; negative: not like this."""
+    """Search by texts, files and items, each with a weight; a negative weight excludes similar items."""
     started = time.perf_counter()
     async with receive_request(request, SearchRequest, state.limits) as (query, files):
-        resolved_parts = await state.resolve_parts(query.parts, files)
-        search_query, modalities = (
-            Query(tuple(resolved.part for resolved in resolved_parts)),
-            list(dict.fromkeys(query.modalities)),
-        )
+        resolved_parts = await resolve_parts(state, query.parts, files)
+        search_query = _make_query(resolved_parts)
+        modalities, k = list(dict.fromkeys(query.modalities)), min(query.k, state.limits.max_hits)
 
         def work(collection: Collection) -> tuple[list[HitResponse], str | None]:
-            roots, k, include_query = (
-                state.root_cache.load_roots(collection),
-                min(query.k, state.limits.max_hits),
-                query.include_query,
-            )
-            hits = collection.search(
-                search_query, modalities, k, make_filter(query.filter, roots), include_query=include_query
-            )
-            return make_hit_responses(hits, roots), None if include_query else collection.describe_excluded_items(
-                search_query
-            )
+            roots = state.root_cache.load_roots(collection)
+            item_filter = make_filter(query.filter, roots)
+            hits = collection.search(search_query, modalities, k, item_filter, include_query=query.include_query)
+            note = None if query.include_query else collection.describe_excluded_items(search_query)
+            return make_hit_responses(hits, roots), note
 
-        hits, own_items_note = await state.read_collection(work)
-    notes = [note for resolved in resolved_parts if (note := _describe_truncation(resolved, state.collection))]
-    notes += [own_items_note] if own_items_note else []
+        hits, excluded_note = await state.read_collection(work)
+    notes = [_describe_truncation(resolved, state.collection) for resolved in resolved_parts]
     return SearchResponse(
-        hits=hits, relevance_threshold=RELEVANCE_THRESHOLD, seconds=time.perf_counter() - started, notes=notes
+        hits=hits,
+        relevance_threshold=RELEVANCE_THRESHOLD,
+        seconds=time.perf_counter() - started,
+        notes=[note for note in (*notes, excluded_note) if note],
     )
 
 
+def _make_query(resolved_parts: Sequence[ResolvedPart]) -> search_queries.Query:
+    return search_queries.Query(tuple(resolved.part for resolved in resolved_parts))
+
+
 def _describe_truncation(resolved: ResolvedPart, collection: Collection) -> str | None:
-    """What is worth knowing of how a part was used."""
+    """Return a note if the encoder truncates long audio queries."""
     if resolved.source.modality != "audio" or not isinstance(resolved.part.value, EmbeddedQuery):
         return None
     max_seconds = collection.space.encoder("audio").max_seconds
-    return f"of a sound the first {max_seconds:g} s are heard" if max_seconds < 3600 else None
+    return f"audio queries are truncated to {max_seconds:g} s" if max_seconds < 3600 else None
 
 
-@router.post("/embeddings", responses=error_responses())
+@router.post("/embeddings", tags=["search"], responses=error_responses())
 async def create_embeddings(state: StateDep, query: EmbeddingsRequest) -> EmbeddingsResponse:
-    """Vectors of texts, in the shape OpenAI's clients ask for and read."""
+    """Embed texts, with requests and responses as in the OpenAI API."""
     embed_dim = state.collection.space.recipe.space.embed_dim
     if query.dimensions not in {None, embed_dim}:
         raise HTTPError(422, f"dimensions: {query.dimensions}; this space has {embed_dim}")
@@ -111,17 +120,22 @@ def _encode_vector(vector: torch.Tensor, encoding: str) -> list[float] | str:
     return vector.float().tolist()
 
 
-@router.post("/explain", openapi_extra=make_request_body(ExplainRequest), responses=error_responses(404, 410, 415))
+@router.post(
+    "/explain",
+    tags=["search"],
+    openapi_extra=make_request_body(ExplainRequest),
+    responses=error_responses(404, 410, 415),
+)
 async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
-    """How much each part of the query and each part of a hit add to the score, and where those parts lie."""
+    """Explain a score: contributions and locations of the parts of the query and of the hit."""
     async with receive_request(request, ExplainRequest, state.limits) as (query, files):
         entry = await state.find_item(query.item)
         items = [entry, *[await state.find_item(part.item) for part in query.parts if part.item]]
-        # What is read again must be what the score is of.
+        # Files are decoded again, so they must not have changed since they were scored.
         entries_by_source = {
             stored.item.source: stored for stored in items if isinstance(stored.item.source.content, Path)
         }
-        resolved_parts = await state.resolve_parts(query.parts, files)
+        resolved_parts = await resolve_parts(state, query.parts, files)
         hit_features = await state.read_collection(lambda collection: collection.load_features(query.item))
         query_features = [
             await state.read_collection(lambda c, resolved=resolved: _part_features(c, resolved))
@@ -134,7 +148,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             hit_source = opened.get(entry.item.source, entry.item.source)
             for resolved, features in zip(resolved_parts, query_features, strict=True):
                 score = float(space.scores(features, hit_features))
-                with state.batcher.workers.sandbox():  # it reads uploads again
+                with state.batcher.workers.sandbox():  # uploads are decoded again
                     explanation = search_explain.explain(
                         space, opened.get(resolved.source, resolved.source), hit_source, score
                     )
@@ -178,3 +192,112 @@ def _make_side_response(side: search_explain.ExplainedItem, contributions: torch
         locations=[list(location) for location in side.part_locations],
         contributions=[round(value, DECIMALS) for value in contributions.tolist()],
     )
+
+
+@dataclass(frozen=True)
+class CollectionMap:
+    """The map of one version of the collection."""
+
+    version: Version | None
+    items: list[ItemResponse]
+    positions: np.ndarray  # (N, 2)
+    index: dict[str, int]  # item id -> row of positions
+
+
+class MapCache:
+    """The current map, computed on the first request and again when the collection has changed."""
+
+    def __init__(self) -> None:
+        self.current: CollectionMap | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    async def load_latest(self, state: AppState) -> CollectionMap | None:
+        """Return the map, or None if it is still being computed."""
+        version = await state.read_collection(lambda c: c.store.refresh() if c.store else None)
+        if self.current is not None and self.current.version == version:
+            return self.current
+        if self.task is None or self.task.done():
+            self.task = asyncio.create_task(self._compute(state, version))
+        await asyncio.wait([self.task], timeout=WAIT_SECONDS)
+        if self.task.done():
+            self.task.result()
+            return self.current
+        return None
+
+    async def _compute(self, state: AppState, version: Version | None) -> None:
+        items, vectors = await state.read_collection(_sample_items)
+        # Without a timeout: this belongs to no single request and runs once per version.
+        work = asyncio.get_running_loop().run_in_executor(state.explain_executor.pool, project_2d, vectors)
+        positions = np.concatenate([*await work, np.empty((0, 2))])
+        self.current = CollectionMap(version, items, positions, {item.id: index for index, item in enumerate(items)})
+
+
+def _sample_items(collection: Collection) -> tuple[list[ItemResponse], list[np.ndarray]]:
+    items, vectors = list[ItemResponse](), list[np.ndarray]()
+    for modality in collection.space.modalities:
+        entries, sampled_vectors = collection.sample(modality, MAX_POINTS)
+        if entries:
+            items += map(make_item_response, entries)
+            vectors.append(sampled_vectors)
+    return items, vectors
+
+
+@router.get(
+    "/map", tags=["map"], responses={**error_responses(), 202: {"model": MapPending}}, response_model=MapResponse
+)
+async def read_map(
+    state: StateDep, request: Request, column: Annotated[str, Query(max_length=200)] = ""
+) -> MapResponse | Response:
+    """Return a 2-D map on which similar items are close; 202 while it is being computed: ask again."""
+    collection_map = await _map_cache(request).load_latest(state)
+    if collection_map is None:
+        return _pending_response()
+    values = [", ".join(item.columns.get(column, [])) for item in collection_map.items] if column else None
+    return MapResponse(
+        total=await state.read_collection(len),
+        ids=[item.id for item in collection_map.items],
+        names=[(item.text or item.name)[:MAX_NAME_CHARACTERS] for item in collection_map.items],
+        modalities=[item.modality for item in collection_map.items],
+        x=collection_map.positions[:, 0].round(4).tolist(),
+        y=collection_map.positions[:, 1].round(4).tolist(),
+        values=values,
+        legend=[value for value, _ in Counter(values or []).most_common(50) if value],
+    )
+
+
+@router.post(
+    "/map",
+    tags=["map"],
+    openapi_extra=make_request_body(QueryRequest),
+    responses={**error_responses(404, 415), 202: {"model": MapPending}},
+    response_model=MapPosition,
+)
+async def locate_query(state: StateDep, request: Request) -> MapPosition | Response:
+    """Return the position of a query on the map: the medoid of its best hits; 202: ask again."""
+    async with receive_request(request, QueryRequest, state.limits) as (query, files):
+        search_query = _make_query(await resolve_parts(state, query.parts, files))
+        hits = await state.read_collection(lambda collection: collection.search(search_query, k=50, include_query=True))
+    collection_map = await _map_cache(request).load_latest(state)
+    if collection_map is None:
+        return _pending_response()
+    index = collection_map.index
+    neighbours = [hit for hit in hits if hit.id in index][:NUM_NEIGHBOURS]
+    if not neighbours:
+        raise HTTPError(422, "no item on the map is similar to this query")
+    positions = collection_map.positions[[index[hit.id] for hit in neighbours]]
+    x, y = _weighted_medoid(positions, np.array([hit.relevance + 1e-6 for hit in neighbours]))
+    return MapPosition(x=float(x), y=float(y), neighbours=[hit.id for hit in neighbours])
+
+
+def _weighted_medoid(positions: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the position with the least weighted distance to the others. A mean may fall between two clusters."""
+    distances = np.linalg.norm(positions[:, None] - positions, axis=2)  # (N, N)
+    return positions[np.argmin(distances @ weights)]
+
+
+def _pending_response() -> Response:
+    return JSONResponse(MapPending().model_dump(), 202, {"Retry-After": "1"})
+
+
+def _map_cache(request: Request) -> MapCache:
+    return request.app.state.map_cache

@@ -1,9 +1,12 @@
-"""Who may ask, how much may arrive and how long it may take: in front of every route.
+"""Protection of the server: authentication, cross-origin checks, size and time limits, connection limits.
 
-On this machine alone (loopback) there is no token; then a page of another site, open in the same browser, must not
-reach us: the Host must be a name of this machine (a stranger's name that resolves here is refused), and an Origin or
-Sec-Fetch-Site of another site is refused. Elsewhere a token is demanded, as a Bearer header, or as a cookie that
-opening /?token=… sets.
+On a loopback address there is no token. To protect it from pages of other sites in the same browser, the Host header
+must be a loopback name (against DNS rebinding), and requests with the Origin or Sec-Fetch-Site of another site are
+rejected. On other addresses a token is required: as a Bearer header, or as a cookie that /?token=… sets.
+
+A client that opens connections and sends incomplete requests must not lock others out. Headers and body have
+deadlines, and when there are too many connections, the one that has been waiting longest for its client is closed.
+New connections are rejected only if all others are being answered, except for /healthz.
 """
 
 from __future__ import annotations
@@ -16,20 +19,29 @@ from contextlib import contextmanager
 from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
+import h11
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from triptych.app.server.errors import HTTPError, make_error_response
-from triptych.app.server.limits import Limits
+from triptych.app.server.schemas import Limits
 
 TOKEN_COOKIE = "triptych_token"  # noqa: S105
 TOKEN_PAGE = Path(str(files("triptych.app"))) / "page" / "token.html"
-LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000
-PUBLIC_PATHS = {"/healthz", "/style.css", "/icon.svg"}  # without the token: what watching machines and its own page ask
-TOO_MANY_UPLOADS = "{count} requests with files are being worked on already; try again in {retry} s"
+LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000  # how much of a rejected request is read before the response
+HEALTH_PATH = "/healthz"
+PUBLIC_PATHS = {HEALTH_PATH, "/style.css", "/icon.svg"}  # served without a token: monitoring, and the token page
+FIRST_BYTES_SECONDS = 0.5  # time in which the first bytes of a new connection are read even if the server is busy
+STALLED_SECONDS = 10.0  # time without progress after which a client counts as not reading its response
+BODY_GRACE_SECONDS = 5.0  # time after the body deadline in which the application can still send a 408 response
+TOO_MANY_UPLOADS = "{count} requests with files are in progress; try again in {retry} s"
+TOO_MANY_CONNECTIONS = "{count} connections are open already; try again in {retry} s"
+HEADER_TIMED_OUT = "the request headers did not arrive within {seconds:g} s"
 HOST_PATTERN = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
 LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 CONTENT_SECURITY_POLICY = (
@@ -48,11 +60,11 @@ SECURITY_HEADERS = {
 
 
 class SecurityMiddleware:
-    """Refuses what may not be asked before any route sees it, and puts safe headers on every answer."""
+    """Rejects unauthorised and oversized requests before any route, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, limits: Limits, token: str | None = None) -> None:
         self.app, self.limits, self.token = app, limits, token
-        self._active_uploads = 0  # requests with files that are being worked on
+        self._active_uploads = 0  # requests with files that are in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,19 +94,19 @@ class SecurityMiddleware:
             if not has_started:
                 await _drain(receive)
                 response = make_error_response(error.status, error.message, "HTTPError", error.retry_after)
-                response.headers["Connection"] = "close"  # what is left of the request is not read
+                response.headers["Connection"] = "close"  # the rest of the request is not read
                 await response(scope, receive, send_with_headers)
 
     def _authorise(self, scope: Scope, headers: Headers) -> Response | None:
-        """Nothing where the request may go on, an answer where a token is handed in; else a Refusal."""
-        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may have counted by the other one
+        """Return None if the request is allowed, or a response to a token; else raise an HTTPError."""
+        if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
             raise HTTPError(400, "both Content-Length and Transfer-Encoding; send one of them")
         self._check_origin(scope, headers)
         if self.token is None:
             host = headers.get("host", "")
             if parse_host_name(host) not in LOOPBACK_NAMES:
                 raise HTTPError(
-                    421, f"Host {host[:80]!r} is not this machine; open http://127.0.0.1 or http://localhost"
+                    421, f"Host {host[:80]!r} is not a loopback name; open http://127.0.0.1 or http://localhost"
                 )
             return None
         if scope["path"] in PUBLIC_PATHS:
@@ -110,30 +122,29 @@ class SecurityMiddleware:
             raise HTTPError(
                 401,
                 "a token is needed: send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in a browser; "
-                "`triptych serve` has shown it when it started",
+                "`triptych serve` prints it at the start",
             )
         return None
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
-        """Refuse what another site's page asks for; following a link to the page itself is no such thing."""
+        """Reject requests from pages of other sites; links to the page itself are allowed."""
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         is_page_navigation = (
             scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         )
         if site not in {"none", "same-origin"} and not is_page_navigation:
-            raise HTTPError(403, f"asked by another site ({site}); open the page itself")
-        allowed_origins = {
-            f"{scheme}://{headers.get('host', '').lower()}" for scheme in ("http", "https")
-        }  # https: by a proxy
+            raise HTTPError(403, f"cross-site request ({site}); open the page itself")
+        host = headers.get("host", "")
+        allowed_origins = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}  # https: behind a proxy
         if origin is not None and origin.lower() not in allowed_origins:
-            raise HTTPError(403, f"Origin {origin[:80]!r} is another site than {headers.get('host', '')[:80]!r}")
+            raise HTTPError(403, f"Origin {origin[:80]!r} is another site than {host[:80]!r}")
 
     def _is_valid_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode("utf-8", "replace"), (self.token or "").encode())
 
     @contextmanager
     def _count_upload(self, headers: Headers) -> Iterator[None]:
-        """Count a request with files while it lasts; a Refusal where there are too many already."""
+        """Count a request with files while it is in progress. Raise an HTTPError if there are too many."""
         if not _is_multipart(headers):
             yield
             return
@@ -147,11 +158,11 @@ class SecurityMiddleware:
             self._active_uploads -= 1
 
     def _limit_body(self, headers: Headers, receive: Receive) -> Receive:
-        """The request as it arrives, within size and time."""
+        """Wrap `receive` with the limits on size and time."""
         max_bytes = self.limits.max_upload_bytes if _is_multipart(headers) else self.limits.max_json_bytes
         content_length = headers.get("content-length", "0")
         if not content_length.isascii() or not content_length.isdigit():
-            raise HTTPError(400, f"Content-Length {content_length[:20]!r} is no number")
+            raise HTTPError(400, f"Content-Length {content_length[:20]!r} is not a number")
         if int(content_length[:20]) > max_bytes:
             raise HTTPError(
                 413, f"{int(content_length[:20]) / 1e6:,.1f} MB; at most {max_bytes / 1e6:g} MB in one request"
@@ -161,12 +172,12 @@ class SecurityMiddleware:
         async def receive_within_limits() -> Message:
             nonlocal received_bytes
             if received_bytes < 0:
-                return await receive()  # everything is here: only the end of the connection can come
+                return await receive()  # the body is complete; only a disconnect can follow
             try:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HTTPError(408, f"not arrived within {self.limits.body_timeout:g} s") from None
+                raise HTTPError(408, f"the request body did not arrive within {self.limits.body_timeout:g} s") from None
             received_bytes += len(message.get("body", b""))
             if received_bytes > max_bytes:
                 raise HTTPError(413, f"more than {max_bytes / 1e6:g} MB in one request")
@@ -178,7 +189,7 @@ class SecurityMiddleware:
 
 
 async def _drain(receive: Receive) -> None:
-    """Take in a little of what is still coming: a connection closed at once is reset, and the answer lost with it."""
+    """Read some of the remaining request: closing at once would reset the connection and lose the response."""
     received_bytes = 0
     try:
         async with asyncio.timeout(LINGER_SECONDS):
@@ -192,12 +203,12 @@ async def _drain(receive: Receive) -> None:
 
 
 def _is_multipart(headers: Headers) -> bool:
-    """Whether a request may carry files."""
+    """Return whether a request may contain files."""
     return headers.get("content-type", "").lower().startswith("multipart/form-data")
 
 
 def parse_host_name(host: str) -> str:
-    """The name in a Host header, without the port; nothing where it is no name with at most a port after it."""
+    """Return the name in a Host header without its port; empty if the header is malformed."""
     match = HOST_PATTERN.fullmatch(host)
     return match["name"].lower() if match else ""
 
@@ -213,3 +224,122 @@ def _cookie_token(headers: Headers) -> str:
     except CookieError:
         return ""
     return morsel.value if morsel else ""
+
+
+class Connection(H11Protocol):
+    """A uvicorn connection with deadlines for requests, which can be evicted while it waits for its client.
+
+    The application must have its limits in `app.state.limits`.
+    """
+
+    limits: Limits
+    last_activity: float  # time of the last data in either direction, by the event loop's clock
+    _awaited_part: Literal["head", "body"] | None = None  # the part of a request that is incomplete
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Set the deadline for the first request, and evict another connection if there are too many."""
+        super().connection_made(transport)
+        app: Any = self.config.app
+        self.limits, self.last_activity = app.state.limits, self.loop.time()
+        self._set_deadline("head")
+        self._evict_waiting()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel the deadline."""
+        self._set_deadline(None)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Receive data of a request."""
+        self.last_activity = self.loop.time()
+        super().data_received(data)
+        self._set_deadline(self._incomplete_part())
+
+    def on_response_complete(self) -> None:
+        """Set the deadline for the next request, part of which may have arrived already."""
+        self.last_activity = self.loop.time()
+        super().on_response_complete()
+        self._set_deadline(self._incomplete_part())
+
+    def resume_writing(self) -> None:
+        """Record that the client reads its response."""
+        self.last_activity = self.loop.time()
+        super().resume_writing()
+
+    def is_waiting_for_client(self) -> bool:
+        """Return whether the connection waits for its client to send or to read."""
+        idle_seconds = self.loop.time() - self.last_activity
+        if self.flow.write_paused:
+            return idle_seconds > STALLED_SECONDS
+        if self.conn.their_state is h11.SEND_BODY:
+            return not self.flow.read_paused
+        return self.conn.their_state is h11.IDLE and (
+            bool(self.conn.trailing_data[0]) or idle_seconds > FIRST_BYTES_SECONDS
+        )
+
+    def _incomplete_part(self) -> Literal["head", "body"] | None:
+        if self.conn.their_state is h11.SEND_BODY:
+            return "body"
+        return "head" if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] else None
+
+    def _set_deadline(self, part: Literal["head", "body"] | None) -> None:
+        """Set the deadline for a part of a request. Data of the same part does not extend it."""
+        if part == self._awaited_part:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._awaited_part, self._deadline = part, None
+        if part is not None:
+            timeout = self.limits.header_timeout if part == "head" else self.limits.body_timeout + BODY_GRACE_SECONDS
+            self._deadline = self.loop.call_later(timeout, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self._awaited_part == "head":
+            message = HEADER_TIMED_OUT.format(seconds=self.limits.header_timeout).encode()
+            head = "HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            self.transport.write(f"{head}content-length: {len(message)}\r\n\r\n".encode() + message)
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def _evict_waiting(self) -> None:
+        """If there are too many connections, close the one that has waited longest for its client."""
+        others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
+        same_address = [other for other in others if other._address == self._address]
+        if len(same_address) >= self.limits.max_connections_per_address:
+            others = same_address
+        elif len(others) < self.limits.max_connections:
+            return
+        longest_waiting = min(
+            (other for other in others if other.is_waiting_for_client()),
+            key=lambda other: other.last_activity,
+            default=None,
+        )
+        if longest_waiting is not None:
+            self.connections.discard(longest_waiting)
+            longest_waiting.transport.abort()
+        else:
+            self.app: Any = _reject_when_full(self.app, len(others), self.limits.retry_after)
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+
+def _reject_when_full(app: ASGIApp, count: int, retry_after: int) -> ASGIApp:
+    """Return an application that answers 503 to everything but the health check."""
+
+    async def rejecting_app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == HEALTH_PATH:
+            await app(scope, receive, send)
+        elif scope["type"] == "http":
+            response = make_error_response(
+                503, TOO_MANY_CONNECTIONS.format(count=count, retry=retry_after), "HTTPError", retry_after
+            )
+            response.headers["Connection"] = "close"
+            await response(scope, receive, send)
+
+    return rejecting_app

@@ -1,22 +1,26 @@
-"""Files that are given out or decoded: opened once without following links, judged and read by that one handle.
+"""Files that the server sends or decodes: opened once without following links, then checked and read by handle.
 
-A path can be made to lead elsewhere between two looks at it; an open handle cannot. So whatever is checked of a file
-is checked of the handle (`os.fstat`), and whatever is read is read from the same handle.
+A path can be redirected between a check and a read (TOCTOU); an open handle cannot. All checks therefore use
+`os.fstat` on the handle, and all reads use the same handle.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
+import re
 import shutil
 import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from fastapi.responses import FileResponse
 from starlette.types import Receive, Scope, Send
@@ -27,16 +31,18 @@ from triptych.errors import TriptychError
 from triptych.media.limits import MAX_FILE_BYTES
 from triptych.search.entry import StoredItem
 
-FILE_CHANGED = "{name}: has gone or changed since it was indexed; run `triptych index` again"
-MAX_CACHED_DIGESTS = 100_000  # files whose contents' hashes are kept in memory
-PROC_FOLDER = Path("/proc")  # where Linux shows the open files of processes
-# A FIFO or a device must not block; O_PATH needs no permission to list a folder. Not every system has every flag.
+FILE_CHANGED = "{name}: was deleted or changed since it was indexed; run `triptych index` again"
+MAX_CACHED_DIGESTS = 100_000  # content hashes kept in memory
+PROC_FOLDER = Path("/proc")  # on Linux, links to the open files of a process
+# O_NONBLOCK: FIFOs and devices must not block. O_PATH needs no read permission on a folder. Some systems lack flags.
 FILE_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
+REVIEW_PAGE_NAMES = ("review.html", "index.html")
+LINK_PATTERN = re.compile(r'"url":\s*("(?:[^"\\]|\\.)*")')  # links in the JSON data of a review page
 
 
 class ContentNotHashedError(Exception):
-    """A file's content has to be hashed before it can be told whether it is what was indexed."""
+    """The content of a file must be hashed to decide whether it changed since it was indexed."""
 
     def __init__(self, entry: StoredItem) -> None:
         super().__init__(entry.id)
@@ -44,7 +50,7 @@ class ContentNotHashedError(Exception):
 
 
 def open_without_links(path: Path) -> BufferedReader:
-    """Open a regular file; an OSError where any component of its path is a symbolic link, or it is no regular file."""
+    """Open a regular file. Raise an OSError if its path contains a symbolic link or it is not a regular file."""
     if not path.is_absolute() or ".." in path.parts:
         raise OSError(errno.ELOOP, "not a plain path", str(path))
     if os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd:
@@ -58,9 +64,9 @@ def open_without_links(path: Path) -> BufferedReader:
             handle = os.open(path.name, FILE_FLAGS, dir_fd=folder)
         finally:
             os.close(folder)
-    else:  # Windows: there an open file cannot be replaced, and neither can its folders
+    else:  # Windows: open files and their folders cannot be replaced
         if Path(os.path.realpath(path)) != path:
-            raise OSError(errno.ELOOP, "a link is on the way", str(path))
+            raise OSError(errno.ELOOP, "the path contains a symbolic link", str(path))
         handle = os.open(path, FILE_FLAGS)
     try:
         _check_regular(os.fstat(handle), path)
@@ -76,11 +82,11 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 
 
 class IndexedFiles:
-    """Opens the files of a collection's items, each only while its content is what was indexed.
+    """Opens the files of a collection's items, only if their content is what was indexed.
 
-    Usually the file's state (size, times, inode) tells: it is on record since indexing. A file with another state,
-    such as one that was touched or copied back, is compared by its content. A file that is reached through a symbolic
-    link is never read on suspicion: it must be the very file that was indexed through that link.
+    Usually the file's state (size, times, inode) recorded at indexing decides. A file with another state, such as one
+    that was touched or restored, is compared by content hash. A file behind a symbolic link is never hashed: it must
+    be the same file that was indexed through that link.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -88,7 +94,7 @@ class IndexedFiles:
         self._digests: dict[tuple[Path, int, str], str] = {}
 
     def open(self, entry: StoredItem) -> BufferedReader:
-        """The file of an item; a Refusal where it has changed, UnknownContentError where `learn` must read it first."""
+        """Open an item's file. Raise 410 if it changed, ContentNotHashedError if `ensure_hashed` must run first."""
         file, is_linked = self._open_path(entry)
         try:
             self._check_content(entry, file, is_linked)
@@ -98,7 +104,7 @@ class IndexedFiles:
         return file
 
     def ensure_hashed(self, entry: StoredItem) -> None:
-        """Hash the content of an item's file where that is not known yet; remember it with the file's state."""
+        """Hash the content of an item's file unless its hash is cached."""
         try:
             self.open(entry).close()
         except ContentNotHashedError:
@@ -108,14 +114,14 @@ class IndexedFiles:
         file, _ = self._open_path(entry)
         with file:
             before = self._identity(entry, file)
-            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:  # larger than anything that is indexed
+            if os.fstat(file.fileno()).st_size > MAX_FILE_BYTES:  # larger files are never indexed
                 raise file_changed_error(entry)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
             if self._identity(entry, file) == before:
                 self._cache_digest(before, digest)
 
     def _open_path(self, entry: StoredItem) -> tuple[BufferedReader, bool]:
-        """The file, and whether its path leads through a link."""
+        """Return the open file, and whether its path contains a symbolic link."""
         path = item_path(entry)
         try:
             try:
@@ -143,7 +149,7 @@ class IndexedFiles:
                 and self._matches_index(entry, record.content_hash)
                 and record.size != _file_size(file)
             ):
-                raise file_changed_error(entry)  # another length is another content
+                raise file_changed_error(entry)  # another size means other content
             else:
                 raise ContentNotHashedError(entry)
         if not self._matches_index(entry, digest):
@@ -165,15 +171,15 @@ class IndexedFiles:
 
 
 def item_path(entry: StoredItem) -> Path:
-    """The path of an item's file; 404 where it is a text that has none."""
+    """Return the path of an item's file; 404 for a text of a manifest."""
     path = entry.item.source.content
     if not isinstance(path, Path):
-        raise HTTPError(404, f"{entry.id}: is a text of a manifest; it has no file")
+        raise HTTPError(404, f"{entry.id}: is a text of a manifest and has no file")
     return path
 
 
 def file_changed_error(entry: StoredItem) -> HTTPError:
-    """The answer where a file is no longer what was indexed."""
+    """Return the error for a file that changed since it was indexed."""
     return HTTPError(410, FILE_CHANGED.format(name=item_path(entry).name))
 
 
@@ -183,10 +189,10 @@ def _file_size(file: BufferedReader) -> int:
 
 @contextmanager
 def decodable_path(file: BufferedReader, path: Path) -> Iterator[Path]:
-    """A path for decoders that leads to an open file whatever becomes of its name; errors speak of the file's own name.
+    """Yield a path to an open file for decoders. In errors it is replaced by the file's name.
 
-    It lies in a private folder and has the file's ending, by which FFmpeg judges what it is not sure of. Where the
-    system shows open files by path (Linux) it is a link to the handle, elsewhere a copy.
+    The path is in a private folder and keeps the suffix, which FFmpeg uses to detect formats. On Linux it is a link to
+    the handle in /proc, elsewhere a copy.
     """
     with tempfile.TemporaryDirectory(prefix="triptych-file-") as folder:
         decoder_path = Path(folder) / f"file{path.suffix}"
@@ -194,7 +200,7 @@ def decodable_path(file: BufferedReader, path: Path) -> Iterator[Path]:
         if proc_path is not None:
             decoder_path.symlink_to(proc_path)
         elif sys.platform == "win32":
-            decoder_path = path  # cannot be replaced while it is open
+            decoder_path = path  # an open file cannot be replaced
         else:
             with decoder_path.open("xb") as copy:
                 file.seek(0)
@@ -206,17 +212,17 @@ def decodable_path(file: BufferedReader, path: Path) -> Iterator[Path]:
 
 
 def _proc_path(file: BufferedReader) -> Path | None:
-    """Where Linux shows an open file: opened there, it is the same file, read from its beginning."""
+    """Return the path of an open file in /proc, if there is one; opening it reads the same file from the start."""
     path = PROC_FOLDER / str(os.getpid()) / "fd" / str(file.fileno())
     return path if path.exists() else None
 
 
 class OpenFileResponse(FileResponse):
-    """Sends an open file, whole or the ranges asked for, and closes it."""
+    """Sends an open file or ranges of it, then closes it."""
 
     def __init__(self, file: BufferedReader, path: Path, media_type: str | None, headers: dict[str, str]) -> None:
         self._file = file
-        # /dev/fd is what other systems than Linux have: another handle on the same file.
+        # Systems without /proc have /dev/fd.
         fallback_path = path if sys.platform == "win32" else Path(f"/dev/fd/{file.fileno()}")
         super().__init__(
             _proc_path(file) or fallback_path,
@@ -228,3 +234,88 @@ class OpenFileResponse(FileResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._file:
             await super().__call__(scope, receive, send)
+
+
+@dataclass(frozen=True)
+class LinkedFile:
+    """A file that the review page links to: its real path, and its identity when the page was read."""
+
+    real_path: Path
+    identity: tuple[int, str]
+
+
+class ReviewFiles:
+    """The review page of an audit and the files it links to.
+
+    The links are relative and may leave the folder of the page. The page is therefore served under its full path, and
+    of all other files only those are served that the page links to.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path = path.resolve()
+        candidates = [path] if path.is_file() else [path / name for name in REVIEW_PAGE_NAMES]
+        self.page = next((page for page in candidates if page.is_file()), candidates[0])
+        self.folder = self.page.parent
+        self._page_state = ""
+        self._linked_files: dict[Path, LinkedFile] = {}
+        with suppress(OSError):  # no page yet: it is read on the first request
+            self._load_links()
+
+    @property
+    def url_path(self) -> str:
+        """The path of the page below /review."""
+        return quote(self.page.as_posix())
+
+    def open(self, name: str) -> tuple[Path, BufferedReader] | None:
+        """Open the page or a file it links to, by full path; None for any other file.
+
+        A linked file must still be the one that existed when the page was read.
+        """
+        path = Path("/" + name.lstrip("/"))
+        try:
+            if path == self.page:
+                return path, open_without_links(path)
+            linked_file = self._load_links().get(path)
+            if linked_file is None:
+                return None
+            file = open_without_links(linked_file.real_path)
+        except (OSError, ValueError):
+            return None
+        if _file_identity(os.fstat(file.fileno())) != linked_file.identity:
+            file.close()
+            return None
+        return path, file
+
+    def _load_links(self) -> dict[Path, LinkedFile]:
+        """Return the files the page links to, by path; the page is read again when it has changed."""
+        with open_without_links(self.page) as page:
+            state = file_state(os.fstat(page.fileno()))
+            if self._page_state == state:
+                return self._linked_files
+            text = page.read().decode("utf-8", "replace")
+        linked_files: dict[Path, LinkedFile] = {}
+        for link in LINK_PATTERN.findall(text):
+            path = Path(_normalise_path(self.folder / unquote(json.loads(link).partition("#")[0])))
+            try:
+                real_path = path.resolve(strict=True)
+                linked_file = LinkedFile(real_path, _file_identity(real_path.stat()))
+            except (OSError, ValueError):
+                continue
+            linked_files |= {path: linked_file, real_path: linked_file}
+        self._linked_files, self._page_state = linked_files, state
+        return linked_files
+
+
+def _file_identity(status: os.stat_result) -> tuple[int, str]:
+    return status.st_dev, file_state(status)
+
+
+def _normalise_path(path: Path) -> str:
+    """Remove ".." lexically, as browsers do."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts = parts[:-1] or ["/"]
+        else:
+            parts.append(part)
+    return str(Path(*parts))

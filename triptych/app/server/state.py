@@ -1,64 +1,222 @@
-"""What the routes share: the collection, the encoder's batches, threads for the rest, and how a query is made."""
+"""State shared by the routes: the collection, worker threads, micro-batching for the encoders, and metrics."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BufferedReader
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, TypeVar
 
+import torch
 from fastapi import Depends, Request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from torch import Tensor
 
 from triptych.app.server.errors import HTTPError
-from triptych.app.server.limits import Limits
-from triptych.app.server.metrics import Metrics
-from triptych.app.server.micro_batching import MicroBatcher
-from triptych.app.server.review import ReviewFiles
-from triptych.app.server.schemas import FilterRequest, QueryPartRequest
-from triptych.app.server.serializers import RootCache
+from triptych.app.server.schemas import Limits
 from triptych.app.server.served_files import (
     ContentNotHashedError,
     IndexedFiles,
+    ReviewFiles,
     decodable_path,
     file_changed_error,
     item_path,
 )
-from triptych.app.server.uploads import (
-    RequestBudget,
-    Upload,
-    UploadBudget,
-    find_upload,
-    inspect_upload,
-    make_sources,
-    use_client_names,
-)
-from triptych.errors import TriptychError, UsageError
-from triptych.interfaces import Source
+from triptych.data.loader import collate
+from triptych.errors import UsageError
+from triptych.interfaces import Features, Source
+from triptych.media.sandbox import WorkerPool
 from triptych.search.collection import Collection
 from triptych.search.entry import StoredItem
-from triptych.search.items import query_content_hashes
-from triptych.search.query import EmbeddedQuery, Filter, QueryPart
+from triptych.search.store import Version
+from triptych.space import Space
 
 Result = TypeVar("Result")
-EXECUTOR_FULL = "{count} requests of this kind are being worked on already; try again in {retry} s"
+EXECUTOR_FULL = "{count} such requests are in progress; try again in {retry} s"
+QUEUE_FULL = "{count} inputs are waiting for the encoder; try again in {retry} s"
+
+
+class Metrics:
+    """Prometheus metrics of one server, in their own registry so that one process can run several servers."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "triptych_requests_total", "Requests by route and status", ["route", "status"], registry=self.registry
+        )
+        self.request_seconds = Histogram(
+            "triptych_request_seconds", "Response time in seconds by route", ["route"], registry=self.registry
+        )
+        self.batch_size = Histogram(
+            "triptych_batch_size",
+            "Inputs per encoder batch",
+            buckets=(1, 2, 4, 8, 16, 32, 64),
+            registry=self.registry,
+        )
+        self.queue_length = Gauge("triptych_queue_length", "Inputs waiting for the encoder", registry=self.registry)
+        self.items = Gauge("triptych_items", "Items in the collection", registry=self.registry)
+
+    def render(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class MetricsMiddleware:
+    """Records every response by route. URLs are not recorded: clients choose them, so there is no bound on them."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self.app, self.metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started, status = time.perf_counter(), 500
+
+        async def send_and_record(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_record)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            self.metrics.requests.labels(route, str(status)).inc()
+            self.metrics.request_seconds.labels(route).observe(time.perf_counter() - started)
 
 
 @dataclass(frozen=True)
-class ResolvedPart:
-    """One part of a query, as it goes to the search: where it came from, and what it weighs."""
+class EmbedRequest:
+    """One prepared input that waits for its features."""
 
     source: Source
-    part: QueryPart
-    part_index: int  # of the part as it was asked: a film becomes two pieces of one number
+    tensor: Tensor
+    future: Future[Features]
+
+
+class MicroBatcher:
+    """Prepares inputs on worker threads and embeds concurrent requests in shared batches.
+
+    Uploaded files are decoded in worker processes. Two threads wait for those and a third prepares texts, so that a
+    slow video never delays a text and the event loop never blocks. The first request starts at once; requests that
+    arrive while it runs form the next batch.
+    """
+
+    def __init__(self, space: Space, limits: Limits, metrics: Metrics) -> None:
+        self.space, self.limits, self.metrics = space.eval(), limits, metrics
+        self.workers = WorkerPool(limits.decode_timeout, limits.max_decode_bytes)
+        self._decode_executor, self._text_executor = ThreadPoolExecutor(2, "decode"), ThreadPoolExecutor(1, "text")
+        self._queue: queue.SimpleQueue[EmbedRequest | None] = queue.SimpleQueue()
+        self._queue_length = 0  # changed only on the event loop
+        self._thread = threading.Thread(target=self._run_loop, name="encode", daemon=True)
+        self._thread.start()
+
+    @property
+    def queue_length(self) -> int:
+        """The number of inputs that are being embedded or are waiting."""
+        return self._queue_length
+
+    async def embed(self, sources: list[Source]) -> list[Features]:
+        """Embed sources, one row of features each. Raise the first source's error, or an HTTPError if overloaded."""
+        if self._queue_length + len(sources) > self.limits.max_queue_length:
+            retry_after = self.limits.retry_after
+            raise HTTPError(503, QUEUE_FULL.format(count=self._queue_length, retry=retry_after), retry_after)
+        self._queue_length += len(sources)
+        try:
+            async with asyncio.timeout(self.limits.request_timeout):
+                return list(await asyncio.gather(*(self._embed_one(source) for source in sources)))
+        except TimeoutError:
+            message = f"not embedded within {self.limits.request_timeout:g} s; try again, or use a shorter file"
+            raise HTTPError(503, message, self.limits.retry_after) from None
+        finally:
+            self._queue_length -= len(sources)
+
+    async def run_sandboxed(self, work: Callable[[], Result]) -> Result:
+        """Run a function on a decoding thread, with the decoders in worker processes."""
+        try:
+            async with asyncio.timeout(self.limits.request_timeout):
+                return await asyncio.get_running_loop().run_in_executor(
+                    self._decode_executor, self._call_in_sandbox, work
+                )
+        except TimeoutError:
+            message = f"not read within {self.limits.request_timeout:g} s; try again, or use a shorter file"
+            raise HTTPError(503, message, self.limits.retry_after) from None
+
+    def _call_in_sandbox(self, work: Callable[[], Result]) -> Result:
+        with self.workers.sandbox():
+            return work()
+
+    async def _embed_one(self, source: Source) -> Features:
+        def prepare() -> Tensor:
+            return self.space.encoder(source.modality).prepare(source)
+
+        loop = asyncio.get_running_loop()
+        if isinstance(source.content, str):
+            tensor = await loop.run_in_executor(self._text_executor, prepare)
+        else:
+            tensor = await loop.run_in_executor(self._decode_executor, self._call_in_sandbox, prepare)
+        request = EmbedRequest(source, tensor, Future())
+        self._queue.put(request)
+        return await asyncio.wrap_future(request.future)
+
+    def close(self) -> None:
+        """Stop the threads and the worker processes."""
+        self._queue.put(None)
+        for pool in (self._decode_executor, self._text_executor):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self.workers.close()
+
+    def _run_loop(self) -> None:
+        while (first := self._queue.get()) is not None:
+            batch, is_last = [first], False
+            while len(batch) < self.limits.max_batch_size and not self._queue.empty():
+                next_request = self._queue.get()
+                if next_request is None:
+                    is_last = True
+                    break
+                batch.append(next_request)
+            for modality in dict.fromkeys(request.source.modality for request in batch):
+                self._run_batch([request for request in batch if request.source.modality == modality])
+            if is_last:
+                return
+
+    @torch.inference_mode()
+    def _run_batch(self, batch: list[EmbedRequest]) -> None:
+        batch = [request for request in batch if request.future.set_running_or_notify_cancel()]
+        if not batch:
+            return
+        self.metrics.batch_size.observe(len(batch))
+        try:
+            inputs, mask = collate([request.tensor for request in batch])
+            features = self.space(batch[0].source.modality, inputs, mask)
+            for row, request in enumerate(batch):
+                request.future.set_result(_select_row(features, row))
+        except Exception as error:
+            for request in batch:
+                if not request.future.done():
+                    request.future.set_exception(error)
+
+
+def _select_row(features: Features, row: int) -> Features:
+    """Return one row of features without padding."""
+    length = int(features.mask[row].nonzero().max()) + 1
+    selected = features.take(slice(row, row + 1))
+    return replace(selected, parts=selected.parts[:, :length], mask=selected.mask[:, :length])
 
 
 @dataclass
 class BoundedExecutor:
-    """A few threads, and how many may wait for them."""
+    """A thread pool with a limit on pending calls."""
 
     num_threads: int
     max_pending: int
@@ -66,11 +224,11 @@ class BoundedExecutor:
     pool: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pool = ThreadPoolExecutor(self.num_threads, "room")
+        self.pool = ThreadPoolExecutor(self.num_threads, "worker")
 
 
 class AppState:
-    """Everything a route needs."""
+    """The collection and everything the routes use to answer requests about it."""
 
     def __init__(
         self,
@@ -82,27 +240,23 @@ class AppState:
         self.collection, self.limits, self.metrics = collection, limits or Limits(), Metrics()
         self.report, self.review, self.root_cache = report.resolve() if report else None, review, RootCache()
         self.indexed_files = IndexedFiles(collection.cache)
-        self.last_item_count = len(collection)  # when it was last asked
+        self.last_item_count = len(collection)  # reported by /healthz while the collection is busy
         self.batcher = MicroBatcher(collection.space, self.limits, self.metrics)
-        self.upload_budget = UploadBudget(self.limits)
-        # One thread reads the collection: its answers take milliseconds, and its caches need no locks then.
+        self.upload_usage = UploadUsage()
+        # A single thread reads the collection: calls take milliseconds, and its caches need no locks.
         self.collection_executor = BoundedExecutor(1, 4 * self.limits.max_queue_length)
-        self.preview_executor = BoundedExecutor(
-            2, self.limits.max_previews
-        )  # thumbnails, outlines, spectrograms, files' headers
-        self.hash_executor = BoundedExecutor(
-            1, self.limits.max_previews
-        )  # contents of files that were touched since they were indexed
-        self.explain_executor = BoundedExecutor(1, self.limits.max_explanations)  # those, and maps
+        self.preview_executor = BoundedExecutor(2, self.limits.max_previews)  # thumbnails, peaks, spectrograms
+        self.hash_executor = BoundedExecutor(1, self.limits.max_previews)  # files modified since they were indexed
+        self.explain_executor = BoundedExecutor(1, self.limits.max_explanations)  # explanations and maps
 
     def close(self) -> None:
-        """Stop every thread."""
+        """Stop all threads."""
         self.batcher.close()
         for executor in (self.collection_executor, self.preview_executor, self.hash_executor, self.explain_executor):
             executor.pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, executor: BoundedExecutor, work: Callable[[], Result]) -> Result:
-        """Do something on the threads of a room; a Refusal where too many wait already, or it takes too long."""
+        """Run a function on an executor. Raise an HTTPError if too many calls are pending, or on a timeout."""
         if executor.num_pending >= executor.max_pending:
             retry_after = self.limits.retry_after
             raise HTTPError(503, EXECUTOR_FULL.format(count=executor.num_pending, retry=retry_after), retry_after)
@@ -117,33 +271,33 @@ class AppState:
             executor.num_pending -= 1
 
     async def read_collection(self, work: Callable[[Collection], Result]) -> Result:
-        """Ask the collection something."""
+        """Run a function of the collection on its thread."""
         return await self.run(self.collection_executor, lambda: work(self.collection))
 
     async def find_item(self, item_id: str) -> StoredItem:
-        """An item by its id; 404 where there is none."""
+        """Return an item by its id, or raise 404."""
         try:
             return await self.read_collection(lambda collection: collection.load_item(item_id))
         except UsageError as error:
             raise HTTPError(404, str(error)) from None
 
     async def open_file(self, entry: StoredItem) -> BufferedReader:
-        """The file of an item, open; 410 where it is no longer what was indexed. Whoever asks closes it."""
+        """Open the file of an item; 410 if it changed since it was indexed. The caller closes it."""
         return await self._run_verified([entry], self.preview_executor, lambda: self.indexed_files.open(entry))
 
     async def run_with_file(
         self, executor: BoundedExecutor, entry: StoredItem, work: Callable[[Path], Result]
     ) -> Result:
-        """Do something with the file of an item on the threads of a room; 410 where it is not what was indexed."""
+        """Run a function of an item's file on an executor; 410 if the file changed since it was indexed."""
         return await self.run_with_files(executor, [entry], lambda paths: work(paths[0]))
 
     async def run_with_files(
         self, executor: BoundedExecutor, entries: Sequence[StoredItem], work: Callable[[list[Path]], Result]
     ) -> Result:
-        """The same with several. The paths lead to open files, and to nothing else, until the work is done."""
+        """Run a function of several items' files. The paths refer to open files until the function returns."""
 
         def open_and_work() -> Result:
-            # Opened and closed by the thread that works: a request that is given up must not take files from it.
+            # The worker thread opens and closes the files: a request that times out must not close them under it.
             with ExitStack() as stack:
                 files = [stack.enter_context(self.indexed_files.open(entry)) for entry in entries]
                 pairs = zip(files, entries, strict=True)
@@ -154,7 +308,7 @@ class AppState:
     async def _run_verified(
         self, entries: Sequence[StoredItem], executor: BoundedExecutor, work: Callable[[], Result]
     ) -> Result:
-        """Do something that opens the files of items; contents that are not known are hashed first."""
+        """Run a function that opens items' files; hash their content first where that is needed."""
         try:
             return await self.run(executor, work)
         except ContentNotHashedError:
@@ -162,71 +316,43 @@ class AppState:
                 await self.run(self.hash_executor, lambda entry=entry: self.indexed_files.ensure_hashed(entry))
         try:
             return await self.run(executor, work)
-        except ContentNotHashedError as error:  # it changes all the time
+        except ContentNotHashedError as error:  # the file keeps changing
             raise file_changed_error(error.entry) from None
 
-    async def resolve_parts(
-        self, requested_parts: Sequence[QueryPartRequest], files: Mapping[str, Upload]
-    ) -> list[ResolvedPart]:
-        """The parts of a query, embedded: texts and files here, items by what the collection has kept of them."""
-        with self.upload_budget.open_request() as budget:
-            sources_by_part = [await self._resolve_sources(part, files, budget) for part in requested_parts]
-            sources_to_embed = [
-                s
-                for part, part_sources in zip(requested_parts, sources_by_part, strict=True)
-                if part.item is None
-                for s in part_sources
-            ]
-            try:
-                features = iter(await self.batcher.embed(sources_to_embed)) if sources_to_embed else iter(())
-            except TriptychError as error:
-                raise use_client_names(error, list(files.values())) from error
-        resolved: list[ResolvedPart] = []
-        for part_index, (part, some) in enumerate(zip(requested_parts, sources_by_part, strict=True)):
-            for source in some:
-                content_hashes = await self._content_hashes(source, files.get(part.file or ""))
-                query_input = part.item or EmbeddedQuery(next(features), source.modality, content_hashes)
-                resolved.append(ResolvedPart(source, QueryPart(query_input, part.weight / len(some)), part_index))
-        return resolved
 
-    async def _content_hashes(self, source: Source, upload: Upload | None) -> frozenset[str]:
-        """The contents under which the collection would hold an uploaded file."""
-        if upload is None:
-            return frozenset()
-        file, space = Source(source.modality, upload.path), self.collection.space  # of a text, the source has the words
-        return await self.run(self.preview_executor, lambda: query_content_hashes(file, space))
+@dataclass
+class UploadUsage:
+    """Pixels and seconds of all uploads that are being processed; changed only on the event loop."""
 
-    async def _resolve_sources(
-        self, part: QueryPartRequest, files: Mapping[str, Upload], budget: RequestBudget
-    ) -> list[Source]:
-        if part.item is not None:
-            return [(await self.find_item(part.item)).item.source]
-        if part.text is not None:
-            if "text" not in self.collection.space.modalities:
-                raise HTTPError(422, "this space knows no text; ask with a file or an item")
-            return [Source("text", part.text)]
-        upload = find_upload(files, part.file or "")
-        contents = await self.batcher.run_sandboxed(lambda: inspect_upload(upload))
-        budget.reserve(upload, contents)
-        return make_sources(upload, contents, self.collection.space.modalities)
+    pixels: int = 0
+    seconds: float = 0.0
 
 
-def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
-    """Conditions as the collection takes them; a folder is named as items name theirs, and lies in what was indexed."""
-    fields = conditions.model_dump(exclude={"folder"})
-    if conditions.folder is None:
-        return Filter(**fields)
-    name = PurePosixPath(conditions.folder)
-    for root in roots:
-        if name.parts[:1] == (root.name,) and ".." not in name.parts:
-            return Filter(**fields, folder=root.joinpath(*name.parts[1:]))
-    root_names = ", ".join(sorted({root.name for root in roots}))
-    raise HTTPError(
-        422, f"folder {conditions.folder[:80]!r} is none of this collection; its folders start with {root_names}"
-    )
+def indexed_roots(origins: Iterable[str]) -> list[Path]:
+    """Return the indexed folders (for a manifest: its folder), deepest first."""
+    paths = map(Path, origins)
+    roots = {path if not path.suffix or path.is_dir() else path.parent for path in paths}
+    return sorted(roots, key=lambda root: -len(root.parts))
 
 
-async def _app_state(request: Request) -> AppState:  # a plain function would be run on a thread, each time
+class RootCache:
+    """The indexed folders of a collection, computed once per version of the store."""
+
+    def __init__(self) -> None:
+        self._cached: tuple[Version | None, list[Path]] = None, []
+
+    def load_roots(self, collection: Collection) -> list[Path]:
+        """Return all indexed folders, deepest first."""
+        if collection.store is None:
+            return []
+        version = collection.store.version
+        if self._cached[0] != version:
+            origins = collection.store.select_rows(["origins"])["origins"].combine_chunks().flatten().unique()
+            self._cached = version, indexed_roots(origins.to_pylist())
+        return self._cached[1]
+
+
+async def _app_state(request: Request) -> AppState:  # async: FastAPI would run a plain function on a thread
     return request.app.state.app_state
 
 

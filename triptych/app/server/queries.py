@@ -1,0 +1,254 @@
+"""From an HTTP request to a search query: JSON or form parsing, uploaded files within limits, embedded query parts."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+
+from triptych.app.server.errors import HTTPError, format_validation_errors
+from triptych.app.server.schemas import FilterRequest, Limits, QueryPartRequest
+from triptych.app.server.state import AppState, UploadUsage
+from triptych.errors import MediaError, TriptychError
+from triptych.interfaces import Modality, Source
+from triptych.media import modalities_of
+from triptych.media.inspection import MediaInfo, inspect_file
+from triptych.media.limits import check_pixels
+from triptych.search.items import query_content_hashes
+from triptych.search.query import EmbeddedQuery, Filter, QueryPart
+
+RequestModel = TypeVar("RequestModel", bound=BaseModel)
+SUFFIX_PATTERN = re.compile(r"\.[A-Za-z0-9]{1,5}$")
+BLOCK_BYTES = 1 << 20
+QUERY_FIELD = "query"  # form field with the request as JSON
+
+
+@dataclass(frozen=True)
+class Upload:
+    """An uploaded file: the client's name for it, and its temporary path."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True)
+class ResolvedPart:
+    """One part of a query, ready for the search."""
+
+    source: Source
+    part: QueryPart
+    part_index: int  # of the part in the request; a video becomes two resolved parts with the same index
+
+
+def make_request_body(model: type[Any]) -> dict[str, Any]:
+    """Return the OpenAPI description of a request: JSON, or a form with the JSON in `query` and the files."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    form = {
+        "type": "object",
+        "required": [QUERY_FIELD],
+        "properties": {QUERY_FIELD: {"type": "string", "description": f"a {model.__name__} as JSON"}},
+        "additionalProperties": {"type": "string", "format": "binary"},
+    }
+    content = {"application/json": {"schema": schema}, "multipart/form-data": {"schema": form}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+@asynccontextmanager
+async def receive_request(
+    request: Request, model: type[RequestModel], limits: Limits
+) -> AsyncIterator[tuple[RequestModel, dict[str, Upload]]]:
+    """Yield the parsed request and its uploads by form field. The uploads are deleted on exit."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type == "multipart/form-data":
+        with tempfile.TemporaryDirectory(prefix="triptych-upload-") as folder:
+            async with request.form(
+                max_files=limits.max_parts, max_fields=limits.max_parts, max_part_size=limits.max_json_bytes
+            ) as form:
+                payload = form.get(QUERY_FIELD)
+                if not isinstance(payload, str):
+                    raise HTTPError(400, f"the form has no field {QUERY_FIELD!r} with the request as JSON")
+                files = {n: f for n, f in form.multi_items() if isinstance(f, UploadFile)}
+                uploads = {n: await _save_upload(f, Path(folder), i) for i, (n, f) in enumerate(files.items())}
+            yield _parse_request(payload, model), uploads
+    elif content_type in {"application/json", ""}:
+        yield _parse_request(await request.body(), model), {}
+    else:
+        raise HTTPError(
+            415, f"Content-Type {content_type[:60]!r}; send application/json, or multipart/form-data with files"
+        )
+
+
+def _parse_request(payload: str | bytes, model: type[RequestModel]) -> RequestModel:
+    try:
+        return model.model_validate_json(payload)
+    except ValidationError as error:
+        raise HTTPError(422, format_validation_errors(error.errors(include_url=False, include_context=False))) from None
+    except (ValueError, RecursionError) as error:
+        raise HTTPError(400, f"the request is not valid JSON ({error})") from None
+
+
+async def _save_upload(file: UploadFile, folder: Path, index: int) -> Upload:
+    """Write an upload to disk. Of the client's file name only the suffix is used; messages show the name."""
+    name = Path((file.filename or "file").replace("\\", "/")).name[:80] or "file"
+    suffix = SUFFIX_PATTERN.search(name)
+    path = folder / f"{index}{suffix.group().lower() if suffix else ''}"
+    with path.open("xb") as target:
+        while block := await file.read(BLOCK_BYTES):
+            target.write(block)
+    return Upload(name, path)
+
+
+async def resolve_parts(
+    state: AppState, requested_parts: Sequence[QueryPartRequest], files: Mapping[str, Upload]
+) -> list[ResolvedPart]:
+    """Embed the texts and files of a query. Items need no embedding: the collection has their features."""
+    with UploadBudget.open(state.limits, state.upload_usage) as budget:
+        sources_by_part = [await _resolve_sources(state, part, files, budget) for part in requested_parts]
+        pairs = list(zip(requested_parts, sources_by_part, strict=True))
+        sources_to_embed = [source for part, sources in pairs if part.item is None for source in sources]
+        try:
+            features = iter(await state.batcher.embed(sources_to_embed)) if sources_to_embed else iter(())
+        except TriptychError as error:
+            raise use_client_names(error, list(files.values())) from error
+    resolved: list[ResolvedPart] = []
+    for part_index, (part, sources) in enumerate(pairs):
+        for source in sources:
+            content_hashes = await _content_hashes(state, source, files.get(part.file or ""))
+            query_input = part.item or EmbeddedQuery(next(features), source.modality, content_hashes)
+            resolved.append(ResolvedPart(source, QueryPart(query_input, part.weight / len(sources)), part_index))
+    return resolved
+
+
+async def _content_hashes(state: AppState, source: Source, upload: Upload | None) -> frozenset[str]:
+    """Return the content hashes under which the collection would store an uploaded file."""
+    if upload is None:
+        return frozenset()
+    file, space = Source(source.modality, upload.path), state.collection.space  # a text source has the file's text
+    return await state.run(state.preview_executor, lambda: query_content_hashes(file, space))
+
+
+async def _resolve_sources(
+    state: AppState, part: QueryPartRequest, files: Mapping[str, Upload], budget: UploadBudget
+) -> list[Source]:
+    if part.item is not None:
+        return [(await state.find_item(part.item)).item.source]
+    if part.text is not None:
+        if "text" not in state.collection.space.modalities:
+            raise HTTPError(422, "this space has no text encoder; use a file or an item as query")
+        return [Source("text", part.text)]
+    upload = find_upload(files, part.file or "")
+    contents = await state.batcher.run_sandboxed(lambda: inspect_upload(upload))
+    budget.reserve(upload, contents)
+    return make_sources(upload, contents, state.collection.space.modalities)
+
+
+def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
+    """Convert a filter. Its folder starts with the name of an indexed folder, as in items' `folder` field."""
+    fields = conditions.model_dump(exclude={"folder"})
+    if conditions.folder is None:
+        return Filter(**fields)
+    name = PurePosixPath(conditions.folder)
+    for root in roots:
+        if name.parts[:1] == (root.name,) and ".." not in name.parts:
+            return Filter(**fields, folder=root.joinpath(*name.parts[1:]))
+    root_names = ", ".join(sorted({root.name for root in roots}))
+    raise HTTPError(
+        422, f"folder {conditions.folder[:80]!r} is not in this collection; its folders start with {root_names}"
+    )
+
+
+def inspect_upload(upload: Upload) -> MediaInfo:
+    """Detect what an upload contains, by content. Call it off the event loop, within `WorkerPool.sandbox`."""
+    try:
+        return inspect_file(upload.path, modalities_of(upload.path))
+    except TriptychError as error:
+        raise use_client_names(error, [upload]) from error
+
+
+def make_sources(upload: Upload, contents: MediaInfo, modalities: Sequence[Modality]) -> list[Source]:
+    """Return an upload as sources of the modalities the space supports; a video is an image and audio."""
+    supported: list[Modality] = [modality for modality in contents.modalities if modality in modalities]
+    if not supported:
+        file_modalities = " and ".join(contents.modalities)
+        raise HTTPError(415, f"{upload.name}: is {file_modalities}; this space supports {', '.join(modalities)}")
+    return [Source(modality, contents.text if modality == "text" else upload.path) for modality in supported]
+
+
+@dataclass
+class UploadBudget:
+    """Pixels and seconds of the uploads of one request, also counted in the usage of all requests."""
+
+    limits: Limits
+    usage: UploadUsage
+    pixels: int = 0
+    seconds: float = 0.0
+
+    @staticmethod
+    @contextmanager
+    def open(limits: Limits, usage: UploadUsage) -> Iterator[UploadBudget]:
+        """Yield the budget of one request; on exit its share of the usage is released."""
+        budget = UploadBudget(limits, usage)
+        try:
+            yield budget
+        finally:
+            usage.pixels -= budget.pixels
+            usage.seconds -= budget.seconds
+
+    def reserve(self, upload: Upload, contents: MediaInfo) -> None:
+        """Count a file before it is decoded. Raise an HTTPError if the request or all requests exceed a limit."""
+        limits, pixels = self.limits, contents.width * contents.height
+        self._check_request(upload, contents)
+        if (
+            self.usage.pixels + pixels > limits.max_concurrent_pixels
+            or self.usage.seconds + contents.duration > limits.max_concurrent_seconds
+        ):
+            retry_after = limits.retry_after
+            raise HTTPError(
+                503, f"{upload.name}: too many other files are being read; try again in {retry_after} s", retry_after
+            )
+        for counter in (self, self.usage):
+            counter.pixels += pixels
+            counter.seconds += contents.duration
+
+    def _check_request(self, upload: Upload, contents: MediaInfo) -> None:
+        limits, name = self.limits, upload.name
+        width, height, seconds = contents.width, contents.height, contents.duration
+        total = " for all files of a request" if self.pixels or self.seconds else ""
+        if self.pixels + width * height > limits.max_upload_pixels:
+            limit = f"at most {limits.max_upload_pixels / 1e6:g} million pixels{total}"
+            raise HTTPError(413, f"{name}: {width} × {height} pixels; {limit}: scale it down")
+        if self.seconds + seconds > limits.max_upload_seconds:
+            limit = f"at most {limits.max_upload_seconds:g} s{total}"
+            raise HTTPError(413, f"{name}: {seconds:,.0f} s long; {limit}: cut it")
+        if len(contents.text) > limits.max_characters:
+            limit = f"at most {limits.max_characters:,}"
+            raise HTTPError(413, f"{name}: {len(contents.text):,} characters; {limit}: cut it")
+        if width and height:
+            try:
+                check_pixels(upload.path, width, height)
+            except MediaError as error:
+                raise HTTPError(413, str(use_client_names(error, [upload]))) from None
+
+
+def use_client_names(error: TriptychError | HTTPError, uploads: Sequence[Upload]) -> Exception:
+    """Return the error with the client's file names instead of temporary paths."""
+    message = str(error)
+    for upload in uploads:
+        message = message.replace(str(upload.path), upload.name)
+    return HTTPError(error.status, message) if isinstance(error, HTTPError) else type(error)(message)
+
+
+def find_upload(files: Mapping[str, Upload], name: str) -> Upload:
+    """Return the upload of a form field."""
+    if name not in files:
+        raise HTTPError(400, f"no file {name!r} in the form; it has {json.dumps(sorted(files))}")
+    return files[name]
