@@ -1,4 +1,4 @@
-"""Matching: its three forms against loops, and what they do with wrong pairs."""
+"""The forms of the matching loss against naive loops, and their behaviour on mismatched pairs."""
 
 import math
 from typing import get_args
@@ -16,14 +16,12 @@ from triptych.interfaces import Features, Pair
 from triptych.objectives.matching import (
     Matching,
     MatchingForm,
-    estimate_noise_rate,
     matching_loss,
     select_best_pairs,
     streamed_matching_loss,
     target_plan,
 )
 from triptych.similarities.cosine import Cosine
-from triptych.space import features_without_parts
 
 FORMS: tuple[MatchingForm, ...] = get_args(MatchingForm)
 
@@ -42,7 +40,7 @@ def permute(items, order):
 
 
 def naive_target(group, pair_weights):
-    """Row i spreads kept_i / N over its group, in proportion to what each member is kept."""
+    """Spread w_i / N of row i over its group, in proportion to the weights w of its members."""
     n = len(group)
     target = torch.zeros(n, n, dtype=torch.float64)
     for i in range(n):
@@ -54,7 +52,7 @@ def naive_target(group, pair_weights):
 
 
 def naive_pair_weights(scores, mass):
-    """One pair after the other, the best first, until the mass is spent."""
+    """Fill pairs in descending order of score until the mass is used up."""
     remaining, pair_weights = mass * len(scores), [0.0] * len(scores)
     for i in sorted(range(len(scores)), key=lambda i: -scores[i][i]):
         pair_weights[i] = min(1.0, max(0.0, remaining))
@@ -146,7 +144,7 @@ def test_invariants_of_every_form(form, mass):
     loss = matching_value(objective, pair_of(a, b))
     assert loss >= 0
     assert torch.isclose(loss, matching_value(objective, pair_of(permute(a, order), permute(b, order))), rtol=1e-6)
-    longer = Features(a.embedding * 100, a.parts, a.mask)  # cosine: length is nothing
+    longer = Features(a.embedding * 100, a.parts, a.mask)  # the cosine ignores the norm
     assert torch.isclose(loss, matching_value(objective, pair_of(longer, b)), rtol=1e-6)
     shuffled = permute(a, torch.arange(8).roll(1))
     assert matching_value(objective, pair_of(a, a)) < 0.2 < matching_value(objective, pair_of(a, shuffled))
@@ -186,7 +184,7 @@ def test_half_precision_scores(form, mass):
 
 
 def train_on_swapped_pairs(mass, form, seed):
-    """A linear map a side, 40 % of the pairs swapped; how often a right pair scores above a wrong one, and recall@1."""
+    """Train a linear map per side with 40% mismatched pairs; return the AUC of correct pairs, and recall@1."""
     generator = torch.Generator().manual_seed(seed)
     n, width = 160, 24
     latent = torch.randn(n, 12, generator=generator)
@@ -225,7 +223,7 @@ def test_trimmed_separates_mismatched_pairs():
 
 def test_trimmed_pair_has_no_gradient():
     scores = torch.full((4, 4), -1.0, dtype=torch.float64).fill_diagonal_(1.0)
-    scores[3, 3] = -1.0  # the wrong pair
+    scores[3, 3] = -1.0  # the mismatched pair
     scores.requires_grad_()
     gradients = {}
     for form in FORMS:
@@ -315,87 +313,3 @@ def test_unsupported_streaming_raises():
     ]:
         with pytest.raises(InputError, match=message):
             streamed_matching_loss(query, keys, torch.arange(3), 0.1, block_size=block)
-
-
-def naive_noise_rate(scores, group):
-    """Twice the share of pairs that more than half of the others beat, over both directions."""
-    n, num_above = len(scores), 0
-    for side in (scores, scores.T.contiguous()):
-        for i in range(n):
-            others = [j for j in range(n) if group[j] != group[i]]
-            num_higher = sum(
-                1.0 if side[i, j] > side[i, i] else 0.5 if side[i, j] == side[i, i] else 0.0 for j in others
-            )
-            num_above += num_higher / max(1, len(others)) > 0.5
-    return min(1.0, 2 * num_above / (2 * n))
-
-
-@settings(deadline=None, max_examples=25)
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=9), st.integers(0, 99), st.booleans())
-def test_noise_rate_matches_naive_loop(group, seed, ties):
-    scores = torch.randn(len(group), len(group), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    scores = scores.round() if ties else scores
-    labels = torch.tensor(group)
-    noise_rate = estimate_noise_rate(scores, labels[:, None] == labels)
-    assert noise_rate.item() == pytest.approx(naive_noise_rate(scores, group), abs=1e-12)
-
-
-@pytest.mark.parametrize("noise_rate", [0.0, 0.2, 0.4, 0.6])
-def test_noise_rate_recovers_injected_noise(noise_rate):
-    generator = torch.Generator().manual_seed(3)
-    n, estimates = 400, []
-    for _ in range(8):
-        a = torch.nn.functional.normalize(torch.randn(n, 32, generator=generator), dim=1)
-        b = a + 0.15 * torch.randn(n, 32, generator=generator)
-        wrong = torch.randperm(n, generator=generator)[: round(noise_rate * n)]
-        b[wrong] = b[wrong.roll(1)]
-        estimates.append(estimate_noise_rate(a @ b.T, torch.eye(n, dtype=torch.bool)).item())
-    assert sum(estimates) / 8 == pytest.approx(noise_rate, abs=0.03)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("noise_rate", [0.0, 0.4, 0.6])
-def test_noise_rate_is_estimated_during_training(noise_rate):
-    """The scores say nothing at first, and wrong pairs could be learned by heart: ten looks at 1,500 pairs."""
-    generator = torch.Generator().manual_seed(5)
-    n, width, batch = 1500, 24, 250
-    latent = torch.randn(n, width, generator=generator)
-    a = latent @ torch.randn(width, 64, generator=generator)
-    b = (latent + 0.3 * torch.randn(n, width, generator=generator)) @ torch.randn(width, 64, generator=generator)
-    wrong = torch.randperm(n, generator=generator)[: round(noise_rate * n)]
-    b[wrong] = b[wrong.roll(1)]
-    torch.manual_seed(0)
-    left, right = torch.nn.Linear(64, 32, bias=False), torch.nn.Linear(64, 32, bias=False)
-    objective = Matching(epsilon=0.1, mass="estimate", ema_batches=10)
-    optimizer = torch.optim.AdamW([*left.parameters(), *right.parameters()], lr=1e-2)
-    for _ in range(10):
-        for rows in torch.randperm(n, generator=generator).split(batch):
-            sides = (F.normalize(side, dim=1) for side in (left(a[rows]), right(b[rows])))
-            optimizer.zero_grad()
-            matching_value(objective, pair_of(*map(features_without_parts, sides))).backward()
-            optimizer.step()
-    assert 1 - objective.metrics_to_log()["mass"] == pytest.approx(noise_rate, abs=0.05)
-
-
-def test_estimated_mass_is_averaged_and_saved():
-    objective = Matching(epsilon=0.1, mass="estimate", ema_batches=10)
-    a, b = random_features(40, seed=1), random_features(40, seed=1)
-    pair = pair_of(a, b)
-    matching_value(objective, pair)
-    assert objective.metrics_to_log()["mass"] == 1.0, "every pair is right, and it begins at 1"
-    shuffled = pair_of(a, permute(b, torch.arange(40).roll(1)))
-    expected = 0.0
-    for _ in range(5):
-        matching_value(objective, shuffled)
-        expected += (estimate_noise_rate(shuffled.scores(), shuffled.positive_mask).item() - expected) / 10
-    assert objective.metrics_to_log()["mass"] == pytest.approx(1 - expected)
-    assert expected > 0.3
-    restored = Matching(epsilon=0.1, mass="estimate", ema_batches=10)
-    restored.load_state_dict(objective.state_dict())
-    restored.eval()
-    matching_value(restored, pair)
-    assert restored.metrics_to_log()["mass"] == pytest.approx(1 - expected), "measuring must not change it"
-    with pytest.raises(RecipeError, match="stream_block = 4 cannot be combined with mass = 'estimate'"):
-        Matching(mass="estimate", stream_block=4)
-    with pytest.raises(RecipeError, match="ema_batches = 0"):
-        Matching(mass="estimate", ema_batches=0)

@@ -42,7 +42,7 @@ def test_dot_equals_cosine_on_unit_vectors():
 
 
 def test_invalid_inputs_raise():
-    with pytest.raises(InputError, match=r"a.embedding is 6 wide and b.embedding 5"):
+    with pytest.raises(InputError, match=r"a.embedding has 6 dimensions and b.embedding 5"):
         Dot()(random_features(2), random_features(2, dim=5))
     long = scale_embedding(random_features(2, dtype=torch.float32), 1e30)
     with pytest.raises(InputError, match="overflow"):

@@ -224,7 +224,7 @@ def test_invalid_inputs_raise():
         Mahalanobis(8, "low_rank", rank=9)
     with pytest.raises(RecipeError, match="embed_dim = 0"):
         Mahalanobis(0)
-    with pytest.raises(InputError, match=r"b.embedding is 5 wide and mahalanobis has embed_dim = 6"):
+    with pytest.raises(InputError, match=r"b.embedding has 5 dimensions and mahalanobis has embed_dim = 6"):
         Mahalanobis(6)(random_features(2), random_features(2, dim=5))
     for bad in (math.nan, math.inf, 1e200):
         with pytest.raises(InputError, match="NaN or infinity"):
@@ -233,3 +233,17 @@ def test_invalid_inputs_raise():
     similarity.matrix.data[0, 0] = math.nan
     with pytest.raises(InputError, match="matrix of the metric holds NaN"):
         similarity.after_step()
+
+
+@pytest.mark.parametrize("metric", ["identity", "diagonal", "low_rank", "full"])
+def test_attribution_of_squared_metric_sums_to_cross_term(metric):
+    a, b = (random_features(3, seed=seed) for seed in (1, 2))
+    a, b = (Features(f.mean_pool(), f.parts, f.mask) for f in (a, b))
+    similarity = Mahalanobis(embed_dim=6, metric=metric, rank=2, form="squared").double()
+    with torch.no_grad():
+        for parameter in similarity.parameters():
+            parameter.copy_(torch.rand_like(parameter) + (torch.eye(6) * 9 if metric == "full" else 0))
+        similarity.after_step()
+    zero = Features(torch.zeros_like(a.embedding), a.parts, a.mask)
+    cross_term = similarity(a, b) - similarity(a, zero) - similarity(zero, b)  # -(aᵀMa + bᵀMb - 2aᵀMb) + aᵀMa + bᵀMb
+    assert torch.allclose(similarity.attribution(a, b).sum(dim=(1, 2)), cross_term.diagonal())

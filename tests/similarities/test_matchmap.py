@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.similarities.test_similarities import random_features
 from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Features
 from triptych.similarities.matchmap import Matchmap, MatchmapReduction, mean_max_similarity
@@ -180,7 +181,7 @@ def test_invalid_inputs_raise():
         Matchmap("miso")  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="block_size = 0"):
         Matchmap(block_size=0)
-    with pytest.raises(InputError, match=r"a.parts is 4 wide and b.parts 5"):
+    with pytest.raises(InputError, match=r"a.parts have 4 dimensions and b.parts 5"):
         Matchmap()(ragged_features([2]), ragged_features([2], dim=5))
     for reduction in REDUCTIONS:
         for bad in (math.nan, math.inf):
@@ -188,3 +189,9 @@ def test_invalid_inputs_raise():
             a.parts[1, 0] = bad
             with pytest.raises(InputError, match="NaN or infinity in a part"):
                 Matchmap(reduction)(a, ragged_features([2, 1], seed=1))
+
+
+def test_attribution_of_misa_reproduces_score():
+    a, b = random_features(2, parts=4, seed=1), random_features(2, parts=5, seed=2)
+    misa = Matchmap(reduction="misa")
+    assert torch.allclose(misa.attribution(a, b).amax(dim=1).mean(dim=1), misa(a, b).diagonal())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import triptych.similarities.word_region as module
 from tests.similarities.test_matchmap import lengths, ragged_features
+from tests.similarities.test_similarities import random_features
 from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Features
 from triptych.similarities.word_region import WordRegion
@@ -195,10 +196,16 @@ def test_invalid_inputs_raise():
         WordRegion(attention_scale=0)
     with pytest.raises(RecipeError, match=r"sharpness = nan"):
         WordRegion(sharpness=math.nan)
-    with pytest.raises(InputError, match=r"a.parts is 4 wide and b.parts 5"):
+    with pytest.raises(InputError, match=r"a.parts have 4 dimensions and b.parts 5"):
         WordRegion()(ragged_features([2]), ragged_features([2], dim=5))
     for bad in (math.nan, math.inf):
         a = ragged_features([2, 3])
         a.parts[1, 0] = bad
         with pytest.raises(InputError, match="NaN or infinity in a part"):
             WordRegion()(a, ragged_features([2, 1], seed=1))
+
+
+def test_attribution_reproduces_score():
+    a, b = random_features(2, parts=4, seed=1), random_features(2, parts=5, seed=2)
+    attention = WordRegion(attention_scale=4.0, sharpness=5.0)
+    assert torch.allclose((5.0 * attention.attribution(a, b).sum(dim=1)).logsumexp(dim=1), attention(a, b).diagonal())

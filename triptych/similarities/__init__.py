@@ -1,4 +1,4 @@
-"""Scores of items against items, higher = more alike. A new one is one file here and one line in SIMILARITIES."""
+"""Similarities. To add one, write a module here and register it in SIMILARITIES."""
 
 from triptych.interfaces import Similarity
 from triptych.similarities.cosine import Cosine

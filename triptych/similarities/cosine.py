@@ -1,4 +1,4 @@
-"""The angle between two embeddings."""
+"""Cosine similarity of embeddings."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -6,18 +6,18 @@ from torch import Tensor
 from triptych.errors import InputError
 from triptych.interfaces import Features, Similarity
 
-MIN_NORM = 1e-12  # F.normalize divides by at least this, so what is shorter would come out shorter than 1
+MIN_NORM = 1e-12  # F.normalize divides by at least this, so a shorter vector would not become a unit vector
 
 
 class Cosine(Similarity):
-    """Cosine of the angle between two embeddings, whatever their length.
+    """Cosine of the angle between two embeddings.
 
     s(a, b) = <a, b> / (|a| · |b|)
 
     Source: the similarity of CLIP and CLAP (Radford et al. 2021; Elizalde et al. 2022).
-    Use when: in doubt; it is the fastest to search.
-    Beware: reads the pooled embedding only; what a single region or word matches is not seen. A row of zeros has no
-        direction and is an error.
+    Use when: in doubt. It is the fastest to search.
+    Beware: uses the pooled embedding only, not single regions or words. A zero vector has no direction and raises
+        InputError.
     """
 
     is_exact = True
@@ -26,7 +26,7 @@ class Cosine(Similarity):
         return self.query(a) @ self.keys(b).T  # (N, M)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # Mean pooling under a linear head makes these shares of the score: they sum to it.
+        # With mean pooling and a linear projection, these contributions sum to the score.
         norms = [features.mean_pool().norm(dim=1).clamp_min(MIN_NORM) for features in (a, b)]
         return super().attribution(a, b) / (norms[0] * norms[1])[:, None, None]
 

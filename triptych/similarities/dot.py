@@ -1,4 +1,4 @@
-"""The inner product of two embeddings."""
+"""Dot product of embeddings."""
 
 import torch
 from torch import Tensor
@@ -8,13 +8,14 @@ from triptych.interfaces import Features, Similarity
 
 
 class Dot(Similarity):
-    """Inner product of two embeddings, length included.
+    """Dot product of two embeddings, without normalisation.
 
     s(a, b) = <a, b>
 
-    Source: Wang & Isola 2020, section 5, the inner product in free space, in the ball and on the sphere.
-    Use when: the length of an embedding may carry meaning (geometry ball or free); on the sphere it is the cosine.
-    Beware: in free space a long item is like everything, and most objectives can always gain by growing all lengths.
+    Source: Wang & Isola 2020, section 5, the dot product in free space, in the ball and on the sphere.
+    Use when: the norm of an embedding may carry meaning (geometry ball or free). On the sphere it is the cosine.
+    Beware: in free space an item with a large norm scores high with many items, and most objectives decrease without
+        bound as all norms grow.
     """
 
     is_exact = True
@@ -23,11 +24,11 @@ class Dot(Similarity):
         query, keys = self.query(a), self.keys(b)
         if query.shape[1] != keys.shape[1]:
             raise InputError(
-                f"a.embedding is {query.shape[1]} wide and b.embedding {keys.shape[1]}; need the same width"
+                f"a.embedding has {query.shape[1]} dimensions and b.embedding {keys.shape[1]}; need the same"
             )
         scores = query @ keys.T  # (N, M)
         if not torch.isfinite(scores).all():
-            raise InputError("scores: NaN or infinity in an embedding, or embeddings so long that products overflow")
+            raise InputError("scores: NaN or infinity in an embedding, or norms so large that products overflow")
         return scores
 
     def query(self, a: Features) -> Tensor:

@@ -1,4 +1,4 @@
-"""How near two embeddings lie, under a metric that may be learned."""
+"""Negative Mahalanobis distance of embeddings, with a fixed or learned metric."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ DistanceForm = Literal["rooted", "squared"]
 
 
 class Mahalanobis(Similarity):
-    """Minus how far apart two embeddings lie under a metric M.
+    """Negative distance of two embeddings under a metric M.
 
     s(a, b) = -sqrt(dᵀ M d)   (form = rooted)   or   -dᵀ M d   (form = squared),   d = a - b
-    metric: identity M = I | diagonal M = diag(w), w >= 0 | low_rank M = LᵀL, L (rank, D) | full M symmetric, all
-    eigenvalues >= 0. Learned metrics start at the identity (low_rank: at a random projection that keeps lengths on
-    average). normalise divides by the largest value of the batch; the gradient flows through that largest value.
+    metric: identity M = I | diagonal M = diag(w), w >= 0 | low_rank M = LᵀL, L (rank, D) | full M symmetric, positive
+    semi-definite. Learned metrics start at the identity (low_rank: at a random projection that preserves norms on
+    average). normalise divides by the largest distance of the batch; the gradient flows through that maximum.
 
     Source: Luong et al. 2024 (m-LTM), who write the full metric; their code uses its diagonal alone, normalised.
-    Use when: with the matching objective, or where some directions of the space should count more than others.
-    Beware: full projects M after each step, O(D³) once M touches the boundary: 5 ms at D = 128, 0.5 s at D = 1024.
-        normalise makes a score depend on the rest of the batch. Sums are kept in float64, which costs up to twice the
-        time of float32 and leaves an error of 1e-15 · (aᵀMa + bᵀMb) in dᵀMd; a pair nearer than 1e-7 of its own
-        length counts as identical: score 0, gradient 0 (the root's own slope there is infinite). query and keys are
-        float32: 1e-6 · (aᵀMa + bᵀMb), enough for a shortlist.
+    Use when: with the matching objective, or if some directions of the space should count more than others.
+    Beware: full projects M after each step, O(D³) once M reaches the boundary: 5 ms at D = 128, 0.5 s at D = 1024.
+        With normalise, a score depends on the rest of the batch. Sums are in float64, which takes up to twice the time
+        of float32 and leaves an error of 1e-15 · (aᵀMa + bᵀMb) in dᵀMd. A pair closer than 1e-7 of its norm counts as
+        identical: score 0, gradient 0 (the slope of the root is infinite there). query and keys are float32: error
+        1e-6 · (aᵀMa + bᵀMb), enough for a shortlist.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Mahalanobis(Similarity):
         if form not in get_args(DistanceForm):
             raise RecipeError(f"mahalanobis: {describe_unknown('form', form, get_args(DistanceForm))}")
         if embed_dim < 1:
-            raise RecipeError(f"mahalanobis: embed_dim = {embed_dim}; need the width of the embeddings, at least 1")
+            raise RecipeError(f"mahalanobis: embed_dim = {embed_dim}; need space.embed_dim, at least 1")
         if metric == "low_rank" and not 1 <= rank <= embed_dim:
             raise RecipeError(f"mahalanobis: rank = {rank}; need 1 <= rank <= embed_dim = {embed_dim}")
         self.embed_dim, self.metric, self.rank = embed_dim, metric, rank
         self.form, self.normalise = form, normalise
-        self.is_exact = form == "squared" and not normalise  # rooted and normalised: the same order, other numbers
+        self.is_exact = form == "squared" and not normalise  # rooted and normalised: same ranking, other scores
         if metric == "diagonal":
             self.weight = nn.Parameter(torch.ones(embed_dim))
         elif metric == "low_rank":
@@ -66,27 +66,25 @@ class Mahalanobis(Similarity):
         left, _, squared_norm_a = self._bilinear_factors(a.embedding, "a.embedding")
         _, right, squared_norm_b = self._bilinear_factors(b.embedding, "b.embedding")
         squared_norms = squared_norm_a + squared_norm_b.T  # (N, M)
-        distances = (squared_norms - 2 * left @ right.T).clamp_min(0)  # dᵀMd, without the (N, M, D) differences
+        distances = (squared_norms - 2 * left @ right.T).clamp_min(0)  # dᵀMd, without an (N, M, D) tensor
         if not (distances <= torch.finfo(_score_dtype(a.embedding)).max).all():  # false for NaN too
-            raise InputError("scores: NaN or infinity in an embedding or in the metric, or embeddings too long")
+            raise InputError("scores: NaN or infinity in an embedding or in the metric, or norms too large")
         if self.form == "rooted":
-            is_distinct = (
-                distances > 64 * torch.finfo(distances.dtype).eps * squared_norms
-            )  # below, it is rounding, whose slope means nothing
+            # Below this bound a distance is a rounding error, and its slope is meaningless.
+            is_distinct = distances > 64 * torch.finfo(distances.dtype).eps * squared_norms
             distances = torch.where(is_distinct, distances, 1).sqrt() * is_distinct
         if self.normalise and distances.numel():
             largest = distances.max()
-            distances = distances / torch.where(largest > 0, largest, 1)  # all rows identical: 0, not 0 / 0
+            distances = distances / torch.where(largest > 0, largest, 1)  # all pairs identical: 0, not 0 / 0
         return -distances.to(_score_dtype(a.embedding))
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # Of dᵀMd = aᵀMa + bᵀMb - 2 aᵀMb only the last term is of two parts.
+        # In dᵀMd = aᵀMa + bᵀMb - 2 aᵀMb, only the last term depends on a pair of parts.
         left, _, _ = self._bilinear_factors(a.parts.flatten(0, 1), "a.parts")
         _, right, _ = self._bilinear_factors(b.parts.flatten(0, 1), "b.parts")
-        sides = left.unflatten(0, a.mask.shape), right.unflatten(0, b.mask.shape)
-        return 2 * super().attribution(replace(a, parts=sides[0]), replace(b, parts=sides[1])).to(
-            _score_dtype(a.embedding)
-        )
+        left_parts, right_parts = left.unflatten(0, a.mask.shape), right.unflatten(0, b.mask.shape)
+        shares = super().attribution(replace(a, parts=left_parts), replace(b, parts=right_parts))
+        return 2 * shares.to(_score_dtype(a.embedding))
 
     def query(self, a: Features) -> Tensor:
         left, _, squared_norm = self._bilinear_factors(a.embedding, "a.embedding")
@@ -105,10 +103,13 @@ class Mahalanobis(Similarity):
             self.matrix.data.copy_(project_to_psd(self.matrix.data))
 
     def _bilinear_factors(self, vectors: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Left and right with aᵀMb = <left of a, right of b>, and xᵀMx: (N, S), (N, S), (N, 1)."""
+        """Return left and right with aᵀMb = <left of a, right of b>, and xᵀMx: (N, S), (N, S), (N, 1)."""
         x = _to_float64(vectors)
         if x.shape[1] != self.embed_dim:
-            raise InputError(f"{name} is {x.shape[1]} wide and mahalanobis has embed_dim = {self.embed_dim}")
+            raise InputError(
+                f"{name} has {x.shape[1]} dimensions and mahalanobis has embed_dim = {self.embed_dim}; "
+                "set it to space.embed_dim"
+            )
         left = right = x
         if self.metric == "diagonal":
             left = x * _to_float64(self.weight)
@@ -120,28 +121,30 @@ class Mahalanobis(Similarity):
         return left, right, (left * right).sum(dim=1, keepdim=True)
 
     def _check_metric(self) -> None:
-        """A metric that calls some differences less than nothing is an error: after_step was not called."""
+        """Raise InputError if the metric is not positive semi-definite, because after_step was not called."""
         if self.metric == "diagonal" and (self.weight < 0).any():
             lowest = self.weight.min().item()
             raise InputError(f"weight of the metric: {lowest:g} is negative; call after_step after each optimizer step")
         if self.metric == "full":
             matrix = _to_float64(self.matrix.detach())
             matrix = (matrix + matrix.T) / 2
-            matrix.diagonal().add_(1e-5 * matrix.diagonal().abs().mean())  # float32 leaves eigenvalues just below 0
+            matrix.diagonal().add_(
+                1e-5 * matrix.diagonal().abs().mean()
+            )  # rounding in float32 leaves eigenvalues just below 0
             if not _is_positive_definite(matrix) and matrix.any():
                 raise InputError("matrix of the metric has a negative eigenvalue; call after_step after each step")
 
 
 def project_to_psd(matrix: Tensor) -> Tensor:
-    """The nearest symmetric matrix without negative eigenvalues (Frobenius norm), itself where it is one already.
+    """Project onto the symmetric positive semi-definite matrices (nearest in the Frobenius norm).
 
     S = (M + Mᵀ) / 2 = U diag(e) Uᵀ;   nearest = U diag(max(e, 0)) Uᵀ
-    Singular values are never negative, so clipping those instead would change nothing.
+    Clip eigenvalues, not singular values: those are never negative.
     """
     if not torch.isfinite(matrix).all():
         raise InputError("matrix of the metric holds NaN or infinity")
     symmetric = (_to_float64(matrix) + _to_float64(matrix).T) / 2
-    if _is_positive_definite(symmetric):  # a Cholesky attempt costs a tenth of the eigenvalues
+    if _is_positive_definite(symmetric):  # a Cholesky factor takes a tenth of the time of eigh
         return symmetric.to(matrix.dtype)
     values, vectors = torch.linalg.eigh(symmetric)
     nearest = (vectors * values.clamp_min(0)) @ vectors.T
@@ -153,10 +156,10 @@ def _is_positive_definite(matrix: Tensor) -> bool:
 
 
 def _to_float64(x: Tensor) -> Tensor:
-    """In float64, where the device has it: dᵀMd is the small difference of large numbers."""
+    """Convert to float64 (float32 on MPS): dᵀMd is a small difference of large numbers."""
     return x.float() if x.device.type == "mps" else x.double()
 
 
 def _score_dtype(x: Tensor) -> torch.dtype:
-    """Half precision cannot hold a small gap beside a large one: scores are float32 at least."""
+    """Return the dtype of scores: at least float32, because half precision cannot resolve small distances."""
     return torch.promote_types(x.dtype, torch.float32)

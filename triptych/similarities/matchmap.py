@@ -1,4 +1,4 @@
-"""Which part of one item fits which part of the other, boiled down to one score."""
+"""Matchmap similarities: dot products of all parts, reduced to one score."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ MatchmapReduction = Literal["misa", "sisa", "sima"]
 
 
 class Matchmap(Similarity):
-    """Mean or best dot products of the parts of a (regions r) with the parts of b (frames t).
+    """Mean or maximum of the dot products of the parts of a (regions r) with the parts of b (frames t).
 
-    M_rt = <a_r, b_t>   (raw, no normalisation), and over real parts only
+    M_rt = <a_r, b_t>   (not normalised), over real parts only
     reduction = sisa: s = mean_rt M_rt  |  misa: s = mean_t max_r M_rt  |  sima: s = mean_r max_t M_rt
 
     Source: Harwath et al. 2018 (DAVEnet), with a = image regions, b = speech frames; misa was their best.
-    Use when: the parts should find each other: which frame of the sound names which region of the picture.
-    Beware: misa and sima have roles: a is what is looked at, b what is listened to, so s(a, b) is not s(b, a). Ask
-        forward(image, audio) in both directions of search and transpose. Lengths count: parts lie in free space.
-        Index and shortlist use the mean parts, exact for sisa only; sisa sees nothing of single parts.
-        Costs N · M · R · T · D products; `block_size` is how many entries of matchmaps are held at a time. Beside them
-        stays one index a frame and pair for the gradient, which touches the winning part alone. Not twice
-        differentiable.
+    Use when: parts should be aligned without labels: which audio frame names which image region.
+    Beware: misa and sima are not symmetric: a holds the regions, b the frames. For both directions of search, call
+        forward(image, audio) and transpose. Parts are not normalised, so norms count. Index and shortlist use the mean
+        parts, which is exact for sisa only; sisa ignores single parts.
+        Costs N · M · R · T · D products. `block_size` is the number of matchmap entries in memory at a time. The
+        gradient, which reaches only the best part, needs one index per frame and pair. Not twice differentiable.
     """
 
     def __init__(self, reduction: MatchmapReduction = "misa", block_size: int = 2**20) -> None:
@@ -37,7 +36,7 @@ class Matchmap(Similarity):
         if reduction not in get_args(MatchmapReduction):
             raise RecipeError(f"matchmap: {describe_unknown('reduction', reduction, get_args(MatchmapReduction))}")
         if block_size < 1:
-            raise RecipeError(f"matchmap: block_size = {block_size}; need at least 1 entry at a time")
+            raise RecipeError(f"matchmap: block_size = {block_size}; need at least 1")
         self.reduction, self.block_size = reduction, block_size
         self.is_exact = reduction == "sisa"
         self.reads_parts = True
@@ -51,13 +50,13 @@ class Matchmap(Similarity):
         else:
             scores = self.query(a) @ self.keys(b).T
         if not torch.isfinite(scores).all():
-            raise InputError("scores: NaN or infinity in a part, or parts so long that products overflow")
+            raise InputError("scores: NaN or infinity in a part, or norms so large that products overflow")
         return scores  # (N, M)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
         check_part_dims(a, b)
         pair_mask = a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
-        return (a.parts @ b.parts.transpose(1, 2)).masked_fill(~pair_mask, 0)  # (N, R, T), M itself
+        return (a.parts @ b.parts.transpose(1, 2)).masked_fill(~pair_mask, 0)  # (N, R, T): the matchmap
 
     def query(self, a: Features) -> Tensor:
         return a.mean_pool()  # (N, D)
@@ -67,22 +66,20 @@ class Matchmap(Similarity):
 
 
 def check_part_dims(a: Features, b: Features) -> None:
-    """Parts that are compared with each other must have one width."""
+    """Raise InputError unless the parts of both sides have the same dimension."""
     if a.parts.shape[2] != b.parts.shape[2]:
-        raise InputError(f"a.parts is {a.parts.shape[2]} wide and b.parts {b.parts.shape[2]}; need the same width")
+        raise InputError(f"a.parts have {a.parts.shape[2]} dimensions and b.parts {b.parts.shape[2]}; need the same")
 
 
 def mean_max_similarity(
     query_parts: Tensor, query_mask: Tensor, key_parts: Tensor, key_mask: Tensor, block_size: int = 2**20
 ) -> Tensor:
-    """For each part of x the best dot product with a part of y, and the mean of those: for all pairs of x and y.
+    """Return the mean over the query's parts of the best dot product with a part of the key, for all pairs.
 
-    score(x, y) = mean_t max_r <x_t, y_r>, x from seeking (M, T, D), y from sought (N, R, D), masks True where real.
-    Returns (M, N), in float32 at least. Holds `block_size` dot products at a time; padding of `seeking` costs nothing.
+    score(x, y) = mean_t max_r <x_t, y_r>, x in query_parts (M, T, D), y in key_parts (N, R, D); masks: False = padding.
+    Returns (M, N), at least float32. Computes `block_size` dot products at a time, none of padded query parts.
     """
-    item_index, part_index = query_mask.nonzero(
-        as_tuple=True
-    )  # (P,) real parts of all items of seeking, one after the other
+    item_index, part_index = query_mask.nonzero(as_tuple=True)  # (P,), the real parts of all queries in order
     flat_parts = query_parts.flatten(0, 1)  # (P, D)
     if len(item_index) < len(flat_parts):
         flat_parts = flat_parts.index_select(0, item_index * query_parts.shape[1] + part_index)
@@ -90,7 +87,7 @@ def mean_max_similarity(
 
 
 class _MeanMaxSimilarity(torch.autograd.Function):
-    """Forward by blocks of matrix products; backward by sums over the winners alone, R times less than dense."""
+    """Blockwise matrix products forward; sums over the best parts backward, R times fewer than dense."""
 
     @staticmethod
     def forward(
@@ -103,14 +100,13 @@ class _MeanMaxSimilarity(torch.autograd.Function):
         block_size: int,
     ) -> Tensor:
         (n, regions, dim), num_parts = key_parts.shape, len(flat_parts)
-        items = max(1, int(math.sqrt(block_size) / regions))  # near-square blocks, in multiples of 8, multiply quickest
+        items = max(1, int(math.sqrt(block_size) / regions))  # near-square blocks, in multiples of 8, are fastest
         items = max(1, min(n, items - items % 8 if items > 8 else items))
         rows = max(1, block_size // (items * regions))
         needs_grad = any(ctx.needs_input_grad)
         padding = None if bool(key_mask.all()) else ~key_mask
-        total = torch.zeros(
-            len(part_counts), n, dtype=torch.promote_types(flat_parts.dtype, torch.float32), device=flat_parts.device
-        )
+        score_dtype = torch.promote_types(flat_parts.dtype, torch.float32)
+        total = torch.zeros(len(part_counts), n, dtype=score_dtype, device=flat_parts.device)
         index_dtype = torch.int16 if regions < 2**15 else torch.int32
         argmax = torch.empty(num_parts if needs_grad else 0, n, dtype=index_dtype, device=flat_parts.device)
         for i in range(0, n, items):
@@ -138,16 +134,16 @@ class _MeanMaxSimilarity(torch.autograd.Function):
         flat_parts, item_index, part_counts, key_parts, argmax = ctx.saved_tensors
         n, regions, dim = key_parts.shape
         x, y = flat_parts.to(grad.dtype), key_parts.reshape(-1, dim).to(grad.dtype)
-        part_grad = grad / part_counts[:, None]  # (M, N), what each part of an item passes on
+        part_grad = grad / part_counts[:, None]  # (M, N), the gradient of each part of an item
         item_offsets = torch.arange(n, device=flat_parts.device) * regions
         grad_x = torch.empty_like(x)
         grad_y = torch.zeros_like(y)
-        rows = max(1, ctx.block_size // (4 * max(1, n)))  # some four arrays of this size live at once
+        rows = max(1, ctx.block_size // (4 * max(1, n)))  # about four arrays of this size exist at once
         for p in range(0, len(x), rows):
             weight = part_grad[item_index[p : p + rows]]  # (rows, N)
-            best_rows = argmax[p : p + rows] + item_offsets  # (rows, N), which row of y
+            best_rows = argmax[p : p + rows] + item_offsets  # (rows, N), rows of y
             grad_x[p : p + rows] = F.embedding_bag(best_rows, y, per_sample_weights=weight, mode="sum")
-            # The same sum seen from y: sort the parts of x by whom they chose, then add up each one's choosers.
+            # The same sum for y: sort the parts of x by their best part of y, then sum each group.
             order = argmax[p : p + rows].T.argsort(dim=1, stable=True)  # (N, rows)
             win_counts = best_rows.flatten().bincount(minlength=len(y))
             grad_y += F.embedding_bag(

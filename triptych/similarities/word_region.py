@@ -1,4 +1,4 @@
-"""How well each word of a text finds the region it speaks of."""
+"""Word-region attention: how well each word of a caption matches the image regions it attends to."""
 
 from __future__ import annotations
 
@@ -14,27 +14,24 @@ from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Features, Similarity
 from triptych.similarities.matchmap import check_part_dims
 
-CAPTIONS_PER_BLOCK, MAX_BLOCK_ENTRIES = (
-    16,
-    2**19,
-)  # captions at a time, and how many (word, region) entries: what is held is a few blocks
-MIN_NORM_PRODUCT = 1e-8  # the least product of lengths a cosine is divided by
+CAPTIONS_PER_BLOCK, MAX_BLOCK_ENTRIES = 16, 2**19  # captions and (word, region) entries computed at a time
+MIN_NORM_PRODUCT = 1e-8  # lower bound of the denominator of a cosine
 
 
 class WordRegion(Similarity):
-    """Each word of b looks at the regions of a that speak for it most; the score is how well it then fits, all in all.
+    """Each word of b attends to the regions of a; the score is a soft maximum of the cosines of words and contexts.
 
     s_tr = <b_t, a_r>;   p_tr = softmax over words t of s_tr;   α_tr = softmax over regions r of attention_scale · p_tr
     c_t = Σ_r α_tr a_r;   cos_t = <c_t, b_t> / max(|c_t| |b_t|, 1e-8);   R = log Σ_t exp(sharpness · cos_t)
     divide_by_sharpness = true: R / sharpness, which is log (Σ_t exp(sharpness · cos_t))^(1 / sharpness).
 
-    Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. Their code leaves out the
-        power of equation 10, which only rescales the temperature of the objective (γ3): divide_by_sharpness = false does as it does.
-    Use when: captions name things in the picture, and which word means which region matters.
-    Beware: a and b have roles: a is looked at, b are the words, so s(a, b) is not s(b, a). Ask forward(image, text) in
-        both directions of search and transpose. Longer captions score higher: log Σ grows with the words.
-        Costs 2 · N · M · T · R · D products and twice that again for the gradient, which computes the attention anew
-        rather than keep it. Index and shortlist use the cosine of the embeddings. Not twice differentiable.
+    Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. Their code omits the
+        power of equation 10, which only rescales the temperature of the objective (γ3): divide_by_sharpness = false.
+    Use when: captions name objects in the image, and you want to know which word belongs to which region.
+    Beware: not symmetric: a holds the regions, b the words. For both directions of search, call forward(image, text)
+        and transpose. Longer captions score higher, because log Σ grows with the number of words.
+        Costs 2 · N · M · T · R · D products, and twice that for the gradient, which computes the attention again
+        instead of storing it. Index and shortlist use the cosine of the embeddings. Not twice differentiable.
     """
 
     is_exact = False
@@ -51,17 +48,16 @@ class WordRegion(Similarity):
         check_part_dims(a, b)
         scores = word_region_scores(a.parts, a.mask, b.parts, b.mask, self.attention_scale, self.sharpness)
         if not torch.isfinite(scores).all():
-            raise InputError("scores: NaN or infinity in a part, or parts so long that products overflow")
+            raise InputError("scores: NaN or infinity in a part, or norms so large that products overflow")
         return scores / self.sharpness if self.divide_by_sharpness else scores  # (N, M)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # Not the attention itself: a region that no word fits may still draw much of it. A word's column sums to cos_t.
+        # Not the attention: a region that matches no word can still get much of it. The column of a word sums to cos_t.
         weights, words = self.attention_maps(a, b), _zero_padding(b.parts, b.mask)
         regions = _zero_padding(a.parts, a.mask)
         norm_products = torch.linalg.vector_norm(weights @ regions, dim=2) * torch.linalg.vector_norm(words, dim=2)
-        contributions = (
-            weights * (words @ regions.transpose(1, 2)) / norm_products.clamp_min(MIN_NORM_PRODUCT).unsqueeze(2)
-        )
+        products = weights * (words @ regions.transpose(1, 2))
+        contributions = products / norm_products.clamp_min(MIN_NORM_PRODUCT).unsqueeze(2)
         return contributions.transpose(1, 2)  # (N, R, T)
 
     def query(self, a: Features) -> Tensor:
@@ -71,7 +67,7 @@ class WordRegion(Similarity):
         return F.normalize(b.embedding, dim=1)  # (M, D)
 
     def attention_maps(self, a: Features, b: Features) -> Tensor:
-        """Where each word of row i of b looks in row i of a: (N, T, R); a real word's row sums to 1, others are 0."""
+        """Return the attention of the words of row i of b over the regions of row i of a: (N, T, R), padding 0."""
         check_part_dims(a, b)
         regions, words = _zero_padding(a.parts, a.mask), _zero_padding(b.parts, b.mask)
         word_probs = _softmax_over_words(words @ regions.transpose(1, 2), b.mask)
@@ -82,13 +78,13 @@ class WordRegion(Similarity):
 def word_region_scores(
     regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, attention_scale: float, sharpness: float
 ) -> Tensor:
-    """R of every image with every caption, as the class has it: (N, R, D), (N, R), (M, T, D), (M, T) -> (N, M).
+    """Return R of every image with every caption: (N, R, D), (N, R), (M, T, D), (M, T) -> (N, M).
 
-    Computed in float32 at least, also under autocast: raw products of some tens, rounded to half precision, would
-    shift the softmax over words by tenths.
+    Computed in at least float32, also under autocast: in half precision, rounding errors of large dot products would
+    change the softmax over words by tenths.
     """
     with torch.autocast(regions.device.type, enabled=False):
-        length_order = word_mask.sum(dim=1).argsort()  # captions of one block then need little padding
+        length_order = word_mask.sum(dim=1).argsort()  # so captions of a block need little padding
         scores = _WordRegionScores.apply(
             _zero_padding(regions, region_mask),
             region_mask,
@@ -101,7 +97,7 @@ def word_region_scores(
 
 
 class _WordRegionScores(torch.autograd.Function):
-    """Block by block, forward and backward; between the two the inputs are kept, and p, which costs most to make."""
+    """Blockwise forward and backward; saves the inputs and the word probabilities, which cost most to compute."""
 
     @staticmethod
     def forward(
@@ -139,33 +135,25 @@ class _WordRegionScores(torch.autograd.Function):
             v, e, block_mask = regions[i], words[j, :t].flatten(0, 1), word_mask[j, :t]
             weights, context = _attend(v, region_mask[i], word_probs, ctx.attention_scale)
             cosine, norm_product, context_norm, word_norm = _cosine_with_context(context, e)  # (B, C·T)
-            word_weights = (
-                (ctx.sharpness * cosine)
-                .unflatten(1, block_mask.shape)
-                .masked_fill(~block_mask, -torch.inf)
-                .softmax(dim=2)
-            )
-            grad_cosine = (grad[i, j].unsqueeze(2) * ctx.sharpness * word_weights).flatten(1)  # of the cosine
-            # d cos = (<dc, e> + <c, de>) / product, less what only makes c or e longer, unless the product is held
+            logits = (ctx.sharpness * cosine).unflatten(1, block_mask.shape)
+            word_weights = logits.masked_fill(~block_mask, -torch.inf).softmax(dim=2)
+            grad_cosine = (grad[i, j].unsqueeze(2) * ctx.sharpness * word_weights).flatten(1)
+            # d cos = (<dc, e> + <c, de>) / product, minus the components along c and e, unless the product is clamped.
             is_unclamped = norm_product > MIN_NORM_PRODUCT
             grad_product = grad_cosine / norm_product.clamp_min(MIN_NORM_PRODUCT)
             grad_norm = torch.where(is_unclamped, grad_cosine * cosine, 0)
-            grad_context = (
-                grad_product.unsqueeze(2) * e
-                - (grad_norm / torch.where(is_unclamped, context_norm**2, 1)).unsqueeze(2) * context
-            )  # (B, C·T, D)
-            grad_weights = torch.bmm(grad_context, v.transpose(1, 2))  # (B, C·T, R), of the weights
-            # The softmax over regions would take off Σ weights · through: 0, a cosine does not know how long c is
-            # (where the product is held, 1e-8 of the rest).
+            context_factor = grad_norm / torch.where(is_unclamped, context_norm**2, 1)
+            grad_context = grad_product.unsqueeze(2) * e - context_factor.unsqueeze(2) * context  # (B, C·T, D)
+            grad_weights = torch.bmm(grad_context, v.transpose(1, 2))  # (B, C·T, R)
+            # The softmax over regions would subtract Σ weights · gradient, which is 0: the cosine does not depend on
+            # the norm of c (where the product is clamped, it is 1e-8 of the rest).
             grad_weights.mul_(weights).mul_(ctx.attention_scale).mul_(word_probs)
             per_word = grad_weights.unflatten(1, block_mask.shape)
-            per_word -= word_probs.unflatten(1, block_mask.shape) * per_word.sum(
-                dim=2, keepdim=True
-            )  # the softmax over words
+            # The softmax over words.
+            per_word -= word_probs.unflatten(1, block_mask.shape) * per_word.sum(dim=2, keepdim=True)
             grad_regions[i] += torch.bmm(weights.transpose(1, 2), grad_context) + grad_weights.transpose(1, 2) @ e
-            grad_weights.addcmul_(
-                weights, grad_product.unsqueeze(2)
-            )  # e meets v in the products and in the cosine alike
+            # Words meet regions in the dot products and in the cosine.
+            grad_weights.addcmul_(weights, grad_product.unsqueeze(2))
             grad_block_words = torch.bmm(grad_weights, v).sum(dim=0)
             grad_block_words -= (grad_norm / torch.where(is_unclamped, word_norm**2, 1)).sum(dim=0).unsqueeze(1) * e
             grad_words[j, :t] += grad_block_words.unflatten(0, block_mask.shape)
@@ -173,7 +161,7 @@ class _WordRegionScores(torch.autograd.Function):
 
 
 def _iter_blocks(regions: Tensor, word_mask: Tensor) -> Iterator[tuple[slice, slice, int]]:
-    """Which images, which captions, and up to which word those captions go."""
+    """Yield slices of images and of captions, and the length of the longest of these captions."""
     positions = torch.arange(1, word_mask.shape[1] + 1, device=word_mask.device)
     ends = (word_mask * positions).amax(dim=1).tolist()
     for first_caption in range(0, len(ends), CAPTIONS_PER_BLOCK):
@@ -184,26 +172,26 @@ def _iter_blocks(regions: Tensor, word_mask: Tensor) -> Iterator[tuple[slice, sl
 
 
 def _word_probabilities(v: Tensor, e: Tensor, word_mask: Tensor) -> Tensor:
-    """p, (B, C·T, R): which word each region would choose."""
+    """Return p, (B, C·T, R): for each region, probabilities over the words."""
     products = (e.flatten(0, 1) @ v.transpose(1, 2)).unflatten(1, word_mask.shape)  # (B, C, T, R)
     return _softmax_over_words(products, word_mask).flatten(1, 2)
 
 
 def _attend(v: Tensor, region_mask: Tensor, word_probs: Tensor, attention_scale: float) -> tuple[Tensor, Tensor]:
-    """α, (B, C·T, R), and the context each word sees, (B, C·T, D)."""
+    """Return the attention α, (B, C·T, R), and the context of each word, (B, C·T, D)."""
     weights = _softmax_over_regions(word_probs, region_mask, attention_scale)
     return weights, torch.bmm(weights, v)
 
 
 def _softmax_over_words(products: Tensor, word_mask: Tensor) -> Tensor:
-    """p, softmax over the real words, like the products (..., T, R)."""
+    """Return p, the softmax over real words, (..., T, R)."""
     if not word_mask.all():
         products = products.masked_fill(~word_mask.unsqueeze(-1), -torch.inf)
     return products.softmax(dim=-2)
 
 
 def _softmax_over_regions(word_probs: Tensor, region_mask: Tensor, attention_scale: float) -> Tensor:
-    """α, softmax over the real regions, like p (..., T, R)."""
+    """Return α, the softmax over real regions, (..., T, R)."""
     logits = attention_scale * word_probs
     if not region_mask.all():
         logits = logits.masked_fill(~region_mask.unsqueeze(-2), -torch.inf)
@@ -211,12 +199,12 @@ def _softmax_over_regions(word_probs: Tensor, region_mask: Tensor, attention_sca
 
 
 def _cosine_with_context(context: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Cosine of each word with its context, the product of their lengths, and the lengths: (B, C·T) and (C·T,)."""
+    """Return cosines of words and contexts, products of their norms (B, C·T), and both norms (B, C·T), (C·T,)."""
     context_norm, word_norm = torch.linalg.vector_norm(context, dim=2), torch.linalg.vector_norm(e, dim=1)
     norm_product = context_norm * word_norm
     return (context * e).sum(dim=2) / norm_product.clamp_min(MIN_NORM_PRODUCT), norm_product, context_norm, word_norm
 
 
 def _zero_padding(parts: Tensor, mask: Tensor) -> Tensor:
-    """Zeros where parts are not real, so that nothing there can leak, and float32 at least."""
+    """Set padding to 0, so that it cannot leak into sums, and convert to at least float32."""
     return parts.masked_fill(~mask.unsqueeze(2), 0).to(torch.promote_types(parts.dtype, torch.float32))
