@@ -17,7 +17,7 @@ from triptych.data.sources.draft import DraftItem, ManifestDraft
 from triptych.data.sources.manifest_writer import Origin, write_manifest
 from triptych.search.items import SkippedPath
 from triptych.search.not_indexed import write_not_indexed
-from triptych.studies.result_cache import StudyResult, write_page
+from triptych.studies.page import Study, StudyResult, write_page
 
 HYPERLINK_FORMULA = '=HYPERLINK("http://example.org/?"&A1,"open")'
 FORMULAS = [
@@ -108,8 +108,7 @@ def test_other_csv_files_hold_no_formulas(tmp_path):
     write_page(
         tmp_path,
         "study",
-        "why?",
-        "so",
+        Study("why?", "so", int, lambda *_: StudyResult({}, [], lambda figure: None)),
         "x",
         StudyResult({"t": [{"a": HYPERLINK_FORMULA, "b": -1.5}]}, [], lambda figure: None),
     )

@@ -1,4 +1,4 @@
-"""A laboratory of made vectors: things that show in pictures, sounds and words through fixed random matrices."""
+"""An experiment over generated vectors: latents seen through a fixed random matrix per modality."""
 
 import pytest
 import torch
@@ -12,26 +12,26 @@ NAMES: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "yamnet", 
 
 
 class PrecomputedEncoder(Encoder):
-    """An encoder whose features are at hand; nothing goes through it."""
+    """An encoder whose features are precomputed; it is never run."""
 
-    frozen, feature_dim, part_name = True, FEATURE_DIM, "thing"
+    frozen, feature_dim, part_name = True, FEATURE_DIM, "part"
 
     def __init__(self, modality: Modality) -> None:
         super().__init__()
         self.modality = modality
 
     def prepare(self, source: Source) -> Tensor:
-        raise AssertionError("features are at hand")
+        raise AssertionError("features are precomputed")
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        raise AssertionError("features are at hand")
+        raise AssertionError("features are precomputed")
 
     def class_probabilities(self, mean: Tensor) -> Tensor:
         return (mean.repeat(1, 84)[:, :1000] * 3).softmax(dim=1)
 
 
 def make_table(rows: int, seed: int, views: int = 1) -> FeatureTable:
-    """Rows whose vectors are noisy views of the same hidden thing."""
+    """Make rows whose vectors are noisy projections of the same latent."""
     rng = torch.Generator().manual_seed(seed)
     latents = torch.randn(rows, LATENT_DIM, generator=rng)
     projections = {

@@ -1,3 +1,5 @@
+"""Differences with confidence intervals, against a naive computation."""
+
 import numpy as np
 import pytest
 from scipy.stats import t
@@ -6,7 +8,7 @@ from triptych.studies.conclusions import compare_to_reference
 
 
 def compute_difference_naively(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
-    """The difference of means of runs (S, Q), and its interval over items and seeds, by loops."""
+    """Compute the difference of means of runs (S, Q) and its interval over items and seeds by loops."""
     items, runs = a.shape[1], len(a)
     item_differences = [
         sum(b[s][q] for s in range(runs)) / runs - sum(a[s][q] for s in range(runs)) / runs for q in range(items)
@@ -28,19 +30,19 @@ def test_intervals_cover_items_and_seeds():
     conclusions = compare_to_reference("a", {"b": b.tolist(), "a": a.tolist()}, "R@10")
     assert conclusions == [
         f"R@10 of **a**: {100 * a.mean():.1f}%.",
-        f"b: {difference:+.1f} points against it (95%: {low:+.1f} to {high:+.1f}).",
+        f"b: {difference:+.1f} points relative to it (95%: {low:+.1f} to {high:+.1f}).",
     ]
 
 
 def test_differences_within_seed_variance_are_not_separable():
-    """Items alone would tell these two apart by far; another seed may turn them round."""
+    """Over items alone the difference is significant; another seed may reverse it."""
     rng = np.random.default_rng(0)
     item_scores = rng.random(2000)
     hits = {
         name: [(item_scores + shift + 0.01 * rng.standard_normal(2000)).tolist() for shift in shifts]
         for name, shifts in {"one": (0.00, 0.05, -0.05), "other": (0.02, 0.08, -0.04)}.items()
     }
-    assert compare_to_reference("one", hits, "R@10")[1].endswith("— not separable.")
+    assert compare_to_reference("one", hits, "R@10")[1].endswith("— not significant.")
 
 
 @pytest.mark.parametrize("reference", ["low", "high"])

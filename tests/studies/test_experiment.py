@@ -1,9 +1,12 @@
+"""Feature tables, fits and recall of an experiment over frozen features."""
+
 import numpy as np
 import pytest
 import torch
 
 from tests.studies.conftest import CAPTIONS, make_experiment, make_table
 from triptych.data.label_noise import Swap
+from triptych.settings import Component
 from triptych.studies.experiment import configure_objective
 
 
@@ -44,6 +47,7 @@ def test_collect_items_has_each_vector_once_per_group():
     )
 
 
+@pytest.mark.slow
 def test_fit_learns_and_is_deterministic(experiment):
     recipe = experiment.make_recipe(configure_objective("infonce"), batch_size=32, epochs=20)
     first, again = experiment.fit(recipe), experiment.fit(recipe)
@@ -89,3 +93,11 @@ def test_rows_without_a_modality_train_the_other_pairs():
         "loss",
         "steps",
     }
+
+
+def test_recipes_write_out_default_settings(experiment):
+    text = experiment.make_recipe(
+        configure_objective("matching"), space={"similarity": Component("mahalanobis", {"embed_dim": 256})}
+    ).to_toml()
+    for setting in ("epsilon", "mass", "metric", "rank"):
+        assert f"\n{setting} = " in text

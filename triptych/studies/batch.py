@@ -1,4 +1,4 @@
-"""What do larger batches buy, and what do they cost?"""
+"""What do larger batches gain, and what do they cost?"""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ from triptych.recipe import Recipe
 from triptych.similarities import SIMILARITIES
 from triptych.space import features_without_parts
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines, set_log_y
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "What do larger batches buy, and what do they cost?"
+QUESTION = "What do larger batches gain, and what do they cost?"
 SETUP = (
-    "A row for every caption, eight epochs whatever the batch, so that every fit sees as many pairs; the learning "
-    "rate grows with the square root of the batch, 1e-3 at 256. Seconds are those of a whole fit; memory is that of "
-    "one step of the objective alone, over its baseline, in a process of its own. Left out are cells that would hold "
-    "several matrices of more than a gigabyte each, or whose steps take minutes. One seed."
+    "One row per caption, and eight epochs for each batch size, so that all fits see equally many pairs. The "
+    "learning rate grows with the square root of the batch size (1e-3 at 256). Time is that of a whole fit. Memory "
+    "is the peak of one step of the objective alone, above the baseline, in a separate process. Runs that would "
+    "need several matrices of more than a gigabyte each, or minutes per step, are left out. One seed."
 )
 BATCH_SIZES = (32, 128, 512, 2048, 8192, 16384)
 EMBED_DIM, EPOCHS = 256, 8
-METHODS: dict[str, tuple[str, dict[str, Any], int]] = {  # objective, settings, the largest batch
+METHODS: dict[str, tuple[str, dict[str, Any], int]] = {  # objective, settings, largest batch size
     "infonce": ("infonce", {"stream_block": 1024}, 16384),
     "sigmoid": ("sigmoid", {"stream_block": 1024}, 16384),
     "contrastive, 64 negatives": ("contrastive", {"num_negatives": 64}, 16384),
@@ -46,12 +47,12 @@ PROC_STATUS, PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return sum(1 for _, _, max_size in METHODS.values() for size in BATCH_SIZES if size <= max_size)
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Every objective at every batch it can hold."""
+    """Train with each objective at each batch size up to its largest."""
     table = experiment.splits["train"].expand_captions()
     results: dict[str, dict[int, Values]] = {}
     for name, (objective, settings, max_size) in METHODS.items():
@@ -69,13 +70,14 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         title: _make_records(results, key)
         for title, key in (
             (f"{METRIC} in %", METRIC),
-            ("Seconds a fit", "seconds"),
-            ("Megabytes of one step of the objective", "megabytes"),
+            ("Training time in seconds", "seconds"),
+            ("Peak memory of one step in MB", "megabytes"),
         )
     }
     best_sizes = {name: max(by_size, key=lambda size: by_size[size][METRIC]) for name, by_size in results.items()}
     conclusions = [
-        f"{name}: highest at batch {size:,} ({results[name][size][METRIC]:.1f}%)." for name, size in best_sizes.items()
+        f"{name}: best at batch size {size:,} ({results[name][size][METRIC]:.1f}%)."
+        for name, size in best_sizes.items()
     ]
     return StudyResult(tables, conclusions, partial(_draw, results=results))
 
@@ -98,18 +100,18 @@ def _measure(experiment: Experiment, table: FeatureTable, recipe: Recipe) -> Val
 
 
 def measure_step_memory(objective: str, settings: dict[str, Any], size: int) -> float:
-    """Megabytes over the baseline that one step of an objective takes, at least 1: for a process of its own."""
+    """Measure the peak memory of one step in MB above the baseline, at least 1. Call it in a separate process."""
     module = OBJECTIVES[objective](**settings)
-    _run_step(module, 64)  # libraries take their share once
+    _run_step(module, 64)  # warm up: libraries allocate their buffers once
     with suppress(OSError):
-        PROC_CLEAR_REFS.write_text("5")  # forget the peak so far: at first it is that of the process that made this one
+        PROC_CLEAR_REFS.write_text("5")  # reset the peak: it is inherited from the parent process
     baseline = _read_peak_memory()
     _run_step(module, size)
     return max(1.0, (_read_peak_memory() - baseline) / 1024)
 
 
 def _read_peak_memory() -> float:
-    """The largest resident memory since it was last forgotten, in kilobytes."""
+    """Return the peak resident memory since the last reset, in kilobytes."""
     if PROC_STATUS.exists():
         return next(float(line.split()[1]) for line in PROC_STATUS.read_text().splitlines() if line.startswith("VmHWM"))
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
@@ -133,12 +135,15 @@ def _draw(figure: Figure, results: dict[str, dict[int, Values]]) -> None:
     for axes, key, label in zip(
         figure.subplots(1, 3),
         (METRIC, "seconds", "megabytes"),
-        (f"{METRIC} (%)", "seconds a fit", "megabytes a step"),
+        (f"{METRIC} (%)", "training time (s)", "memory of a step (MB)"),
         strict=True,
     ):
         series = {name: {float(size): v[key] for size, v in by_size.items()} for name, by_size in results.items()}
-        draw_lines(axes, series, "batch", label, log_x=True)
+        draw_lines(axes, series, "batch size", label, log_x=True)
         axes.tick_params(axis="x", labelrotation=60)
         if key != METRIC:
             set_log_y(axes)
     add_legend(figure)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

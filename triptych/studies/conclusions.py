@@ -1,4 +1,4 @@
-"""From numbers to plain sentences: spreads over seeds, and which differences can be told apart."""
+"""Conclusions from results: means over seeds, and differences with confidence intervals."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from triptych.evaluation.significance import Difference, compute_run_difference_
 
 
 def format_mean_and_range(values: Sequence[float]) -> str:
-    """A mean with the smallest and largest of several seeds."""
+    """Format a mean, with minimum and maximum if there are several seeds."""
     mean = f"{np.mean(values):.1f}"
     return mean if len(values) == 1 else f"{mean} ({min(values):.1f}–{max(values):.1f})"
 
 
 def compare_to_reference(reference: str, hits: Mapping[str, Sequence[Sequence[float]]], metric: str) -> list[str]:
-    """Each contender against one that was named without looking at these numbers: differences with their intervals.
+    """Compare each method to a reference that was chosen without these numbers: differences with 95% intervals.
 
-    hits: of each contender, for each of at least two seeds, the share of hits of every item. The intervals say how the
-    difference moves with other items and with other seeds.
+    hits: for each method and each of at least two seeds, the hit rate of each item. The intervals cover the variation
+    over items and over seeds.
     """
     runs = {name: [100 * np.array(seed) for seed in seeds] for name, seeds in hits.items()}
     means = {name: float(np.mean(seeds)) for name, seeds in runs.items()}
@@ -29,7 +29,7 @@ def compare_to_reference(reference: str, hits: Mapping[str, Sequence[Sequence[fl
         interval = compute_run_difference_intervals(runs[reference], runs[name], items)[0]
         difference = Difference(means[reference], means[name], interval)
         conclusions.append(
-            f"{name}: {difference.value:+.1f} points against it (95%: {interval.low:+.1f} to {interval.high:+.1f})"
-            f"{'' if difference.is_significant else ' — not separable'}."
+            f"{name}: {difference.value:+.1f} points relative to it (95%: {interval.low:+.1f} to {interval.high:+.1f})"
+            f"{'' if difference.is_significant else ' — not significant'}."
         )
     return conclusions

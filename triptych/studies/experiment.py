@@ -1,4 +1,4 @@
-"""The laboratory: rows and what frozen encoders make of them, read once, so that a fit takes seconds."""
+"""Frozen features of a manifest in memory, and fits of the heads over them that take seconds."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer
 
 SPLITS = ("train", "valid", "test")
-MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # rows to a batch; fewer where there are not so many batches to an epoch
-CHUNK_SIZE = 4096  # vectors that go through a head at once
+MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # smaller batches where an epoch would have fewer steps
+CHUNK_SIZE = 4096  # vectors per forward pass of a head
 
 
 TensorsByModality = dict[Modality, Tensor]
@@ -41,24 +41,24 @@ TensorsByModality = dict[Modality, Tensor]
 
 @dataclass(frozen=True)
 class FeatureTable:
-    """The rows of one split: of each modality, which vectors a row has. Rows of one group are right answers."""
+    """The rows of one split with their feature vectors by modality. Rows of one group are positives."""
 
     ids: list[str]
     vectors: TensorsByModality  # (K, 2, W): mean and maximum of an item's parts
-    vector_indices: TensorsByModality  # (R, C) a row's vectors, the first `counts` of them real
-    vector_counts: TensorsByModality  # (R,) how many; 0 where the row has none
+    vector_indices: TensorsByModality  # (R, C) the vectors of each row; the first `vector_counts` are valid
+    vector_counts: TensorsByModality  # (R,) 0 where a row lacks the modality
     group: Tensor  # (R,)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def sample_vectors(self, modality: Modality, rows: Tensor, random_numbers: np.ndarray) -> Tensor:
-        """One of each row's vectors, as the dice fall: (N, 2, W)."""
+        """Pick one vector of each row by a random number: (N, 2, W)."""
         column = torch.from_numpy(random_numbers) % self.vector_counts[modality][rows]
         return self.vectors[modality][self.vector_indices[modality][rows, column]]
 
     def collect_items(self, modality: Modality) -> tuple[Tensor, Tensor]:
-        """Every vector of a modality once for each group it is in, and that group: (K, 2, W), (K,)."""
+        """Return each vector of a modality once per group, with that group: (K, 2, W), (K,)."""
         mask = torch.arange(self.vector_indices[modality].shape[1]) < self.vector_counts[modality][:, None]  # (R, C)
         index_and_group = torch.stack(
             [self.vector_indices[modality][mask], self.group[:, None].expand(mask.shape)[mask]]
@@ -67,7 +67,7 @@ class FeatureTable:
         return self.vectors[modality][indices], group
 
     def apply_swaps(self, swaps: Sequence[Swap]) -> FeatureTable:
-        """The rows with their content exchanged as the swaps say."""
+        """Return the table with the contents of rows swapped."""
         row_of = {name: i for i, name in enumerate(self.ids)}
         vector_indices, vector_counts = dict(self.vector_indices), dict(self.vector_counts)
         modalities: set[Modality] = {swap.modality for swap in swaps}
@@ -85,14 +85,14 @@ class FeatureTable:
         return replace(self, vector_indices=vector_indices, vector_counts=vector_counts)
 
     def keep_modalities(self, keep: Mapping[Modality, Tensor]) -> FeatureTable:
-        """The rows with a modality taken from those that are not kept: keep (R,) bool."""
+        """Return the table with a modality removed from the rows where keep (R,) is False."""
         vector_counts: TensorsByModality = {
             m: count * keep[m] if m in keep else count for m, count in self.vector_counts.items()
         }
         return replace(self, vector_counts=vector_counts)
 
     def expand_captions(self) -> FeatureTable:
-        """A row for every caption, of the same group: more rows for large batches."""
+        """Return a table with one row per caption, in the group of its row."""
         row_indices = torch.repeat_interleave(torch.arange(len(self)), self.vector_counts["text"])
         caption_indices = torch.cat([torch.arange(int(count)) for count in self.vector_counts["text"]])
         vector_indices: TensorsByModality = {m: indices[row_indices] for m, indices in self.vector_indices.items()}
@@ -106,7 +106,7 @@ class FeatureTable:
 
 
 class Experiment:
-    """Frozen features of a manifest's splits, and short fits of the heads above them."""
+    """Frozen features of the splits of a manifest, and fits of the heads over them."""
 
     def __init__(
         self,
@@ -115,12 +115,8 @@ class Experiment:
         splits: Mapping[str, FeatureTable],
         epochs: int = 12,
     ) -> None:
-        self.encoders, self.encoder_names, self.splits, self.epochs = (
-            dict(encoders),
-            dict(encoder_names),
-            dict(splits),
-            epochs,
-        )
+        self.encoders, self.encoder_names = dict(encoders), dict(encoder_names)
+        self.splits, self.epochs = dict(splits), epochs
 
     @staticmethod
     def from_manifest(
@@ -130,7 +126,7 @@ class Experiment:
         allow_outside: bool = False,
         list_sources: Callable[[Row, Modality], list[Source]] = sources_of,
     ) -> Experiment:
-        """Read a manifest and its features, computed where the cache lacks them; at most so many rows to train on."""
+        """Read a manifest and compute or load its features; max_rows limits the training rows."""
         check_encoders(encoder_names)
         table = manifest.read(path, allow_outside)
         missing_splits = [split for split in SPLITS if split not in table.counts.splits]
@@ -162,9 +158,9 @@ class Experiment:
     def make_recipe(
         self, *objectives: ObjectiveConfig, space: Mapping[str, Any] | None = None, **training: Any
     ) -> Recipe:
-        """A recipe over the lab's encoders: linear heads on the sphere, cosine, unless told otherwise.
+        """Make a recipe over the encoders; by default with linear heads on the sphere and cosine similarity.
 
-        Every setting of similarity and objectives is written out: a default that changes makes another recipe.
+        All settings of similarity and objectives are written out, so that a changed default makes another recipe.
         """
         modalities = {m for config in objectives for pair in config.pairs for m in pair}
         encoders: dict[Modality, Component] = {
@@ -205,7 +201,7 @@ class Experiment:
 
     @torch.inference_mode()
     def embed_split(self, space: Space, split: str, modality: Modality) -> tuple[Features, Tensor]:
-        """The items of a split as the space embeds them, and the group of each."""
+        """Embed the items of a split; return their features and groups."""
         vectors, group = self.splits[split].collect_items(modality)
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool)
         chunks = [
@@ -217,7 +213,7 @@ class Experiment:
     def evaluate(
         self, space: Space, split: str = "test", a: Modality = "image", b: Modality = "text"
     ) -> RetrievalRanks:
-        """Both directions between two modalities of a split."""
+        """Rank both directions between two modalities of a split."""
         features = {m: self.embed_split(space, split, m) for m in (a, b)}
         ranks = {}
         directions: tuple[tuple[Modality, Modality], ...] = ((a, b), (b, a))
@@ -237,25 +233,25 @@ class Experiment:
 
 @dataclass(frozen=True)
 class RetrievalRanks:
-    """The rank of every query's best right answer, and the query's group, by direction."""
+    """The rank of the best positive of each query, and the group of the query, by direction."""
 
     ranks: dict[tuple[Modality, Modality], tuple[Tensor, Tensor]]  # (Q,), (Q,)
 
     def recall(self, query: Modality, gallery: Modality, k: int) -> float:
-        """Recall@k in %."""
+        """Return Recall@k in %."""
         return 100 * (self.ranks[query, gallery][0] <= k).double().mean().item()
 
     def score(self) -> float:
-        """Mean of R@1, R@5 and R@10 over the directions, in %: the number by which runs are chosen."""
+        """Return the mean of R@1, R@5 and R@10 over the directions in %, the score for model selection."""
         return float(np.mean([self.recall(*direction, k) for direction in self.ranks for k in (1, 5, 10)]))
 
     def to_dict(self) -> dict[str, float]:
-        """Recalls by name, and the score."""
+        """Return R@1 and R@10 by name, and the score."""
         recalls = {f"{q} → {g} R@{k}": self.recall(q, g, k) for q, g in self.ranks for k in (1, 10)}
         return recalls | {"score": self.score()}
 
     def hit_rates(self, query: Modality, gallery: Modality, k: int = 10) -> list[float]:
-        """Of each group, the share of its queries with a right answer among the first k, in order of groups."""
+        """Return the fraction of each group's queries with a positive in the top k, sorted by group."""
         rank, group = self.ranks[query, gallery]
         groups, group_index = group.unique(return_inverse=True)
         sums = torch.zeros(len(groups), dtype=torch.float64).index_add(0, group_index, (rank <= k).double())
@@ -269,18 +265,18 @@ def _score_tile(space: Space, query: Features, gallery: Features, rows: Tensor, 
 def configure_objective(
     name: str, *pairs: tuple[Modality, Modality], weight: float = 1.0, **settings: Any
 ) -> ObjectiveConfig:
-    """An objective over pairs of modalities, as a recipe would name it."""
+    """Configure an objective over pairs of modalities, by default image–text."""
     component = _fill_defaults(Component(name, settings), OBJECTIVES, "objective")
     return ObjectiveConfig(name, pairs or (("image", "text"),), weight, component.settings)
 
 
 def _fill_defaults(component: Component, registry: Mapping[str, type], label: str) -> Component:
-    """The part with every setting written out."""
+    """Return the component with all settings written out."""
     return read_component({"name": component.name, **component.settings}, registry, label, f"study: {component.name}")
 
 
 def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
-    """An error for the first encoder that is unknown, for another modality, or not frozen."""
+    """Raise a UsageError if an encoder is unknown, for another modality, or not frozen."""
     for modality, name in encoder_names.items():
         frozen_names = sorted(
             candidate for candidate, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen
@@ -310,8 +306,8 @@ def _build_table(
         ]
         vector_counts[modality] = torch.tensor([len(row_indices) for row_indices in indices_by_row])
         vector_indices[modality] = torch.zeros(len(rows), max(1, int(vector_counts[modality].max())), dtype=torch.long)
-        for i, some in enumerate(indices_by_row):
-            vector_indices[modality][i, : len(some)] = torch.tensor(some, dtype=torch.long)
+        for i, row_indices in enumerate(indices_by_row):
+            vector_indices[modality][i, : len(row_indices)] = torch.tensor(row_indices, dtype=torch.long)
     group = torch.tensor([groups[row.group] for row in rows])
     return FeatureTable(
         [row.id for row in rows],
@@ -325,7 +321,7 @@ def _build_table(
 def _plan_batches(
     table: FeatureTable, pairs: Sequence[tuple[Modality, Modality]], training: TrainingConfig, epoch: int
 ) -> Iterator[tuple[tuple[Modality, ...], Tensor]]:
-    """The batches of an epoch as rows of one kind each: what the rows have of what is trained."""
+    """Yield the batches of an epoch: the trained modalities that all rows of a batch have, and the rows."""
     rng = np.random.default_rng([training.seed, epoch])
     modalities: list[Modality] = list(dict.fromkeys(m for pair in pairs for m in pair))
     has_modality = torch.stack([table.vector_counts[m] > 0 for m in modalities], dim=1)  # (R, modalities)

@@ -1,4 +1,4 @@
-"""Does a learned metric help matching by transport, and what does it do to the gap between modalities?"""
+"""Does a learned metric help matching by transport, and does it close the modality gap?"""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from triptych.recipe import Recipe
 from triptych.settings import Component
 from triptych.studies.conclusions import compare_to_reference, format_mean_and_range
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_bars, draw_lines
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "Does a learned metric help matching by transport, and does it close the gap between modalities?"
+QUESTION = "Does a learned metric help matching by transport, and does it close the modality gap?"
 SETUP = (
-    "Matching by entropic transport over linear heads, twelve epochs. First the metric at epsilon 0.05, three seeds, "
-    "with differences to the identity over items and seeds; then epsilon with the cosine; then partial "
-    "transport where 0 and 40% of the training pairs are swapped at random, "
-    "with the mass told, estimated, or left at 1."
+    "Matching by entropic transport over linear heads, twelve epochs. First the metric at epsilon 0.05 with three "
+    "seeds, compared to the identity with intervals over items and seeds. Then epsilon with cosine similarity. Then "
+    "partial transport with 0% and 40% of the training pairs swapped at random, with the mass given, estimated, or "
+    "1."
 )
 EMBED_DIM, SEEDS = 256, (0, 1, 2)
 METRICS: dict[str, Component] = {
@@ -36,18 +37,19 @@ METRICS: dict[str, Component] = {
     },
     "full": Component("mahalanobis", {"embed_dim": EMBED_DIM, "metric": "full"}),
 }
-REFERENCE = "identity (Euclidean)"  # the same similarity with nothing learned
+REFERENCE = "identity (Euclidean)"  # the same similarity without trained parameters
 EPSILONS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 NOISE_RATES = (0.0, 0.4)
+RECALL_KEYS = ("text → image R@1", "text → image R@10", "image → text R@1", "image → text R@10")
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(METRICS) * len(SEEDS) + len(EPSILONS) + len(NOISE_RATES) * 5
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Metrics, then epsilon, then partial transport."""
+    """Compare metrics, then values of epsilon, then forms of partial transport."""
     results = {
         name: [
             cache.cached_run(
@@ -63,7 +65,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     }
     metrics: list[Record] = [
         {"metric": name, **{key: format_mean_and_range([v[key] for v in runs]) for key in RECALL_KEYS}}
-        | {key: sum(v[key] for v in runs) / len(runs) for key in ("gap", "gap, scale-free")}
+        | {key: sum(v[key] for v in runs) / len(runs) for key in ("modality gap", "modality gap, scale-free")}
         for name, runs in results.items()
     ]
     by_epsilon = {
@@ -80,20 +82,17 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     ]
     return StudyResult(
         {
-            "The metric (recall in %, mean of three seeds, smallest–largest)": metrics,
+            "Metric (recall in %, mean of three seeds, min–max)": metrics,
             "Epsilon (cosine, one seed)": [
                 {"epsilon": e, **{key: v[key] for key in RECALL_KEYS}} for e, v in by_epsilon.items()
             ],
-            "Partial transport under wrong pairs (text → image R@10, one seed)": partial_records,
+            "Partial transport with wrong pairs (text → image R@10, one seed)": partial_records,
         },
         compare_to_reference(
             REFERENCE, {name: [v["hit_rates"] for v in runs] for name, runs in results.items()}, "text → image R@10"
         ),
         partial(_draw, results=results, by_epsilon=by_epsilon),
     )
-
-
-RECALL_KEYS = ("text → image R@1", "text → image R@10", "image → text R@1", "image → text R@10")
 
 
 def _make_recipe(
@@ -114,14 +113,14 @@ def _measure(experiment: Experiment, recipe: Recipe, table: FeatureTable | None 
     a, b = (experiment.embed_split(space, "test", m)[0].embedding for m in ("image", "text"))
     raw_gap, scale_free_gap = modality_gap(a, b)
     return ranks.to_dict() | {
-        "gap": raw_gap,
-        "gap, scale-free": scale_free_gap,
+        "modality gap": raw_gap,
+        "modality gap, scale-free": scale_free_gap,
         "hit_rates": ranks.hit_rates("text", "image"),
     }
 
 
 def _compare_partial_transport(experiment: Experiment, cache: ResultCache, noise_rate: float) -> Record:
-    """One line: every way to say how much of the mass is to be moved, at one share of wrong pairs."""
+    """Return one row of the table: each way to set the transported mass, at one noise rate."""
     variants: Mapping[str, dict[str, Any]] = {
         "balanced": {},
         "trimmed, given": {"mass": 1 - noise_rate or 1.0, "form": "trimmed"},
@@ -160,3 +159,6 @@ def _draw(figure: Figure, results: Mapping[str, list[Values]], by_epsilon: Mappi
     )
     curve = {"cosine": {epsilon: values["score"] for epsilon, values in by_epsilon.items()}}
     draw_lines(right, curve, "epsilon (cosine, one seed)", "mean of R@1, R@5, R@10, both directions (%)", log_x=True)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

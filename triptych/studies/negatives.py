@@ -1,4 +1,4 @@
-"""What are negatives for, and which ones?"""
+"""What are negatives for, and which ones help?"""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 from triptych.recipe import Recipe
 from triptych.space import Space
 from triptych.studies.experiment import Experiment, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "What are negatives for, and which ones?"
+QUESTION = "What are negatives for, and which ones help?"
 SETUP = (
-    "The same heads and twelve epochs, with no negatives at all (alignment alone), with a few drawn at random, with "
-    "the semi-hard, the hardest or all of the batch; as a contrastive loss and as triplets. After every epoch the mean "
-    "cosine between items that do not belong together is taken: 1 means that everything has fallen into one point. "
+    "The same heads and twelve epochs with different negatives: none (alignment only), a few at random, the semi- "
+    "hard, the hardest, or all of the batch; in a contrastive loss and in triplets. After each epoch the mean "
+    "cosine of mismatched image–text pairs is measured: 1 means that all embeddings have collapsed to one point. "
     "One seed."
 )
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "none (alignment alone)": ("align_uniform", {"uniform_weight": 0.0}),
+    "none (alignment only)": ("align_uniform", {"uniform_weight": 0.0}),
     "contrastive, 1": ("contrastive", {"num_negatives": 1}),
     "contrastive, 4": ("contrastive", {"num_negatives": 4}),
     "contrastive, 64": ("contrastive", {"num_negatives": 64}),
@@ -35,33 +36,32 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 COMBINED = "triplet, random + semi-hard"
 EXPLANATIONS = (
-    "Without negatives nothing holds items apart: giving every item the same vector costs nothing, so alignment alone "
-    "has that as its minimum.",
-    "A triplet stops pulling once its margin is met: with random negatives most are met early, and those that remain "
-    "say little. Semi-hard ones are always near enough to teach; the hardest one of a large batch is often a right "
-    "answer that nobody wrote down.",
-    "A contrastive loss weighs its negatives by itself: the softmax gives the near ones the gradient.",
+    "Without negatives nothing keeps items apart: the same vector for all items is a minimum of alignment.",
+    "A triplet has no gradient once its margin is met. With random negatives most triplets are met early, and the "
+    "rest are uninformative. Semi-hard negatives always have a gradient; the hardest negative of a large batch is "
+    "often an unlabelled positive.",
+    "A contrastive loss weights its negatives itself: the softmax gives most of the gradient to the nearest ones.",
 )
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(METHODS)
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Every choice of negatives, looked at after every epoch."""
+    """Compare the choices of negatives, evaluated after each epoch."""
     results = {name: run_method(experiment, cache, name) for name in METHODS}
     records: list[Record] = [
         {"negatives": name, "text → image R@1": v["text → image R@1"], "text → image R@10": v["text → image R@10"]}
-        | {"cosine of strangers, one epoch": v["mismatched"][0], "all epochs": v["mismatched"][-1]}
-        | {"cosine of partners": v["matched"]}
+        | {"mismatched cosine, first epoch": v["mismatched"][0], "mismatched cosine, last epoch": v["mismatched"][-1]}
+        | {"matched cosine": v["matched"]}
         for name, v in results.items()
     ]
-    none = results["none (alignment alone)"]
+    none = results["none (alignment only)"]
     best = max(results, key=lambda name: results[name]["recalls"][-1])
     conclusions = [
-        f"Without negatives the mean cosine of strangers rises to {none['mismatched'][-1]:.3f} and R@10 is "
+        f"Without negatives the mean cosine of mismatched pairs rises to {none['mismatched'][-1]:.3f} and R@10 is "
         f"{none['text → image R@10']:.1f}%.",
         f"Highest text → image R@10 on the validation rows: **{best}** ({results[best]['recalls'][-1]:.1f}%).",
     ]
@@ -69,7 +69,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
 
 
 def run_method(experiment: Experiment, cache: ResultCache, name: str) -> Values:
-    """One choice of negatives."""
+    """Train with one choice of negatives."""
     objective, settings = METHODS[name]
     configs = [configure_objective(objective, **settings)]
     if name == COMBINED:
@@ -94,7 +94,7 @@ def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
 
 
 def _mean_cosines(experiment: Experiment, space: Space) -> tuple[float, float]:
-    """Mean cosine of images with texts of other groups, and of their own."""
+    """Return the mean cosine of images with texts of other groups, and with those of the same group."""
     (image, a), (text, b) = (experiment.embed_split(space, "valid", m) for m in ("image", "text"))
     cosines, same_group = image.embedding @ text.embedding.T, a[:, None] == b
     return cosines[~same_group].mean().item(), cosines[same_group].mean().item()
@@ -103,9 +103,12 @@ def _mean_cosines(experiment: Experiment, space: Space) -> tuple[float, float]:
 def _draw(figure: Figure, results: dict[str, Values]) -> None:
     left, right = figure.subplots(1, 2)
     for axes, key, label in (
-        (left, "mismatched", "mean cosine of strangers"),
+        (left, "mismatched", "mean cosine of mismatched pairs"),
         (right, "recalls", "text → image R@10, validation (%)"),
     ):
         series = {name: {float(i + 1): x for i, x in enumerate(v[key])} for name, v in results.items()}
         draw_lines(axes, series, "epoch", label)
     add_legend(figure)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

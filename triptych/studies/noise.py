@@ -1,4 +1,4 @@
-"""How much wrong data does each objective bear?"""
+"""How robust is each objective to wrong pairs?"""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 from triptych.data.label_noise import choose_swaps, cluster_by_similarity
 from triptych.recipe import Recipe
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "How many wrong pairs does each objective bear?"
+QUESTION = "How robust is each objective to wrong pairs?"
 SETUP = (
-    "Linear heads, twelve epochs. A share of the training rows is given the captions of another row: of any row "
-    "(random), or of a row whose captions are alike (similar). Validation is not looked at; the test rows stay clean. "
-    "One seed."
+    "Linear heads, twelve epochs. A fraction of the training rows gets the captions of another row: any row "
+    "(random), or a row with similar captions (similar). No model selection; the test rows are clean. One seed."
 )
 NOISE_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
 NOISE_KINDS = ("random", "similar")
@@ -36,12 +36,12 @@ METRIC = "text → image R@10"
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(METHODS) * (len(NOISE_KINDS) * (len(NOISE_RATES) - 1) + 1)
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Every objective at every share of both kinds of damage."""
+    """Train each objective at each rate of both kinds of noise."""
     results: dict[tuple[str, str], dict[float, Values]] = {}
     for name, (objective, settings) in METHODS.items():
         recipe = experiment.make_recipe(configure_objective(objective, **settings))
@@ -64,7 +64,7 @@ def _measure(experiment: Experiment, noise: tuple[str, float] | None, recipe: Re
 
 
 def inject_noise(table: FeatureTable, noise_kind: str, noise_rate: float, seed: int = 0) -> FeatureTable:
-    """A table in which a share of the rows has the captions of another row: any, or one with captions alike."""
+    """Return a table in which a fraction of the rows has the captions of another row: any, or a similar one."""
     if noise_kind == "random":
         return table.apply_swaps(choose_swaps(table.ids, [""] * len(table), noise_rate, "random", seed))
     mean_vectors = table.vectors["text"][table.vector_indices["text"], 0]  # (R, C, W)
@@ -77,8 +77,8 @@ def inject_noise(table: FeatureTable, noise_kind: str, noise_rate: float, seed: 
 def _make_records(results: dict[tuple[str, str], dict[float, Values]], noise_kind: str) -> list[Record]:
     return [
         {"objective": name} | {f"{noise_rate:.0%} wrong": values[METRIC] for noise_rate, values in by_rate.items()}
-        for (name, own_kind), by_rate in results.items()
-        if own_kind == noise_kind
+        for (name, row_kind), by_rate in results.items()
+        if row_kind == noise_kind
     ]
 
 
@@ -87,12 +87,12 @@ def _make_conclusions(results: dict[tuple[str, str], dict[float, Values]]) -> li
     for noise_kind in NOISE_KINDS:
         retained = {
             name: by_rate[0.4][METRIC] / by_rate[0.0][METRIC]
-            for (name, own_kind), by_rate in results.items()
-            if own_kind == noise_kind
+            for (name, row_kind), by_rate in results.items()
+            if row_kind == noise_kind
         }
         order = sorted(retained, key=lambda name: -retained[name])
         summary = ", ".join(f"{name} {100 * retained[name]:.0f}%" for name in order)
-        conclusions.append(f"With 40% {noise_kind} swaps, of its own clean {METRIC} each keeps: {summary}.")
+        conclusions.append(f"{METRIC} with 40% {noise_kind} swaps, relative to clean data: {summary}.")
     return conclusions
 
 
@@ -100,8 +100,8 @@ def _draw(figure: Figure, results: dict[tuple[str, str], dict[float, Values]]) -
     for axes, noise_kind in zip(figure.subplots(1, 2, sharey=True), NOISE_KINDS, strict=True):
         series = {
             name: {100 * noise_rate: values[METRIC] for noise_rate, values in by_rate.items()}
-            for (name, own_kind), by_rate in results.items()
-            if own_kind == noise_kind
+            for (name, row_kind), by_rate in results.items()
+            if row_kind == noise_kind
         }
         draw_lines(
             axes,
@@ -111,3 +111,6 @@ def _draw(figure: Figure, results: dict[tuple[str, str], dict[float, Values]]) -
             title=f"{noise_kind} swaps",
         )
     add_legend(figure)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

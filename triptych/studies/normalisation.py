@@ -1,4 +1,4 @@
-"""Sphere, ball or free space: what becomes of norms, loss and recall?"""
+"""Sphere, ball or unconstrained space: how do norms, loss and recall change?"""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from triptych.recipe import Recipe
 from triptych.settings import Component
 from triptych.space import Space
 from triptych.studies.experiment import Experiment, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_lines, set_log_y
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "Sphere, ball or free space: what becomes of norms, loss and recall?"
+QUESTION = "Sphere, ball or unconstrained space: how do norms, loss and recall change?"
 SETUP = (
     "The contrastive loss with 64 negatives over two-layer heads, trained for forty epochs without weight decay, so "
-    "that nothing but the geometry holds the norms. Then the temperature on the sphere, and alignment joined once with "
-    "uniformity and once with nothing but the mean distance between items. One seed."
+    "that only the geometry limits the norms. Then the temperature on the sphere, and alignment combined with "
+    "uniformity or with the mean distance between items only. One seed."
 )
 GEOMETRIES = ("sphere", "ball", "free")
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-SMALL_T = 1e-3  # with so small a t, uniformity is the mean squared distance: log E exp(-t d²) = -t E d² + O(t²)
+SMALL_T = 1e-3  # for small t, uniformity is the mean squared distance: log E exp(-t d²) = -t E d² + O(t²)
 SPREADS: dict[str, dict[str, float]] = {
     "alignment + uniformity (t = 2)": {"t": 2.0},
     "alignment + mean distance": {"t": SMALL_T, "uniform_weight": 1 / SMALL_T},
 }
 EPOCHS = 40
 EXPLANATIONS = (
-    "(a) In free space there is no best encoder. Take any that gives every group a vector of its own with "
-    "⟨u, u⟩ > ⟨u, v⟩, and scale it by w: every logit gap grows with w², the loss falls towards 0 and never reaches "
-    "it, so the infimum is not attained and norms grow as long as one trains. On sphere and ball the gaps are bounded "
-    "by 2/τ and the loss stays above log(1 + M·exp(-2/τ)).",
-    "(b) The loss is the cross-entropy of picking the partner among M others. If some wrong item is at least as near "
-    "as the partner, that term is at least log 2 for every τ, while an encoder without such a mistake drives its loss "
-    "to 0 as τ goes to 0: so for small τ the best encoder is sufficiently aligned. The table counts the queries "
-    "whose partner is nearer than every other item of the training rows.",
-    "(c) If all inner products of distinct items grow, partners come closer but so do the others, and the loss may go "
-    "either way: only differences count. The mean distance between items alone is no substitute for uniformity: it "
-    "depends on nothing but the length of the mean vector, which is 0 already when half of all items sit in one point "
-    "and half in the opposite one. The last table shows what that costs.",
+    "(a) In unconstrained space there is no optimal encoder. Take any encoder that gives each group its own "
+    "vector with ⟨u, u⟩ > ⟨u, v⟩, and scale it by w: each logit gap grows with w², and the loss falls towards 0 "
+    "without reaching it. The infimum is not attained, so norms grow as long as training lasts. On sphere and "
+    "ball the gaps are bounded by 2/τ and the loss stays above log(1 + M·exp(-2/τ)).",
+    "(b) The loss is the cross-entropy of the positive among M negatives. If a negative is at least as near as "
+    "the positive, that term is at least log 2 for every τ, while an encoder without such an error drives its "
+    "loss to 0 as τ goes to 0: for small τ the optimal encoder is sufficiently aligned. The table counts the "
+    "queries whose positive is nearer than every other item of the training rows.",
+    "(c) If all inner products of distinct items grow, positives come closer but so do negatives, and the loss "
+    "may go either way: only differences count. The mean distance between items does not replace uniformity: it "
+    "depends only on the length of the mean vector, which is 0 even when half of the items are at one point and "
+    "half at the opposite one. The last table shows the cost.",
 )
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(GEOMETRIES) + len(TEMPERATURES) + len(SPREADS)
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Three geometries over time, temperatures on the sphere, and two ways to spread."""
+    """Compare geometries over the epochs, temperatures on the sphere, and two ways to spread the items."""
     over_time = {
         g: cache.cached_run(
             partial(_track_epochs, experiment), _make_geometry_recipe(experiment, g), sweep="geometry", geometry=g
@@ -78,14 +79,14 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         for name, settings in SPREADS.items()
     }
     geometry_records: list[Record] = [
-        {"geometry": g, "loss, first epoch": v["loss"][0], "loss, last": v["loss"][-1]}
-        | {"norm, first epoch": v["norm"][0], "norm, last": v["norm"][-1]}
+        {"geometry": g, "loss, first epoch": v["loss"][0], "loss, last epoch": v["loss"][-1]}
+        | {"norm, first epoch": v["norm"][0], "norm, last epoch": v["norm"][-1]}
         | {"text → image R@10": v["recall"]}
         for g, v in over_time.items()
     ]
     free, sphere = over_time["free"], over_time["sphere"]
     conclusions = [
-        f"(a) In free space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in {EPOCHS} epochs "
+        f"(a) In unconstrained space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in {EPOCHS} epochs "
         f"and the training loss to {free['loss'][-1]:.3f}; on the sphere the norm is 1 and the loss ended at "
         f"{sphere['loss'][-1]:.3f}.",
         f"(b) Sufficiently aligned on the training rows: {by_temperature[TEMPERATURES[0]]['aligned']:.1f}% of the "
@@ -104,7 +105,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
             {"temperature": t, "aligned, training rows (%)": v["aligned"], "text → image R@10": v["recall"]}
             for t, v in by_temperature.items()
         ],
-        "What spreads the items": [{"objective": name, **v} for name, v in spreads.items()],
+        "Uniformity or mean distance": [{"objective": name, **v} for name, v in spreads.items()],
     }
     return StudyResult(
         tables, conclusions, partial(_draw, over_time=over_time, by_temperature=by_temperature), EXPLANATIONS
@@ -166,3 +167,6 @@ def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[flo
     draw_lines(axes[2], percentages, "temperature (on the sphere)", "%", log_x=True)
     for panel in axes:
         panel.legend(frameon=False, fontsize=8)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

@@ -1,4 +1,4 @@
-"""All objectives side by side: same encoders, same budget, each tuned by the same small search."""
+"""Which objective gives the best space with the same encoders, budget and hyperparameter search?"""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import numpy as np
 from triptych.recipe import Recipe
 from triptych.studies.conclusions import compare_to_reference, format_mean_and_range
 from triptych.studies.experiment import Experiment, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_bars
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "Which objective makes the best space, given the same encoders and the same budget?"
+QUESTION = "Which objective gives the best space with the same encoders and the same budget?"
 SETUP = (
-    "Linear heads over frozen encoders, twelve epochs. Each objective gets the same search: three learning rates × two "
-    "values of one knob of its own, chosen on the validation rows; then three seeds, measured on the test rows. "
-    "Differences are to the one that the validation rows prefer, with intervals over items and seeds. "
-    "Distillation is left out: it is an addition that needs a teacher, not a rival."
+    "Linear heads over frozen encoders, twelve epochs. Each objective gets the same search: three learning rates × "
+    "two values of one of its settings, selected on the validation rows; then three seeds, evaluated on the test "
+    "rows. Differences are to the objective with the best validation score, with intervals over items and seeds. "
+    "Distillation is left out: it needs a teacher and complements the others."
 )
 LEARNING_RATES, SEEDS = (3e-4, 1e-3, 3e-3), (0, 1, 2)
-METHODS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {  # objective, knob, its values, the rest
+METHODS: dict[
+    str, tuple[str, str, tuple[float, float], dict[str, Any]]
+] = {  # objective, tuned setting, its values, fixed settings
     "infonce": ("infonce", "temperature", (0.05, 0.1), {}),
     "sigmoid": ("sigmoid", "temperature", (0.05, 0.1), {}),
     "contrastive, 64 negatives": ("contrastive", "temperature", (0.05, 0.1), {"num_negatives": 64}),
@@ -38,12 +41,12 @@ METHODS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {  # 
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(METHODS) * (len(LEARNING_RATES) * 2 + len(SEEDS))
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Search on the validation rows, then the best of each with three seeds on the test rows."""
+    """Select settings on the validation rows, then evaluate each objective with three seeds on the test rows."""
     records: list[Record] = []
     final: dict[str, list[Values]] = {}
     valid: dict[str, float] = {}
@@ -68,10 +71,12 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         recalls = {
             key: format_mean_and_range([v[key] for v in final[name]]) for key in final[name][0] if key != "hit_rates"
         }
-        records.append({"objective": name, "chosen": f"{setting} {value:g}, rate {learning_rate:g}", **recalls})
+        records.append(
+            {"objective": name, "settings": f"{setting} {value:g}, learning rate {learning_rate:g}", **recalls}
+        )
     records.sort(key=lambda record: -float(np.mean([v["score"] for v in final[str(record["objective"])]])))
     return StudyResult(
-        {"Recall in %: mean of three seeds (smallest–largest)": records},
+        {"Recall in %: mean of three seeds (min–max)": records},
         compare_to_reference(
             max(valid, key=lambda name: valid[name]),
             {name: [v["hit_rates"] for v in runs] for name, runs in final.items()},
@@ -99,3 +104,6 @@ def _measure(experiment: Experiment, recipe: Recipe) -> Values:
 def _draw(figure: Figure, final: dict[str, list[Values]]) -> None:
     scores = {name: [v["score"] for v in runs] for name, runs in final.items()}
     draw_bars(figure.subplots(), scores, "mean of R@1, R@5, R@10, both directions (%)")
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

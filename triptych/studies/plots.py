@@ -1,4 +1,4 @@
-"""Drawings that several studies share."""
+"""Plots that several studies share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 BAR_COLOUR, GRID_ALPHA = "#1f77b4", 0.3
 STYLES = ("o-", "s--", "^-", "D--", "v-", "p--")
-MAX_MARKED_POINTS = 20  # points of a line that are few enough to be marked one by one
+MAX_MARKED_POINTS = 20  # lines with more points have no markers
 
 
 def draw_bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
-    """A bar for each name, best on top: the mean of its values, and every value as a dot."""
+    """Draw a bar per name, best on top: the mean of its values, and each value as a dot."""
     order = sorted(values, key=lambda name: float(np.mean(values[name])))
     axes.barh(order, [float(np.mean(values[name])) for name in order], color=BAR_COLOUR, alpha=0.55)
     for position, name in enumerate(order):
@@ -37,13 +37,13 @@ def draw_lines(
     log_x: bool = False,
     title: str = "",
 ) -> None:
-    """A line for each name over a number."""
+    """Draw a line per name."""
     for index, (name, points) in enumerate(series.items()):
-        # Every second one dashed: a line below another still shows.
+        # Every second line is dashed, so that overlapping lines are visible.
         marker_size = 3.5 if len(points) <= MAX_MARKED_POINTS else 0
         axes.plot(list(points), list(points.values()), STYLES[index % len(STYLES)], markersize=marker_size, label=name)
     if log_x:
-        ticks = sorted({x_label for points in series.values() for x_label in points})
+        ticks = sorted({x for points in series.values() for x in points})
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{tick:,.3g}" if tick < 1 else f"{tick:,.0f}" for tick in ticks], fontsize=8)
         axes.minorticks_off()
@@ -52,7 +52,7 @@ def draw_lines(
 
 
 def set_log_y(axes: Axes) -> None:
-    """A logarithmic y axis, with its numbers written out."""
+    """Use a logarithmic y axis with plain numbers."""
     axes.set_yscale("log")
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         axis(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
@@ -60,6 +60,6 @@ def set_log_y(axes: Axes) -> None:
 
 
 def add_legend(figure: Figure) -> None:
-    """One legend beside all drawings, which have the same lines."""
+    """Add one legend beside all axes, which share their lines."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)

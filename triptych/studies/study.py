@@ -1,4 +1,4 @@
-"""A study from end to end: read the data, fit, and write the page."""
+"""Run a study end to end: read the data, run the fits, write the page."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from triptych.data.loader import sources_of
 from triptych.errors import UsageError, describe_unknown
 from triptych.interfaces import MODALITIES, Modality
 from triptych.progress import track_progress
-from triptych.studies import STUDIES, views
+from triptych.studies import STUDIES
 from triptych.studies.experiment import Experiment, check_encoders
-from triptych.studies.result_cache import ResultCache, write_page
+from triptych.studies.page import write_page
+from triptych.studies.result_cache import ResultCache
 
 DEFAULT_ENCODERS: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "yamnet", "text": "minilm"}
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What to study, on which rows, with which frozen encoders."""
+    """Which study to run, on which rows, with which frozen encoders."""
 
     name: str
     manifest: Path
-    max_rows: int = 0  # at most so many training rows; 0 = all
+    max_rows: int = 0  # 0 = all training rows
     allow_outside: bool = False
     encoders: Mapping[Modality, str] | None = None
 
@@ -51,10 +51,10 @@ def format_command(request: StudyRequest, output_options: Sequence[str], encoder
 
 
 def run_study(request: StudyRequest, folder: Path, command: str, restart: bool = False) -> Path:
-    """Run a study into a folder, or go on with one that was interrupted; returns its page."""
+    """Run a study, or resume an interrupted one, and return the path of its page."""
     if request.name not in STUDIES:
         raise UsageError(describe_unknown("study", request.name, STUDIES))
-    module = STUDIES[request.name]
+    study = STUDIES[request.name]
     encoder_names = request.encoders or DEFAULT_ENCODERS
     check_encoders(encoder_names)
     results_path = folder / "results" / f"{request.name}.jsonl"
@@ -65,11 +65,10 @@ def run_study(request: StudyRequest, folder: Path, command: str, restart: bool =
         "rows": request.max_rows,
         "encoders": dict(encoder_names),
     }
-    ResultCache(results_path, metadata)  # a folder with other numbers is refused before the features are read
-    list_sources = views.list_frame_sources if module is views else sources_of
+    ResultCache(results_path, metadata)  # fail on results of other data before the features are computed
     experiment = Experiment.from_manifest(
-        request.manifest, encoder_names, request.max_rows, request.allow_outside, list_sources
+        request.manifest, encoder_names, request.max_rows, request.allow_outside, study.list_sources
     )
-    with track_progress(request.name, module.count_runs()) as progress:
-        result = module.run(experiment, ResultCache(results_path, metadata, progress))
-    return write_page(folder, request.name, module.QUESTION, module.SETUP, command, result)
+    with track_progress(request.name, study.count_runs()) as progress:
+        result = study.run(experiment, ResultCache(results_path, metadata, progress))
+    return write_page(folder, request.name, study, command, result)

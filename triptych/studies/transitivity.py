@@ -1,4 +1,4 @@
-"""How well do two modalities meet that were never trained together, as the bridge between them grows?"""
+"""How well do two modalities align that are trained only through a third one?"""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ from triptych.evaluation.retrieval import compute_chance_recall
 from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import ObjectiveConfig, Recipe
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "How well do text and sound meet that were never trained together, as the bridge of pictures grows?"
+QUESTION = "How well do text and audio align without text–audio pairs, as the image bridge grows?"
 SETUP = (
-    "Every second training row keeps its picture and its text, every other its picture and its sound: no row has text "
-    "and sound. The heads learn image–text and image–audio by ranking (triplets over all negatives), by distillation "
-    "from the image classifier's 1,000 classes, or by both, with a growing share of the rows. Measured on test rows "
-    "that have all three. One seed."
+    "Every second training row has only image and text, every other only image and audio: no row has text and "
+    "audio. The heads learn image–text and image–audio by ranking (triplets over all negatives), by distillation "
+    "from the 1,000 classes of the image classifier, or by both, with a growing fraction of the rows. Evaluated on "
+    "test rows with all three modalities. One seed."
 )
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 PAIRS: tuple[tuple[Modality, Modality], ...] = (("image", "text"), ("image", "audio"))
 EMBED_DIM, EPOCHS = 256, 20
 METHODS = ("ranking", "distillation", "both")
-UNTRAINED_KEY, TRAINED_KEY = "text → audio (never trained)", "image → text (trained)"
+UNTRAINED_KEY, TRAINED_KEY = "text → audio (untrained)", "image → text (trained)"
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(FRACTIONS) * len(METHODS) + 1
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Each way at each share, and one fit that is trained on text and sound, for comparison."""
+    """Train each method with each fraction of the rows, and once on text–audio pairs for comparison."""
     if set(experiment.encoder_names) != set(MODALITIES):
         raise UsageError(
             f"this study needs rows with image, audio and text; the data has {', '.join(experiment.encoder_names)}"
@@ -61,18 +62,18 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     supervised = cache.cached_run(
         lambda recipe: _measure_recalls(experiment, experiment.fit(recipe)),
         supervised_recipe,
-        method="trained on text and audio",
+        method="ranking, with text–audio pairs",
         fraction=1.0,
     )
     records: list[Record] = [
-        {"trained by": method, "rows": f"{fraction:.3g}", **v} for (method, fraction), v in results.items()
+        {"method": method, "fraction of rows": f"{fraction:.3g}", **v} for (method, fraction), v in results.items()
     ]
-    records.append({"trained by": "ranking, text and sound too", "rows": "1", **supervised})
-    unsupervised = results["ranking", 1.0]  # as the fit it is held against
+    records.append({"method": "ranking, with text–audio pairs", "fraction of rows": "1", **supervised})
+    unsupervised = results["ranking", 1.0]  # the counterpart of `supervised`
     conclusions = [
-        f"With all rows, ranking finds the sound for a text it was never paired with in {unsupervised[UNTRAINED_KEY]:.1f}% of the "
-        f"cases among the first ten, {unsupervised[UNTRAINED_KEY] / unsupervised['chance']:.1f} times chance; trained on text and sound it is "
-        f"{supervised[UNTRAINED_KEY]:.1f}%.",
+        f"With all rows, ranking without text–audio pairs reaches a text → audio R@10 of "
+        f"{unsupervised[UNTRAINED_KEY]:.1f}%, {unsupervised[UNTRAINED_KEY] / unsupervised['chance']:.1f} times chance; "
+        f"with text–audio pairs it is {supervised[UNTRAINED_KEY]:.1f}%.",
         *(
             f"{method}: {results[method, FRACTIONS[0]][UNTRAINED_KEY]:.1f}% with {FRACTIONS[0]:.3g} of the rows, "
             f"{results[method, 1.0][UNTRAINED_KEY]:.1f}% with all."
@@ -84,20 +85,20 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
 
 @torch.inference_mode()
 def compute_teacher_targets(experiment: Experiment) -> Tensor:
-    """What the image encoder, as a classifier, says of every training row's picture: (R, C)."""
+    """Return the class probabilities that the image encoder gives each training image: (R, C)."""
     table = experiment.splits["train"]
     probabilities = experiment.encoders["image"].class_probabilities(
         table.vectors["image"][table.vector_indices["image"][:, 0], 0]
     )
     if probabilities is None:
         raise UsageError(
-            f"this study needs an image encoder that was taught classes; {experiment.encoder_names['image']} was not"
+            f"this study needs an image encoder that is a classifier; {experiment.encoder_names['image']} is not"
         )
     return probabilities.clone()
 
 
 def make_disjoint_pairs(table: FeatureTable, fraction: float) -> FeatureTable:
-    """A share of the rows, every second without sound, every other without text."""
+    """Return a fraction of the rows: every second without audio, every other without text."""
     rows = torch.arange(len(table))
     is_used = rows < round(fraction * len(table))
     return table.keep_modalities(
@@ -112,19 +113,19 @@ def _make_objectives(method: str) -> list[ObjectiveConfig]:
 
 
 def make_bridge_recipe(experiment: Experiment, method: str, fraction: float) -> Recipe:
-    """How image–text and image–audio are learned from a share of the rows."""
+    """Return the recipe that trains image–text and image–audio on a fraction of the rows."""
     return experiment.make_recipe(*_make_objectives(method), **_training_settings(fraction))
 
 
 def measure(experiment: Experiment, teacher_targets: Tensor, fraction: float, recipe: Recipe) -> Values:
-    """Recall on the pair that was never trained, and on one that was."""
+    """Train, and return the recall of the untrained pair and of a trained one."""
     return _measure_recalls(
         experiment, experiment.fit(recipe, make_disjoint_pairs(experiment.splits["train"], fraction), teacher_targets)
     )
 
 
 def _training_settings(fraction: float) -> dict[str, Any]:
-    """As many steps for few rows as for many, up to eight times as many epochs."""
+    """Return training settings with the same number of steps for fewer rows, up to eight times the epochs."""
     return {"space": {"embed_dim": EMBED_DIM}, "epochs": round(EPOCHS * min(8, 1 / fraction)), "batch_size": 64}
 
 
@@ -137,7 +138,7 @@ def _measure_recalls(experiment: Experiment, space: Any) -> Values:
     num_positives = len(audio_items) / len(group.unique())
     return {
         UNTRAINED_KEY: untrained.recall("text", "audio", 10),
-        "audio → text (never trained)": untrained.recall("audio", "text", 10),
+        "audio → text (untrained)": untrained.recall("audio", "text", 10),
         TRAINED_KEY: trained.recall("image", "text", 10),
         "chance": 100 * float(compute_chance_recall(len(audio_items), round(num_positives), 10)),
     }
@@ -147,5 +148,8 @@ def _draw(figure: Figure, results: dict[tuple[str, float], Values]) -> None:
     for axes, key in zip(figure.subplots(1, 2), (UNTRAINED_KEY, TRAINED_KEY), strict=True):
         series = {method: {fraction: results[method, fraction][key] for fraction in FRACTIONS} for method in METHODS}
         series["chance"] = {fraction: results[METHODS[0], fraction]["chance"] for fraction in FRACTIONS}
-        draw_lines(axes, series, "share of the rows", "R@10 (%)", log_x=True, title=key)
+        draw_lines(axes, series, "fraction of rows", "R@10 (%)", log_x=True, title=key)
     add_legend(figure)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

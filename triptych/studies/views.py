@@ -1,4 +1,4 @@
-"""What do more views of one moment bring: one frame, several frames, with their sound?"""
+"""Do several frames of a video help over one frame in image–audio retrieval?"""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ from triptych.interfaces import Modality, Source
 from triptych.media.video import read_info
 from triptych.recipe import Recipe
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
+from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_bars
-from triptych.studies.result_cache import Record, ResultCache, StudyResult, Values
+from triptych.studies.result_cache import ResultCache, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-QUESTION = "What do several frames of a film bring over one picture, when sound is to be found?"
+QUESTION = "Do several frames of a video help over one frame in image–audio retrieval?"
 SETUP = (
-    "Films with sound. A row's picture is one frame from its middle, or eight frames over its length: in training one "
-    "of them is drawn each time, or their features are averaged; likewise for the films that are searched with. "
-    "InfoNCE between pictures and sound over frozen encoders, three seeds."
+    "Videos with audio. The image of a row is its middle frame, or eight frames over its length: training draws one "
+    "of them each time, or averages their features; the same at evaluation. InfoNCE between images and audio over "
+    "frozen encoders, three seeds."
 )
 NUM_FRAMES, SEEDS = 8, (0, 1, 2)
-TRAIN_VIEWS = ("one frame", "one of eight, drawn", "mean of eight")
+TRAIN_VIEWS = ("one frame", "one of eight, random", "mean of eight")
 QUERY_VIEWS = ("one frame", "mean of eight")
+RECALL_KEYS = ("image → audio R@10", "audio → image R@10")
 
 
 def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
-    """A film's frames from evenly spaced moments, the middle one first; of anything else what it has."""
+    """List the frames of a video at even intervals, the middle one first; for other rows their usual sources."""
     if modality != "image" or row.video is None:
         return sources_of(row, modality)
     length = read_info(row.video).duration
@@ -44,15 +46,15 @@ def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
 
 
 def count_runs() -> int:
-    """How many cells the study has, at most."""
+    """Return the maximum number of runs."""
     return len(TRAIN_VIEWS) * len(SEEDS)
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Every way to train, asked in every way."""
+    """Train with each kind of view, and evaluate with each."""
     if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
         raise UsageError(
-            "this study needs films: rows with a video column; generate some: `triptych data synthetic FOLDER --video`"
+            "this study needs rows with a video column; generate some: `triptych data synthetic FOLDER --video`"
         )
     results = {
         view: [
@@ -66,7 +68,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     records: list[Record] = [
         {"trained with": view}
         | {
-            f"{key}, asked with {query_view}": _mean_of_key(values, f"{key}, {query_view}")
+            f"{key}, evaluated with {query_view}": _mean_of_key(values, f"{key}, {query_view}")
             for query_view in QUERY_VIEWS
             for key in RECALL_KEYS
         }
@@ -77,13 +79,10 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         for view, query_view in (("one frame", "one frame"), ("mean of eight", "mean of eight"))
     )
     conclusions = [
-        f"{RECALL_KEYS[0]}: {single_frame:.1f}% trained and asked with one frame, "
-        f"{mean_of_frames:.1f}% trained and asked with the mean of eight."
+        f"{RECALL_KEYS[0]}: {single_frame:.1f}% trained and evaluated with one frame, "
+        f"{mean_of_frames:.1f}% trained and evaluated with the mean of eight."
     ]
     return StudyResult({"Recall in %, mean of three seeds": records}, conclusions, partial(_draw, results=results))
-
-
-RECALL_KEYS = ("image → audio R@10", "audio → image R@10")
 
 
 def _mean_of_key(runs: list[Values], key: str) -> float:
@@ -91,9 +90,9 @@ def _mean_of_key(runs: list[Values], key: str) -> float:
 
 
 def select_views(table: FeatureTable, view: str) -> FeatureTable:
-    """The rows with their pictures as they are seen: the first (a film's middle frame), any of the others, their mean.
+    """Return the table with one view of each video: its middle frame (the first), any of the others, or their mean.
 
-    A row of one picture alone is seen by that one, whatever the way.
+    A row with a single image keeps it.
     """
     vector_indices, vector_counts, vectors = dict(table.vector_indices), dict(table.vector_counts), dict(table.vectors)
     image_indices, image_counts = table.vector_indices["image"], table.vector_counts["image"]  # (R, C), (R,)
@@ -102,12 +101,11 @@ def select_views(table: FeatureTable, view: str) -> FeatureTable:
     num_frames = torch.where(is_single, 1, (image_counts - 1).clamp_min(0))
     if view == "one frame":
         vector_counts["image"] = image_counts.clamp_max(1)
-    elif view == "one of eight, drawn":
+    elif view == "one of eight, random":
         vector_indices["image"], vector_counts["image"] = frames, num_frames
     else:
-        mask = (torch.arange(frames.shape[1]) < num_frames[:, None])[
-            :, :, None, None
-        ]  # padding points at another's picture
+        # Padding refers to images of other rows.
+        mask = (torch.arange(frames.shape[1]) < num_frames[:, None])[:, :, None, None]
         sums = (table.vectors["image"][frames] * mask).sum(dim=1)  # (R, 2, W)
         vectors["image"] = sums / num_frames.clamp_min(1)[:, None, None]
         vector_indices["image"], vector_counts["image"] = torch.arange(len(table))[:, None], num_frames.clamp_max(1)
@@ -139,4 +137,7 @@ def _draw(figure: Figure, results: dict[str, list[Values]]) -> None:
             {view: [v[f"{RECALL_KEYS[0]}, {query_view}"] for v in runs] for view, runs in results.items()},
             f"{RECALL_KEYS[0]} (%)",
         )
-        axes.set_title(f"asked with {query_view}")
+        axes.set_title(f"evaluated with {query_view}")
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run, list_frame_sources)

@@ -39,8 +39,8 @@ def study(
     from triptych.studies.study import StudyRequest, format_command, parse_encoders, run_study
 
     if name is None:
-        for study_name, module in STUDIES.items():
-            terminal.stdout.print(f"{study_name:14} {module.QUESTION}")
+        for study_name, entry in STUDIES.items():
+            terminal.stdout.print(f"{study_name:14} {entry.question}")
         return
     if data is None:
         raise UsageError(f"give the data: triptych study {name} --data MANIFEST")
