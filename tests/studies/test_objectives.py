@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from triptych.studies import objectives
 from triptych.studies.experiment import configure_objective
 from triptych.studies.result_cache import ResultCache
