@@ -13,11 +13,12 @@ from triptych.data import manifest
 from triptych.data.sources import SOURCES
 from triptych.data.sources.convert import convert
 from triptych.evaluation.evaluate import evaluate
-from triptych.interfaces import Hit, Modality, Source
+from triptych.interfaces import Modality, Source
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_rows
-from triptych.search.relevance import RELEVANCE_THRESHOLD
+from triptych.search.item import Hit
+from triptych.search.ranking import RELEVANCE_THRESHOLD
+from triptych.search.scan import items_from_rows
 from triptych.training.loop import train
 
 DATASETS = ("flickr8k", "esc50", "gcompris")
@@ -94,7 +95,7 @@ def _search_across_datasets(collection: Collection, manifests: dict[str, Path]) 
     dog_clips = [row.audio for row in clips if row.audio and row.label == "dog"]
 
     def shows_dog(hit: Hit, _: Path) -> bool:
-        return sum("dog" in caption.lower() for caption in hit.captions) >= 3
+        return sum("dog" in caption.lower() for caption in hit.item.captions) >= 3
 
     _print_hit_rates("clips of dogs → pictures", collection, "audio", dog_clips, "image", shows_dog)
     classes = {row.label for row in clips}
@@ -131,4 +132,4 @@ def _print_hit_rates(
 
 
 def _read_label(hit: Hit) -> str:
-    return hit.columns.get("label", ("",))[0] if Path(hit.item).parts[-3:-2] == ("esc50",) else ""
+    return hit.item.columns.get("label", ("",))[0] if Path(hit.source.content).parts[-3:-2] == ("esc50",) else ""

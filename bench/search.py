@@ -28,12 +28,12 @@ from triptych.interfaces import Modality, Source
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
 from triptych.search.index import search_exact
-from triptych.search.items import items_from_rows
+from triptych.search.item import METADATA_COLUMNS
 from triptych.search.lease import acquire_write_access
 from triptych.search.query import Filter, Query, QueryPart
-from triptych.search.relevance import RELEVANCE_THRESHOLD
-from triptych.search.store import METADATA_COLUMNS, CollectionMetadata
-from triptych.search.writer import Writer
+from triptych.search.ranking import RELEVANCE_THRESHOLD
+from triptych.search.scan import items_from_rows
+from triptych.search.store import CollectionMetadata, Writer
 from triptych.space import Space
 from triptych.training.loop import train
 
@@ -66,9 +66,10 @@ def _bench_speed_at(count: int, folder: Path) -> None:
     build_seconds = time.perf_counter() - started
     open_seconds = _time_calls(lambda _: Collection.open(folder / "collection"), 5)
     collection = Collection.open(folder / "collection")
-    gallery = collection._load_gallery(collection._refresh_version(), "image")
+    snapshot = collection._load_snapshot()
+    gallery = snapshot.load_gallery("image")
     half_filter = Filter(min_duration=5.0)
-    filter_result = collection._apply_filter(collection._refresh_version(), half_filter.sql)
+    mask = snapshot.make_mask("image", half_filter.sql)
     started = time.perf_counter()
     collection.search(Query((QueryPart(_make_id(0)),)), ["image"], item_filter=half_filter)
     cold_seconds = time.perf_counter() - started
@@ -79,9 +80,7 @@ def _bench_speed_at(count: int, folder: Path) -> None:
     workloads: dict[str, Callable[[int], object]] = {
         "exact NumPy scan": lambda i: search_exact(queries[i], keys, K),
         "lists": lambda i: gallery.search(queries[i], K),
-        "lists, half filtered out": lambda i: gallery.search(
-            queries[i], K, filter_result.condition, filter_result.row_ids
-        ),
+        "lists, half filtered out": lambda i: gallery.search(queries[i], K, mask),
         "whole search by an item": lambda i: collection.search(items[i], ["image"], K),
         "whole search, filtered": lambda i: collection.search(items[i], ["image"], K, half_filter),
     }
@@ -204,7 +203,7 @@ def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
 
 
 def _search_ids(collection: Collection, text: str, modality: Modality) -> list[str]:
-    return [hit.columns["id"][0] for hit in collection.search(Source("text", text), [modality], k=5)]
+    return [hit.item.columns["id"][0] for hit in collection.search(Source("text", text), [modality], k=5)]
 
 
 def _measure_absent_queries(

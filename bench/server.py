@@ -18,7 +18,7 @@ from triptych.data import manifest
 from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_rows
+from triptych.search.scan import items_from_rows
 from triptych.training.loop import train
 
 NUM_CLIENTS, QUERIES_PER_CLIENT, ROUNDS = 50, 10, 3

@@ -18,7 +18,7 @@ from playwright.sync_api import Page, sync_playwright
 from triptych.app.server import bind_socket, create_app
 from triptych.interfaces import Modality, Source
 from triptych.search.collection import Collection
-from triptych.search.relevance import RELEVANT
+from triptych.search.ranking import RELEVANT
 
 HERE = Path(__file__).parent
 KINDS: tuple[Modality, ...] = ("image", "audio")
@@ -66,7 +66,7 @@ def _served(collection: Collection) -> Iterator[Callable[..., Page]]:
 def _answered(collection: Collection) -> tuple[str, str]:
     """The first short caption whose own picture and sound are found first, and the word in it for what sounds."""
     for entry in collection.entries():
-        words, thing = entry.item.source.content, "".join(entry.item.columns.get("label", ()))
+        words, thing = entry.source.content, "".join(entry.columns.get("label", ()))
         if not isinstance(words, str) or len(words) not in SHORT or f" {thing}" not in words:
             continue
         first = [collection.search(Source("text", words), [kind], k=1)[0] for kind in KINDS]

@@ -15,8 +15,7 @@ from triptych.data import manifest
 from triptych.data.label_noise import Swap, read_swaps, write_swaps
 from triptych.data.sources.draft import DraftItem, ManifestDraft
 from triptych.data.sources.manifest_writer import Origin, write_manifest
-from triptych.search.items import SkippedPath
-from triptych.search.not_indexed import write_not_indexed
+from triptych.search.scan import SkippedPath, write_not_indexed
 from triptych.studies.page import Study, StudyResult, write_page
 
 HYPERLINK_FORMULA = '=HYPERLINK("http://example.org/?"&A1,"open")'

@@ -23,7 +23,7 @@ from triptych.interfaces import Source
 from triptych.errors import TriptychError
 from triptych.search.lease import WriteAccess, acquire_write_access
 from triptych.search.store import CollectionMetadata
-from triptych.search.writer import Writer
+from triptych.search.store import Writer
 
 disk, state = Path(sys.argv[1]), sys.argv[2]
 image = disk.parent / "image.png"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -123,25 +123,6 @@ class Pair:
     def scores(self) -> Tensor:
         """Return the score of every row of a with every row of b."""
         return self.similarity(self.a, self.b)  # (N, N)
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One search result; start and end (seconds) if it is a segment of a longer file."""
-
-    item: str  # the file, or the text itself
-    modality: Modality
-    score: float  # the space's similarity; for a query of several parts, the sum of standardised similarities
-    captions: tuple[str, ...] = ()
-    start: float | None = None
-    end: float | None = None
-    id: str = ""  # of the item in its collection
-    relevance: float = 0.0  # 0 to 1: how unusual the score is compared with the collection's background scores
-    parts: tuple[float, ...] = ()  # the similarity to each part of the query, in the query's order
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # metadata from the manifest
-    duration: float | None = None  # seconds
-    excerpt: str | None = None  # beginning of a text file, as of indexing
-    copies: tuple[str, ...] = ()  # ids of near duplicates that are not listed
 
 
 class Encoder(nn.Module, ABC):

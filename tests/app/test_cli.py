@@ -79,11 +79,11 @@ def test_index_then_search(run_dir, synthetic_manifest, tmp_path):
     asked = ["search", "--image", picture, "--collection", collection, "-k", "2", "--json"]
     result = triptych(*asked)
     hits = json.loads(result.stdout)
-    assert str(picture.resolve()) not in {hit["item"] for hit in hits}
-    assert "is in the collection itself (000003.png) and is not shown; --include-query shows it" in result.stderr
+    assert str(picture.resolve()) not in {hit["file"] for hit in hits}
+    assert "is in the collection (000003.png) and is not shown; --include-query shows it" in result.stderr
     assert [hit["modality"] for hit in hits] == ["image", "image"]
     result = triptych(*asked, "--include-query")
-    assert json.loads(result.stdout)[0]["item"] == str(picture.resolve())
+    assert json.loads(result.stdout)[0]["file"] == str(picture.resolve())
     assert "is not shown" not in result.stderr
     result = triptych("search", "two red bells", "--collection", collection, "-k", "3")
     assert result.stdout.count(".png") == 3

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from triptych.app import terminal
-from triptych.interfaces import Hit
+from triptych.interfaces import Source
+from triptych.search.item import Hit, Item
 from triptych.settings import Component
 
 
@@ -23,8 +24,8 @@ def print_and_split_hits(monkeypatch, *hits):
 def test_text_file_hit_shows_name_and_excerpt(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "note 1.txt").write_text("milk and eggs\n" * 100)
-    found = [Hit(str(tmp_path / name), "text", 0.5) for name in ("note 1.txt", "gone.txt")]
-    lines = print_and_split_hits(monkeypatch, *found, Hit("a dog barks", "text", 0.4))
+    found = [Hit(Item(Source("text", tmp_path / name)), 0.5) for name in ("note 1.txt", "gone.txt")]
+    lines = print_and_split_hits(monkeypatch, *found, Hit(Item(Source("text", "a dog barks")), 0.4))
     assert [line[3] for line in lines] == ["note 1.txt", "gone.txt", ""]
     assert lines[0][4].startswith("milk and eggs milk")
     assert len(lines[0][4]) == terminal.EXCERPT_CHARACTERS

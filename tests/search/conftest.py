@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
+from triptych.search.scan import items_from_folder
 
 
 @pytest.fixture

@@ -16,17 +16,18 @@ from triptych.interfaces import Source
 from triptych.search.collection import Collection
 from triptych.search.index import search_exact
 from triptych.search.ingest import Ingest
-from triptych.search.items import Item, items_from_folder, items_from_rows, split_into_segments
+from triptych.search.item import Item
 from triptych.search.query import EmbeddedQuery, Query, QueryPart
-from triptych.search.writer import Writer
+from triptych.search.scan import items_from_folder, items_from_rows, split_into_segments
+from triptych.search.store import Writer
 
 
 def test_every_file_is_its_own_best_hit(collection):
     assert len(collection) == 11
     for entry in collection.list_items():
-        source = entry.item.source
+        source = entry.source
         hit = collection.search(source, [source.modality], k=3, include_query=True)[0]
-        assert hit.item == str(source.content)
+        assert hit.source == source
         assert hit.score == pytest.approx(1.0, abs=1e-5)
 
 
@@ -36,7 +37,7 @@ def test_scores_are_the_spaces_own_similarity(collection):
     assert len(hits) == 11
     space = collection.space
     for hit in hits:
-        other = next(e.item.source for e in collection.list_items() if str(e.item.source.content) == hit.item)
+        other = next(e.source for e in collection.list_items() if str(e.source.content) == str(hit.source.content))
         score = space.similarity(space.embed_one(query), space.embed_one(other)).item()
         assert hit.score == pytest.approx(score, abs=1e-5)
 
@@ -49,17 +50,17 @@ def test_an_embedded_query_gives_the_same_hits(collection):
 
 def test_hits_of_several_modalities_are_sorted_by_relevance(collection):
     hits = collection.search(Source("text", "a bell"), ["image", "audio"], k=10)
-    assert sorted(h.modality for h in hits) == ["audio"] * 5 + ["image"] * 5
+    assert sorted(h.source.modality for h in hits) == ["audio"] * 5 + ["image"] * 5
     assert [h.relevance for h in hits] == sorted((h.relevance for h in hits), reverse=True)
     for modality in ("image", "audio"):
-        scores = [h.score for h in hits if h.modality == modality]
+        scores = [h.score for h in hits if h.source.modality == modality]
         assert scores == sorted(scores, reverse=True)
     assert collection.search(Source("text", "a bell"), ["image", "audio"], k=2) == hits[:2]
 
 
 def test_reindexing_embeds_only_new_and_changed_files(collection, files):
     again = Collection.open(collection.folder)
-    assert [e.item for e in again.list_items()] == [e.item for e in collection.list_items()]
+    assert again.list_items() == collection.list_items()
     for entry in collection.list_items():
         assert torch.equal(again.load_features(entry.id).embedding, collection.load_features(entry.id).embedding)
     images = sorted((files / "images").iterdir())
@@ -89,10 +90,10 @@ def test_a_file_of_several_rows_is_one_item_with_all_captions(run_dir, files, tm
     items = [Item(Source("image", image), ("a bell",)), Item(Source("image", image), ("one bell", "a bell"))]
     collection = Collection.create(tmp_path / "collection", run_dir)
     collection.index(items, files, show_progress=False)
-    assert [e.item.captions for e in collection.list_items()] == [("a bell", "one bell")]
+    assert [e.captions for e in collection.list_items()] == [("a bell", "one bell")]
     collection.index([Item(Source("image", image), ("renamed",))], files, show_progress=False)
     hits = Collection.open(tmp_path / "collection").search(Source("image", image), k=5, include_query=True)
-    assert [hit.captions for hit in hits] == [("renamed",)]
+    assert [hit.item.captions for hit in hits] == [("renamed",)]
 
 
 def test_an_open_reader_sees_new_captions(run_dir, files, tmp_path, monkeypatch):
@@ -100,10 +101,10 @@ def test_an_open_reader_sees_new_captions(run_dir, files, tmp_path, monkeypatch)
     collection = Collection.create(tmp_path / "collection", run_dir)
     collection.index([Item(Source("image", image), ("a bell",))], files, show_progress=False)
     reader = Collection.open(tmp_path / "collection")
-    assert [hit.captions for hit in reader.search(Source("image", image), include_query=True)] == [("a bell",)]
+    assert [hit.item.captions for hit in reader.search(Source("image", image), include_query=True)] == [("a bell",)]
     collection.index([Item(Source("image", image), ("renamed",))], files, show_progress=False)
     monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
-    assert [hit.captions for hit in reader.search(Source("image", image), include_query=True)] == [("renamed",)]
+    assert [hit.item.captions for hit in reader.search(Source("image", image), include_query=True)] == [("renamed",)]
 
 
 def test_the_item_cache_is_bounded_and_changes_no_hit(collection, monkeypatch):
@@ -113,7 +114,7 @@ def test_the_item_cache_is_bounded_and_changes_no_hit(collection, monkeypatch):
     again = Collection.open(collection.folder)
     monkeypatch.setattr("triptych.search.collection.MAX_CACHED_ITEMS", 4)
     assert [again.search(query, ["image"], k=1) for query in queries] == before
-    assert len(again._stored_items[1]) <= 4 < len(collection._stored_items[1])
+    assert len(again._load_snapshot()._items) <= 4 < len(collection._load_snapshot()._items)
 
 
 def test_indexing_saves_intermediate_results(run_dir, files, tmp_path, monkeypatch):
@@ -165,8 +166,8 @@ def test_items_of_a_manifest_have_its_captions(run_dir, synthetic_manifest, tmp_
     collection.index(items_from_rows(rows, collection.space), synthetic_manifest, show_progress=False)
     image = source_of(rows[0], "image")
     hit = collection.search(image, ["image"], k=1, include_query=True)[0]
-    assert hit.captions == rows[0].texts
-    texts = {h.item for h in collection.search(image, ["text"], k=100)}
+    assert hit.item.captions == rows[0].texts
+    texts = {str(h.source.content) for h in collection.search(image, ["text"], k=100)}
     assert texts == {text for row in rows for text in row.texts}
 
 
@@ -178,26 +179,26 @@ def test_long_audio_is_split_into_segments(run_dir, tmp_path):
     collection = Collection.create(tmp_path / "collection", run_dir)
     collection.index(segments, tmp_path, show_progress=False)
     hit = collection.search(segments[1].source, ["audio"], k=1, include_query=True)[0]
-    assert (hit.start, hit.end) == (10, 20)
+    assert (hit.source.start, hit.source.end) == (10, 20)
 
 
 def test_another_space_raises(run_dir, collection, tmp_path):
     changed = load(run_dir)
     next(changed.parameters()).data += 0.1
     save(changed, tmp_path / "other.safetensors")
-    with pytest.raises(CollectionError, match="was made with another space"):
+    with pytest.raises(CollectionError, match="made with another space"):
         Collection.create(collection.folder, tmp_path / "other.safetensors")
 
 
 def test_folders_that_are_not_collections_raise(run_dir, tmp_path):
-    with pytest.raises(CollectionError, match="no collection here; make one with `triptych index"):
+    with pytest.raises(CollectionError, match="no collection here; create one with `triptych index"):
         Collection.open(tmp_path)
     (tmp_path / "items.parquet").write_text("no")
     with pytest.raises(CollectionError, match="earlier version"):
         Collection.open(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("years of work")
-    with pytest.raises(CollectionError, match="holds other things"):
+    with pytest.raises(CollectionError, match="contains other files"):
         Collection.create(tmp_path / "other", run_dir)
 
 

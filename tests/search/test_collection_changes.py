@@ -16,10 +16,10 @@ from triptych.checkpoint import load, save
 from triptych.data import manifest
 from triptych.errors import CollectionError, UsageError
 from triptych.interfaces import Source
-from triptych.search import gallery
+from triptych.search import index as search_index
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder, items_from_rows
 from triptych.search.query import Filter, parse_date
+from triptych.search.scan import items_from_folder, items_from_rows
 
 TEXT_QUERY = Source("text", "a bell")
 
@@ -37,7 +37,7 @@ def index_folder(uri, run, files, rebuild=False):
 def search_scores(collection, query, **settings):
     """What is found, with its scores."""
     hits = collection.search(query, k=100, fold_duplicates=False, include_query=True, **settings)
-    return {Path(hit.item).name: round(hit.score, 4) for hit in hits}
+    return {Path(hit.source.content).name: round(hit.score, 4) for hit in hits}
 
 
 def copy_new_image(world, folder, position=9):
@@ -47,8 +47,8 @@ def copy_new_image(world, folder, position=9):
 
 def replace_newest_image(collection, files, world, run):
     """The file with the highest number goes, and another comes; each is indexed by itself."""
-    by_row_id = {entry.row_id: entry for entry in collection.list_items() if entry.item.source.modality == "image"}
-    last = by_row_id[max(by_row_id)].item.source.content
+    by_row_id = {entry.row_id: entry for entry in collection.list_items() if entry.source.modality == "image"}
+    last = by_row_id[max(by_row_id)].source.content
     assert isinstance(last, Path)
     last.unlink()
     index_folder(collection.uri, run, files)
@@ -96,15 +96,15 @@ def test_row_ids_are_never_reused(reader, image_folder, synthetic_manifest, run_
 def test_an_ivf_index_on_disk_does_not_score_a_new_file_as_a_removed_one(
     reader, image_folder, synthetic_manifest, run_dir, monkeypatch
 ):
-    monkeypatch.setattr(gallery, "MIN_INDEXED_KEYS", 2)
-    gallery.build_ivf_index(
+    monkeypatch.setattr(search_index, "MIN_INDEXED_KEYS", 2)
+    search_index.build_ivf_index(
         reader.store, "image", reader._index_folder, np.eye(reader.space.recipe.space.embed_dim, dtype=np.float32)
     )
-    monkeypatch.setattr(gallery, "MAX_UNINDEXED_FRACTION", 1.0)  # they stay as they are
+    monkeypatch.setattr(search_index, "MAX_UNINDEXED_FRACTION", 1.0)  # they stay as they are
     new = replace_newest_image(reader, image_folder, synthetic_manifest, run_dir)
     fresh = Collection.open(reader.uri)
     assert search_scores(fresh, Source("image", new))[new.name] == pytest.approx(1, abs=1e-3)
-    assert fresh._galleries["image"][1].ivf_index is not None
+    assert fresh._load_snapshot().load_gallery("image").ivf_index is not None
 
 
 def test_a_reader_reloads_a_rebuilt_collection(collection, files, run_dir, synthetic_manifest):
@@ -134,7 +134,7 @@ def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection,
         lambda: reader.search_similar(entry.id),
         lambda: reader.load_features(entry.id),
     ):
-        with pytest.raises(CollectionError, match=r"made anew with another space .*open it again"):
+        with pytest.raises(CollectionError, match=r"rebuilt with another space .*open it again"):
             query_collection()
     with pytest.raises(CollectionError, match="another space"):
         reader.index(items_from_folder(files, reader.space), files, show_progress=False)
@@ -144,7 +144,7 @@ def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection,
 
 @pytest.mark.parametrize("has_index", [False, True])
 def test_a_filter_reads_current_metadata(run_dir, synthetic_manifest, tmp_path, has_index, monkeypatch):
-    monkeypatch.setattr(gallery, "MIN_INDEXED_KEYS", 2 if has_index else 1000)
+    monkeypatch.setattr(search_index, "MIN_INDEXED_KEYS", 2 if has_index else 1000)
     rows = list(csv.DictReader(synthetic_manifest.read_text().splitlines()))[:6]
     pairs = synthetic_manifest.parent / "tagged.csv"
 
@@ -178,24 +178,24 @@ def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_i
 
     def index_origin(new_items, origin):
         result = collection.index(new_items, origin, show_progress=False)
-        entries = [entry for entry in collection.list_items() if entry.item.source.modality == "image"]
-        return result, {entry.item.source.content: entry for entry in entries}
+        entries = [entry for entry in collection.list_items() if entry.source.modality == "image"]
+        return result, {entry.source.content: entry for entry in entries}
 
     def image_items(rows):
         return [item for item in items_from_rows(rows, collection.space) if item.source.modality == "image"]
 
     _, before = index_origin(image_items(rows), synthetic_manifest)
-    assert all(entry.item.captions and entry.item.columns for entry in before.values())
+    assert all(entry.captions and entry.columns for entry in before.values())
     result, after = index_origin(items, folder)
     assert (result.added, result.unchanged, result.removed) == (0, 4, 0)
     for path, entry in after.items():
-        assert entry.item.captions == before[path].item.captions
-        assert entry.item.columns == before[path].item.columns
+        assert entry.captions == before[path].captions
+        assert entry.columns == before[path].columns
         assert entry.origins == sorted([str(synthetic_manifest.resolve()), str(folder.resolve())])
     result, after = index_origin(image_items(rows[1:]), synthetic_manifest)  # the folder still has the first
     assert (result.removed, len(after)) == (0, 4)
     first = after[items[0].source.content]
-    assert (first.origins, first.item.captions, first.item.columns) == ([str(folder.resolve())], (), {})
+    assert (first.origins, first.captions, first.columns) == ([str(folder.resolve())], (), {})
     result, after = index_origin(items[2:], folder)  # nobody has the first, the manifest still has the second
     assert (result.removed, len(after)) == (1, 3)
     assert after[items[1].source.content] == before[items[1].source.content]
@@ -231,9 +231,9 @@ def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, f
 
     def stored_excerpts() -> set[str | None]:
         reader = Collection.open(collection.uri)
-        (entry,) = [e for e in reader.list_items() if e.item.source.content == note.resolve()]
+        (entry,) = [e for e in reader.list_items() if e.source.content == note.resolve()]
         (hit,) = [hit for hit in reader.search(TEXT_QUERY, ["text"]) if hit.id == entry.id]
-        return {entry.excerpt, hit.excerpt}
+        return {entry.excerpt, hit.item.excerpt}
 
     assert stored_excerpts() == {excerpt}
     os.utime(note)

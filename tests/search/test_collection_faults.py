@@ -19,9 +19,9 @@ from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
 from triptych.search.ingest import Ingest
-from triptych.search.items import items_from_folder
+from triptych.search.item import METADATA_COLUMNS
 from triptych.search.lease import acquire_write_access
-from triptych.search.store import METADATA_COLUMNS
+from triptych.search.scan import items_from_folder
 
 NUM_KILLS = 4
 # Forks after torch is loaded, so that a child begins at once; the store's own threads start only in the child.
@@ -32,7 +32,7 @@ import lancedb, torch
 torch.set_num_threads(1)
 from triptych.search import ingest
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
+from triptych.search.scan import items_from_folder
 from triptych.search.lease import acquire_write_access
 folder, run, into = map(Path, sys.argv[1:])
 ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
@@ -199,7 +199,7 @@ def test_metadata_is_updated_without_embedding(collection, files, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("triptych.space.Space._embed_uncached", lambda *a: pytest.fail("the encoder ran"))
         collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-    entry = next(e for e in collection.list_items() if e.item.source.content == image.resolve())
+    entry = next(e for e in collection.list_items() if e.source.content == image.resolve())
     assert entry.modified_time == 1e9
     assert {e.id: e.row_id for e in collection.list_items()} == before
     assert len(collection.search(Source("image", image), ["image"], k=1)) == 1

@@ -8,7 +8,7 @@ from triptych.checkpoint import compute_fingerprint, load, resolve_path
 from triptych.errors import CheckpointError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
+from triptych.search.scan import items_from_folder
 
 pytest.importorskip("transformers", reason="transformers is not installed (triptych[pretrained])")
 from tests.encoders import tiny_models
@@ -30,7 +30,7 @@ def test_a_joint_model_indexes_and_searches_without_training(tmp_path):
     )
     again = Collection.open(tmp_path / "collection")
     hits = again.search(Source("image", tmp_path / "files" / "2.png"), ["image"], k=4, include_query=True)
-    assert hits[0].item.endswith("2.png")
+    assert str(hits[0].source.content).endswith("2.png")
     assert hits[0].score == pytest.approx(1.0, abs=1e-5)
     assert len(again.search(Source("text", "a dog"), ["image"], k=4)) == 4
 

@@ -9,7 +9,7 @@ from triptych.data import manifest
 from triptych.interfaces import Source
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_rows
+from triptych.search.scan import items_from_rows
 from triptych.space import Space
 
 pytestmark = pytest.mark.slow
@@ -37,13 +37,13 @@ def test_hits_are_sorted_by_the_similarity_of_the_space(name, synthetic_manifest
     collection.index(items_from_rows(rows, collection.space), synthetic_manifest, show_progress=False)
     collection = Collection.open(tmp_path / "collection")
     space = load(tmp_path / "space.safetensors")
-    audio = next(e for e in collection.list_items() if e.item.source.modality == "audio")
-    for query in (Source("text", rows[3].texts[0]), audio.item.source):
+    audio = next(e for e in collection.list_items() if e.source.modality == "audio")
+    for query in (Source("text", rows[3].texts[0]), audio.source):
         query_features = space.embed_one(query)
-        images = [e for e in collection.list_items() if e.item.source.modality == "image"]
+        images = [e for e in collection.list_items() if e.source.modality == "image"]
         scores = {}
         for entry in images:
-            features = space.embed_one(entry.item.source)
+            features = space.embed_one(entry.source)
             scores[entry.id] = space.scores(query_features, features).item()
         hits = collection.search(query, ["image"], k=20, fold_duplicates=False)
         assert len(hits) == 20
@@ -54,5 +54,5 @@ def test_hits_are_sorted_by_the_similarity_of_the_space(name, synthetic_manifest
         assert [h.score for h in hits] == sorted((h.score for h in hits), reverse=True)
         assert all(0 <= hit.relevance <= 1 for hit in hits)
     by_id = collection.search_similar(audio.id, ["image"], k=20)
-    by_file = collection.search(audio.item.source, ["image"], k=20)
+    by_file = collection.search(audio.source, ["image"], k=20)
     assert [h.score for h in by_id] == pytest.approx([h.score for h in by_file], abs=tolerance)

@@ -8,7 +8,7 @@ from tests.media.media_files import make_flv, save_video
 from triptych.checkpoint import load, save
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
+from triptych.search.scan import items_from_folder
 
 
 def test_a_video_is_indexed_as_image_and_audio_segments(run_dir, tmp_path):
@@ -32,7 +32,7 @@ def test_a_video_is_indexed_as_image_and_audio_segments(run_dir, tmp_path):
     for item in items:
         if item.source not in result.failures:
             first = collection.search(item.source, [item.source.modality], k=1, include_query=True)[0]
-            assert (first.item, first.start, first.end) == (
+            assert (str(first.source.content), first.source.start, first.source.end) == (
                 str(item.source.content),
                 item.source.start,
                 item.source.end,
@@ -49,4 +49,6 @@ def test_a_damaged_video_does_not_stop_indexing(run_dir, tmp_path, late_stream):
     result = collection.index(items_from_folder(videos, collection.space), videos, show_progress=False)
     assert {Path(source.content).name for source in result.failures} == {"a.flv"}
     assert all(str(videos / "a.flv") in why for why in result.failures.values())
-    assert {hit.item for hit in collection.search(Source("text", "a bell"), k=10)} >= {str(videos / "b.mp4")}
+    assert {str(hit.source.content) for hit in collection.search(Source("text", "a bell"), k=10)} >= {
+        str(videos / "b.mp4")
+    }

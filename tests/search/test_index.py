@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from triptych.search import gallery as galleries
-from triptych.search.gallery import Gallery
-from triptych.search.index import TARGET_RECALL, IVFIndex, IVFMask, search_exact
+from triptych.search import index as search_index
+from triptych.search.index import TARGET_RECALL, Gallery, IVFIndex, IVFMask, search_exact
 
 
 def make_clustered_keys(count, seed=0, dim=32):
@@ -86,7 +85,7 @@ def test_a_gallery_searches_index_and_tail_without_deleted_items(ivf_index):
     exact = [row_ids[search_exact(q, keys, 10)[0]] for q in queries]
     assert measure_recall(approximate, exact) >= TARGET_RECALL - 0.02
     odd = row_ids[row_ids % 2 == 1]
-    approximate = [gallery.search(q, 10, "odd", np.sort(odd))[0] for q in queries]
+    approximate = [gallery.search(q, 10, gallery.make_mask(np.sort(odd)))[0] for q in queries]
     assert approximate == pytest.approx(
         np.array([gallery.tail_row_ids[search_exact(q, tail_keys, 10)[0]] for q in queries])
     )
@@ -99,10 +98,10 @@ def test_a_gallery_searches_index_and_tail_without_deleted_items(ivf_index):
 def test_a_large_collection_builds_an_ivf_index_with_the_same_hits(collection, files, monkeypatch):
     from triptych.interfaces import Source
     from triptych.search.collection import Collection
-    from triptych.search.items import items_from_folder
+    from triptych.search.scan import items_from_folder
 
     before = collection.search(Source("text", "a bell"), k=11, fold_duplicates=False)
-    monkeypatch.setattr(galleries, "MIN_INDEXED_KEYS", 4)
+    monkeypatch.setattr(search_index, "MIN_INDEXED_KEYS", 4)
     again = Collection.open(collection.folder)
     again.index(items_from_folder(files, again.space), files, show_progress=False)
     assert (collection.folder / "ivf" / "image").is_dir()
@@ -113,7 +112,7 @@ def test_a_large_collection_builds_an_ivf_index_with_the_same_hits(collection, f
     removed = next((files / "images").iterdir())
     removed.unlink()
     again.index(items_from_folder(files, again.space), files, show_progress=False)
-    reader._last_refresh = 0.0
+    monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
     assert str(removed.resolve()) not in {
-        h.item for h in reader.search(Source("text", "a bell"), k=11, fold_duplicates=False)
+        str(h.source.content) for h in reader.search(Source("text", "a bell"), k=11, fold_duplicates=False)
     }

@@ -10,15 +10,15 @@ from triptych.checkpoint import load
 from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search.collection import NOT_INDEXED_FILE, Collection
-from triptych.search.items import (
+from triptych.search.scan import (
     LINKED_FOLDER,
     NON_UTF8_NAME,
     NOT_A_FILE,
     UNSUPPORTED_FORMAT,
     SkippedPath,
     items_from_folder,
+    write_not_indexed,
 )
-from triptych.search.not_indexed import write_not_indexed
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_every_skipped_file_has_a_reason(run_dir, messy_folder, tmp_path):
         (UNSUPPORTED_FORMAT, ".heic"): 2,
         (UNSUPPORTED_FORMAT, ".psd"): 2,
         (UNSUPPORTED_FORMAT, ".bin"): 1,
-        (UNSUPPORTED_FORMAT, "without an ending"): 2,
+        (UNSUPPORTED_FORMAT, "no extension"): 2,
         (NON_UTF8_NAME, ".png"): 2,
         (NOT_A_FILE, ".png"): 1,
         (NOT_A_FILE, ".wav"): 1,
@@ -62,7 +62,7 @@ def test_files_of_a_modality_that_the_space_lacks_are_skipped(run_dir, files):
     del space.encoders["audio"]
     assert "audio" not in space.modalities
     list(items_from_folder(files, space, skipped))
-    assert Counter(one.reason for one in skipped) == {"this space has no audio": 5, UNSUPPORTED_FORMAT: 1}
+    assert Counter(one.reason for one in skipped) == {"the space has no audio encoder": 5, UNSUPPORTED_FORMAT: 1}
 
 
 def test_the_not_indexed_file_is_replaced_and_removed(run_dir, messy_folder, tmp_path):
@@ -96,7 +96,7 @@ def test_stale_temporary_files_are_ignored_and_removed(run_dir, files, tmp_path)
     (folder / f".{NOT_INDEXED_FILE}.0123abcd.part").write_text("half of a list")
     Collection.create(folder, run_dir, rebuild=True)
     (folder / "thesis.tex").write_text("years of work")
-    with pytest.raises(CollectionError, match="holds other things"):
+    with pytest.raises(CollectionError, match="contains other files"):
         Collection.create(folder, run_dir, rebuild=True)
     assert write_not_indexed(collection.not_indexed_path, {}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)])
     assert not list(folder.glob(".*.part"))

@@ -13,8 +13,8 @@ from triptych.data import manifest
 from triptych.errors import UsageError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder, items_from_rows, query_content_hashes
 from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart
+from triptych.search.scan import items_from_folder, items_from_rows, query_content_hashes
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +68,9 @@ def test_a_negative_part_lowers_similar_items(manifest_collection):
 
 
 def test_a_query_by_item_id_equals_one_by_source_and_excludes_the_item(manifest_collection):
-    entry = next(e for e in manifest_collection.list_items() if e.item.source.modality == "audio")
+    entry = next(e for e in manifest_collection.list_items() if e.source.modality == "audio")
     by_id = manifest_collection.search_similar(entry.id, ["image"], k=5)
-    by_file = manifest_collection.search(entry.item.source, ["image"], k=5)
+    by_file = manifest_collection.search(entry.source, ["image"], k=5)
     assert [h.id for h in by_id] == [h.id for h in by_file]
     assert [h.score for h in by_id] == pytest.approx([h.score for h in by_file], abs=1e-5)
     assert entry.id not in {hit.id for hit in manifest_collection.search_similar(entry.id, ["audio"], k=100)}
@@ -90,17 +90,19 @@ def duplicated(collection, files):
 
 def test_search_excludes_the_query_file_and_its_duplicates(duplicated):
     collection, image, outside = duplicated
-    entries = {Path(str(entry.item.source.content)).name: entry for entry in collection.list_items()}
+    entries = {Path(str(entry.source.content)).name: entry for entry in collection.list_items()}
     query_names = {image.name, "copy.png"}
-    note = f"what was asked with is in the collection itself ({image.name}, copy.png) and is not shown"
+    note = f"the query is in the collection ({image.name}, copy.png) and is not shown"
     embedded_query = EmbeddedQuery(
         collection.space.embed_one(outside), "image", query_content_hashes(outside, collection.space)
     )
     for value in (outside, embedded_query, entries["copy.png"].id):
         query = Query((QueryPart(value),))
-        assert {Path(hit.item).name for hit in collection.search(query, k=100)} == entries.keys() - query_names
+        assert {
+            Path(hit.source.content).name for hit in collection.search(query, k=100)
+        } == entries.keys() - query_names
         all_hits = collection.search(query, k=100, fold_duplicates=False, include_query=True)
-        assert {Path(hit.item).name for hit in all_hits} == entries.keys()
+        assert {Path(hit.source.content).name for hit in all_hits} == entries.keys()
         if isinstance(value, str):  # the other copy is named, not what the person has chosen
             assert collection.describe_excluded_items(query) == note.replace(", copy.png", "")
         else:
@@ -129,9 +131,9 @@ def test_a_long_query_file_is_excluded_with_all_its_segments(run_dir, tmp_path):
     collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
     assert len(collection) == 6
     hits = collection.search(Source("audio", folder / "low.wav"), k=10, fold_duplicates=False)
-    assert {Path(hit.item).name for hit in hits} == {"high.wav"}
-    segment = next(entry for entry in collection.list_items() if entry.item.source.start == 10)
-    for query in (segment.item.source, Query((QueryPart(segment.id),))):  # of a moment, only this moment
+    assert {Path(hit.source.content).name for hit in hits} == {"high.wav"}
+    segment = next(entry for entry in collection.list_items() if entry.source.start == 10)
+    for query in (segment.source, Query((QueryPart(segment.id),))):  # of a moment, only this moment
         hits = collection.search(query, k=10, fold_duplicates=False)
         assert {hit.id for hit in hits} == {entry.id for entry in collection.list_items()} - {segment.id}
 
@@ -146,16 +148,14 @@ def test_filters_equal_a_loop(collection, files):
         return {hit.id for hit in collection.search(query, k=100, item_filter=item_filter, fold_duplicates=False)}
 
     entries = collection.list_items()
-    lengths = sorted(e.item.duration for e in entries if e.item.duration is not None)
+    lengths = sorted(e.duration for e in entries if e.duration is not None)
     assert len(lengths) == 5
     middle = lengths[2]
-    assert search_ids(Filter(folder=files / "images")) == {e.id for e in entries if e.item.source.modality == "image"}
+    assert search_ids(Filter(folder=files / "images")) == {e.id for e in entries if e.source.modality == "image"}
     assert search_ids(Filter(folder=files / "imag")) == set()
-    assert search_ids(Filter(min_duration=middle)) == {e.id for e in entries if (e.item.duration or -1) >= middle}
-    assert search_ids(Filter(max_duration=middle)) == {
-        e.id for e in entries if e.item.duration and e.item.duration <= middle
-    }
-    is_old = {e.id for e in entries if e.item.source.content == old}
+    assert search_ids(Filter(min_duration=middle)) == {e.id for e in entries if (e.duration or -1) >= middle}
+    assert search_ids(Filter(max_duration=middle)) == {e.id for e in entries if e.duration and e.duration <= middle}
+    is_old = {e.id for e in entries if e.source.content == old}
     assert len(is_old) == 1
     assert search_ids(Filter(until=datetime(2002, 1, 1))) == is_old
     assert search_ids(Filter(since=datetime(2002, 1, 1))) == {e.id for e in entries} - is_old
@@ -173,8 +173,8 @@ def test_any_manifest_column_can_be_filtered(run_dir, synthetic_manifest, tmp_pa
     hits = collection.search(
         query, ["text"], item_filter=Filter(columns={"split": "test", "recorder's name": "o'neil 0"})
     )
-    assert [hit.item for hit in hits] == ["caption 2"]
-    assert hits[0].columns["recorder's name"] == ("o'neil 0",)
+    assert [hit.source.content for hit in hits] == ["caption 2"]
+    assert hits[0].item.columns["recorder's name"] == ("o'neil 0",)
     assert collection.search(query, item_filter=Filter(columns={"split": "tes"})) == []
 
 
@@ -184,7 +184,7 @@ def test_duplicates_are_folded_into_the_first_hit(collection, files):
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     hits = collection.search(Source("image", image), ["image"], k=10, include_query=True)
     assert len(hits) == 5
-    names = {collection.load_item(name).item.source.content for name in (hits[0].id, *hits[0].copies)}
+    names = {collection.load_item(name).source.content for name in (hits[0].id, *hits[0].copies)}
     assert names == {image.resolve(), (files / "images" / "copy.png").resolve()}
     unfolded = collection.search(Source("image", image), ["image"], k=10, fold_duplicates=False, include_query=True)
     assert len(unfolded) == 6

@@ -6,9 +6,8 @@ import torch
 
 from triptych.checkpoint import load
 from triptych.interfaces import Features
-from triptych.search.gallery import Gallery
-from triptych.search.ranking import MIN_RERANK, EmbeddedPart, FilterResult, Ranker
-from triptych.search.relevance import ScoreDistribution
+from triptych.search.index import Gallery
+from triptych.search.ranking import MIN_RERANK, EmbeddedPart, Ranker, ScoreDistribution
 
 STANDARD = ScoreDistribution(np.array([[-1.0, 1.0]]))  # mean 0, deviation 1: the standardised score is the score itself
 NO_PARTS = torch.zeros(1, 1, 32), torch.ones(1, 1, dtype=torch.bool)  # the similarity reads no parts
@@ -38,7 +37,7 @@ def rank(space, keys, parts, k=10, distributions=None):
     gallery = Gallery(None, None, np.arange(len(keys)), keys)
     # The store is read only where the similarity is not exact.
     ranker = Ranker(space, None, gallery, "image", parts, distributions or [STANDARD] * len(parts))  # pyright: ignore[reportArgumentType]
-    return ranker.rank(k, FilterResult())
+    return ranker.rank(k)
 
 
 # The columns: similarity to the wanted part, similarity to the unwanted part.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triptych.interfaces import Source
-from triptych.search.relevance import (
+from triptych.search.ranking import (
     BACKGROUND_PHRASES,
     P_AT_THRESHOLD,
     RELEVANCE_THRESHOLD,

@@ -17,10 +17,9 @@ from tests.search.s3_server import BUCKET, s3_server
 from triptych.errors import CollectionError
 from triptych.search import lease
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
 from triptych.search.lease import Lease, WriteAccess, acquire_write_access
-from triptych.search.store import CollectionMetadata, Store
-from triptych.search.writer import Writer
+from triptych.search.scan import items_from_folder
+from triptych.search.store import CollectionMetadata, Store, Writer
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +53,7 @@ from pathlib import Path
 from triptych.errors import CollectionError
 from triptych.search import ingest
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
+from triptych.search.scan import items_from_folder
 ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
 run, into, *folders = sys.argv[2:]
 
@@ -77,7 +76,7 @@ MERGE_PROGRAM = """
 import pyarrow as pa
 from triptych.search.lease import WriteAccess
 from triptych.search.store import Store
-from triptych.search.writer import Writer
+from triptych.search.store import Writer
 
 def work(number):
     writer = Writer(Store.open(sys.argv[2]), WriteAccess())
@@ -207,7 +206,7 @@ def test_a_process_that_lost_its_lease_cannot_write(s3, tmp_path, monkeypatch):
             second = Writer(store, access)
             with pytest.raises(CollectionError, match="has taken over while this process was stopped"):
                 first.upsert(make_row(first, "refused by the lease"))
-            with pytest.raises(CollectionError, match="another process has changed the collection's store"):
+            with pytest.raises(CollectionError, match="another process changed the collection's store"):
                 late.upsert(make_row(late, "refused by the table"))
             second.upsert(make_row(second, "new"))
         second.store.refresh()
@@ -230,7 +229,7 @@ def test_a_commit_just_before_the_takeover_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(type(store.table), "restore", restore_later)
     Writer(store, WriteAccess(is_takeover=True))
     assert read_ids(uri) == ["between", "first"]
-    with pytest.raises(CollectionError, match="another process has changed"):
+    with pytest.raises(CollectionError, match="another process changed"):
         before.upsert(make_row(before, "late"))
 
 
@@ -285,7 +284,7 @@ def fail_deletions(writer: Writer, monkeypatch, errors: list[Exception]):
 
     with monkeypatch.context() as patch:
         patch.setattr(type(writer.store.table), "delete", delete_or_fail)
-        patch.setattr("triptych.search.writer.RETRY_SECONDS", 0.0)
+        patch.setattr("triptych.search.store.RETRY_SECONDS", 0.0)
         yield
 
 
@@ -298,7 +297,7 @@ def test_retryable_conflicts_are_retried(tmp_path, monkeypatch):
     assert read_ids(writer.store.uri) == []
     with (
         fail_deletions(writer, monkeypatch, [conflict] * 9),
-        pytest.raises(CollectionError, match="another process has changed the collection's store at the same time"),
+        pytest.raises(CollectionError, match="another process changed the collection's store at the same time"),
     ):
         writer.delete(["gone"])
 
@@ -313,7 +312,7 @@ def test_a_collection_of_another_format_version_raises_and_is_rebuilt(run_dir, f
     with monkeypatch.context() as patch:
         patch.setattr("triptych.search.store.FORMAT_VERSION", 2)
         Writer.create(uri, CollectionMetadata("space", "fingerprint", format_version=2), 2, WriteAccess())
-    with pytest.raises(CollectionError, match=r"made by another version of triptych; rebuild it: .* --rebuild"):
+    with pytest.raises(CollectionError, match=r"made by an earlier version of triptych; index again: .* --rebuild"):
         Collection.open(uri)
     rebuilt = Collection.create(uri, run_dir, rebuild=True)
     assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11

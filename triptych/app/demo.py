@@ -21,7 +21,7 @@ from triptych.interfaces import Modality, Source
 from triptych.progress import track_progress
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_rows
+from triptych.search.scan import items_from_rows
 from triptych.training.loop import train
 
 DATASET = SyntheticConfig(scenes=3000, seed=0)

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from triptych.evaluation.localisation import LocalisationResult
     from triptych.evaluation.retrieval import RetrievalResult
     from triptych.export import ExportResult
-    from triptych.interfaces import Hit, Modality
+    from triptych.interfaces import Modality
     from triptych.recipe import Recipe
-    from triptych.search.items import PathScan, SkippedPath
+    from triptych.search.item import Hit
+    from triptych.search.scan import PathScan, SkippedPath
     from triptych.training.run_summary import RunSummary
 
 MAX_PROBLEMS = 5  # problems printed per category
@@ -129,7 +130,7 @@ def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
 
     Hits in `positives` are marked.
     """
-    from triptych.search.relevance import RELEVANCE_THRESHOLD
+    from triptych.search.ranking import RELEVANCE_THRESHOLD
 
     table = Table(box=None, padding=(0, 1), header_style="dim")
     for title, style in (("relevance", "bold"), ("score", "dim"), ("modality", "dim"), ("item", "cyan"), ("text", "")):
@@ -138,16 +139,18 @@ def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
     for i, hit in enumerate(hits):
         if i == first_irrelevant and stdout.is_terminal:
             table.add_row("", "", "", Text("hits below are probably not relevant", style="dim italic"), "")
-        segment = "" if hit.start is None else f" [{hit.start:g}–{'end' if hit.end is None else f'{hit.end:g}'} s]"
-        file = _hit_path(hit)
+        source, content = hit.source, hit.source.content
+        end = "end" if source.end is None else f"{source.end:g}"
+        segment = "" if source.start is None else f" [{source.start:g}–{end} s]"
+        file = content if isinstance(content, Path) else None
         name = relative_path(file) + segment if file else ""
         # The longest caption is usually the most informative.
-        text = max(hit.captions, key=len, default="")
-        if hit.modality == "text":
-            text = _read_excerpt(file) if file else hit.item
+        text = max(hit.item.captions, key=len, default="")
+        if source.modality == "text":
+            text = _read_excerpt(file) if file else str(content)
         name += f" (+{len(hit.copies)} near-duplicates)" if hit.copies else ""
-        mark = "✓" if hit.item in positives else " "
-        cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", hit.modality
+        mark = "✓" if str(content) in positives else " "
+        cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", source.modality
         if stdout.is_terminal:
             table.add_row(*cells, Text(name), Text(text))
         else:  # in pipes and files: one tab-separated line per hit, never wrapped
@@ -158,22 +161,13 @@ def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
 
 def print_search_results(hits: Sequence[Hit]) -> None:
     """Print hits, and a note if there are none or none is relevant."""
-    from triptych.search.relevance import RELEVANCE_THRESHOLD
+    from triptych.search.ranking import RELEVANCE_THRESHOLD
 
     print_hits(hits)
     if not hits:
         stderr.print("no matching items in this collection")
     elif hits[0].relevance < RELEVANCE_THRESHOLD:
         stderr.print("probably nothing matches: no score is unusual for this collection")
-
-
-def _hit_path(hit: Hit) -> Path | None:
-    """Return the path of a hit that is a file; texts may be files, too."""
-    from triptych.media import TEXT_EXTENSIONS
-
-    if hit.modality == "text" and not (hit.item.startswith("/") and hit.item.lower().endswith(tuple(TEXT_EXTENSIONS))):
-        return None
-    return Path(hit.item)
 
 
 def _read_excerpt(path: Path) -> str:

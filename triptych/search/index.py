@@ -1,4 +1,4 @@
-"""The nearest keys to a query: by exact scan, or among the lists of like keys that lie nearest to it."""
+"""Nearest-neighbour search over the keys of a collection: an exact scan, or an IVF index for large collections."""
 
 from __future__ import annotations
 
@@ -6,30 +6,36 @@ import json
 import math
 import shutil
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
+from triptych.errors import CollectionError
 from triptych.files import TEMP_SUFFIX, write_text
+from triptych.interfaces import Modality
+from triptych.search.query import quote_sql
+from triptych.search.store import REBUILD_COMMAND, Store
 
-PROBE_FRACTIONS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # of all keys, how many are looked at for one query
-TARGET_RECALL, NUM_CALIBRATION_QUERIES, CALIBRATION_K = (
-    0.97,
-    200,
-    10,
-)  # this share of the true 10 nearest must be found, on average over 200 queries
-KMEANS_ITERATIONS, KEYS_PER_CENTROID = 8, 64  # of k-means, and keys a list it learns from
+PROBE_FRACTIONS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # of all keys that one query scans
+TARGET_RECALL, CALIBRATION_K = 0.97, 10  # mean recall@10 that an index must reach
+NUM_CALIBRATION_QUERIES = 200
+KMEANS_ITERATIONS, KEYS_PER_CENTROID = 8, 64  # k-means is fitted on this many keys per centroid
 METADATA_FILE = "ivf.json"
+BACKGROUND_ITEMS = 1000  # sample size for the score distribution of random pairs
+MIN_INDEXED_KEYS = 20_000  # below this, an exact scan is as fast as an index
+MAX_UNINDEXED_FRACTION = 0.2  # of the keys; above it, the index is rebuilt
 
 
 def search_exact(query: np.ndarray, keys: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and scores of the k keys (M, S) with the largest <query, key>, best first; ties by position."""
+    """Return positions and scores of the k keys (M, S) with the largest <query, key>, best first; ties by position."""
     return top_k(keys @ query, k)
 
 
 def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and values of the k largest scores, best first; ties by position."""
+    """Return positions and values of the k largest scores, best first; ties by position."""
     k = min(k, len(scores))
     shortlist = np.flatnonzero(scores >= np.partition(scores, -k)[-k]) if k else np.empty(0, int)
     order = shortlist[np.argsort(-scores[shortlist], kind="stable")][:k]
@@ -38,21 +44,21 @@ def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class IVFIndex:
-    """Keys of one length, sorted into lists of like ones; a query looks into the lists whose centres are nearest.
+    """An inverted file index of keys with equal norms. A query scans the lists with the nearest centroids.
 
-    Everything is read by memory map, so opening it costs nothing and a query reads only what it looks at.
+    The files are memory-mapped: opening is cheap, and a query reads only the lists it scans.
     """
 
-    table_id: str  # which table it was made of
+    table_id: str  # the table that it was built from
     row_ids: np.ndarray  # (M,)
-    keys: np.ndarray  # (M, S), list after list
+    keys: np.ndarray  # (M, S), sorted by list
     centroids: np.ndarray  # (L, S)
-    list_ends: np.ndarray  # (L,): where each list ends
-    probe_fraction: float  # of the keys that a query looks at
+    list_ends: np.ndarray  # (L,): end position of each list
+    probe_fraction: float  # of the keys that a query scans
 
     @staticmethod
     def has_equal_norms(keys: np.ndarray) -> bool:
-        """Whether all keys have one length: only then a centre tells which of its keys give large products."""
+        """Return whether all keys have the same norm. Only then do centroids predict the largest inner products."""
         norms = np.linalg.norm(keys[:: max(1, len(keys) // 1000)], axis=1)
         return bool(np.ptp(norms) <= 1e-3 * norms.max(initial=0))
 
@@ -60,9 +66,9 @@ class IVFIndex:
     def build(
         folder: Path, table_id: str, row_ids: np.ndarray, keys: np.ndarray, queries: np.ndarray
     ) -> IVFIndex | None:
-        """Sort keys into about 2·√M lists, and put the result where it replaces what was there.
+        """Build an index with about 2·√M lists, and replace the previous one.
 
-        How many keys a query must look at is measured with some queries; None where it would be too many to pay.
+        The probe fraction is calibrated with the queries. Return None if an index would not be faster than a scan.
         """
         centroids = _fit_centroids(keys, max(1, round(2 * math.sqrt(len(keys)))))
         assignments = _assign_to_centroids(keys, centroids)
@@ -90,7 +96,7 @@ class IVFIndex:
 
     @staticmethod
     def open(folder: Path, table_id: str) -> IVFIndex | None:
-        """What was built of this table; None where there is nothing of it, or nothing whole."""
+        """Open the index of a table. Return None if there is none, or if it is incomplete."""
         try:
             metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("row_ids", "keys")}
@@ -100,11 +106,11 @@ class IVFIndex:
         index = IVFIndex(
             metadata.get("table_id", ""), **arrays, **small_arrays, probe_fraction=metadata.get("probe_fraction") or 0.0
         )
-        is_whole = list(index.keys.shape) == metadata.get("shape") and len(index.row_ids) == len(index.keys)
-        return index if index.table_id == table_id and is_whole and index.probe_fraction else None
+        is_complete = list(index.keys.shape) == metadata.get("shape") and len(index.row_ids) == len(index.keys)
+        return index if index.table_id == table_id and is_complete and index.probe_fraction else None
 
     def search(self, query: np.ndarray, k: int, mask: IVFMask | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and scores of about the k best keys, best first; allowed says which may be found."""
+        """Return positions and scores of approximately the k best keys, best first; the mask selects the candidates."""
         list_starts = np.concatenate([[0], self.list_ends[:-1]])
         counts = self.list_ends - list_starts if mask is None else mask.list_counts
         order = np.argsort(-(self.centroids @ query))
@@ -129,7 +135,7 @@ class IVFIndex:
 
 
 class IVFMask:
-    """Which keys of the lists may be found, and how many of each list."""
+    """A selection of the keys of an index, with the number of selected keys of each list."""
 
     def __init__(self, index: IVFIndex, mask: np.ndarray) -> None:
         self.mask = mask
@@ -140,11 +146,11 @@ class IVFMask:
 
 
 def _calibrate_probe_fraction(index: IVFIndex, queries: np.ndarray) -> float | None:
-    """The smallest share of keys to look at with which the queries find what an exact scan finds; None if none does."""
+    """Return the smallest probe fraction that reaches the target recall, or None if none does."""
     exact = [set(search_exact(query, index.keys, CALIBRATION_K)[0].tolist()) for query in queries]
     for fraction in PROBE_FRACTIONS:
-        candidate = replace(index, probe_fraction=fraction)
-        approximate = [set(candidate.search(query, CALIBRATION_K)[0].tolist()) for query in queries]
+        calibrated = replace(index, probe_fraction=fraction)
+        approximate = [set(calibrated.search(query, CALIBRATION_K)[0].tolist()) for query in queries]
         num_matches = sum(len(a & b) for a, b in zip(approximate, exact, strict=True))
         if num_matches >= TARGET_RECALL * sum(map(len, exact)):
             return fraction
@@ -152,7 +158,7 @@ def _calibrate_probe_fraction(index: IVFIndex, queries: np.ndarray) -> float | N
 
 
 def _fit_centroids(keys: np.ndarray, count: int) -> np.ndarray:
-    """Centres of a number of lists, by k-means on a part of the keys; always the same for the same keys."""
+    """Fit centroids by k-means on a sample of the keys, with a fixed seed."""
     rng = np.random.default_rng(0)
     sampled = np.sort(rng.choice(len(keys), min(len(keys), KEYS_PER_CENTROID * count), replace=False))
     sample = torch.from_numpy(np.ascontiguousarray(keys[sampled]))
@@ -161,7 +167,7 @@ def _fit_centroids(keys: np.ndarray, count: int) -> np.ndarray:
         assignments = torch.from_numpy(_assign_to_centroids(sample.numpy(), centroids.numpy()))
         sums = torch.zeros_like(centroids).index_add_(0, assignments, sample)
         sizes = torch.bincount(assignments, minlength=count).unsqueeze(1)
-        # An empty list begins anew at some key.
+        # The centroid of an empty list is set to a random key.
         restarts = sample[torch.from_numpy(rng.choice(len(sample), count))]
         centroids = torch.where(sizes > 0, sums / sizes.clamp_min(1), restarts)
         centroids = torch.nn.functional.normalize(centroids, dim=1) * sample[0].norm()
@@ -169,10 +175,138 @@ def _fit_centroids(keys: np.ndarray, count: int) -> np.ndarray:
 
 
 def _assign_to_centroids(keys: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """The nearest centre of each key: (M,)."""
+    """Return the nearest centroid of each key: (M,)."""
     assignments = []
     centroids_t = torch.from_numpy(centroids).T.contiguous()
     for first in range(0, len(keys), 8192):
-        block = torch.from_numpy(np.array(keys[first : first + 8192]))  # copied: what Arrow holds cannot be written
+        block = torch.from_numpy(np.array(keys[first : first + 8192]))  # a copy: Arrow arrays are read-only
         assignments.append((block @ centroids_t).argmax(dim=1))
     return torch.cat(assignments).numpy() if assignments else np.empty(0, int)
+
+
+@dataclass(frozen=True)
+class GalleryMask:
+    """The items of a gallery that a search may return."""
+
+    tail: np.ndarray | slice  # of the items outside the index
+    indexed: IVFMask | None  # None: all items of the index
+
+
+class Gallery:
+    """All keys of one modality in one version of the store: those in the IVF index, and the later ones in memory."""
+
+    def __init__(
+        self,
+        ivf_index: IVFIndex | None,
+        live_mask: np.ndarray | None,  # (M,) bool: which items of the index still exist; None: all
+        tail_row_ids: np.ndarray,  # (T,) int64, of the items outside the index
+        tail_keys: np.ndarray,  # (T, S) float32
+    ) -> None:
+        self.ivf_index, self.live_mask = ivf_index, live_mask
+        self.tail_row_ids, self.tail_keys = tail_row_ids, tail_keys
+
+    def __len__(self) -> int:
+        if self.ivf_index is None:
+            return len(self.tail_row_ids)
+        num_indexed = len(self.ivf_index.row_ids) if self.live_mask is None else int(self.live_mask.sum())
+        return len(self.tail_row_ids) + num_indexed
+
+    @staticmethod
+    def load(store: Store, modality: Modality, folder: Path, previous: Gallery | None = None) -> Gallery:
+        """Load the keys of the store's current version. Keys of the index or of the previous gallery are reused."""
+        condition = f"modality = {quote_sql(modality)}"
+        total = store.count(condition)
+        if previous is not None and len(previous):
+            row_ids, keys = _read_keys(store, f"{condition} AND row_id > {previous._max_row_id}")
+            if len(previous) + len(row_ids) == total:
+                tail = np.concatenate([previous.tail_row_ids, row_ids]), np.concatenate([previous.tail_keys, keys])
+                return Gallery(previous.ivf_index, previous.live_mask, *tail) if len(row_ids) else previous
+        ivf_index = IVFIndex.open(folder / modality, store.metadata.table_id)
+        if ivf_index is None:
+            return Gallery(None, None, *_read_keys(store, condition))
+        last_indexed = int(ivf_index.row_ids.max())
+        row_ids, keys = _read_keys(store, f"{condition} AND row_id > {last_indexed}")
+        live_mask = None
+        if len(ivf_index.row_ids) + len(row_ids) != total:
+            live_rows = store.select_rows(["row_id"], f"{condition} AND row_id <= {last_indexed}")
+            live_mask = np.isin(ivf_index.row_ids, live_rows["row_id"].to_numpy())
+        return Gallery(ivf_index, live_mask, row_ids, keys)
+
+    @property
+    def _max_row_id(self) -> int:
+        max_indexed = int(self.ivf_index.row_ids.max()) if self.ivf_index is not None else -1
+        return max(max_indexed, int(self.tail_row_ids.max(initial=-1)))
+
+    def make_mask(self, row_ids: np.ndarray) -> GalleryMask:
+        """Return a mask that selects the items with these row ids."""
+        tail, ivf_index = np.isin(self.tail_row_ids, row_ids), self.ivf_index
+        if ivf_index is None:
+            return GalleryMask(tail, None)
+        selected = np.isin(ivf_index.row_ids, row_ids)
+        return GalleryMask(tail, IVFMask(ivf_index, selected if self.live_mask is None else selected & self.live_mask))
+
+    @cached_property
+    def _full_mask(self) -> GalleryMask:
+        if self.ivf_index is None or self.live_mask is None:
+            return GalleryMask(slice(None), None)
+        return GalleryMask(slice(None), IVFMask(self.ivf_index, self.live_mask))
+
+    def search(self, query: np.ndarray, k: int, mask: GalleryMask | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return row ids and keys of the k selected items with the largest <query, key>, best first."""
+        mask = mask or self._full_mask
+        tail_row_ids, tail_keys = self.tail_row_ids[mask.tail], self.tail_keys[mask.tail]
+        positions, tail_scores = top_k(tail_keys @ query, k)
+        row_ids, keys = tail_row_ids[positions], tail_keys[positions]
+        if self.ivf_index is None:
+            return row_ids, keys
+        ivf_positions, ivf_scores = self.ivf_index.search(query, k, mask.indexed)
+        order, _ = top_k(np.concatenate([tail_scores, ivf_scores]), k)
+        row_ids = np.concatenate([row_ids, self.ivf_index.row_ids[ivf_positions]])
+        keys = np.concatenate([keys, self.ivf_index.keys[ivf_positions]])
+        return row_ids[order], keys[order]
+
+    def sample(self, count: int = BACKGROUND_ITEMS) -> tuple[np.ndarray, np.ndarray]:
+        """Return row ids and keys of at most `count` random items, with a fixed seed."""
+        live_positions = np.empty(0, int) if self.ivf_index is None else np.arange(len(self.ivf_index.row_ids))
+        live_positions = live_positions if self.live_mask is None else live_positions[self.live_mask]
+        chosen = np.arange(len(self))
+        if len(self) > count:
+            chosen = np.sort(np.random.default_rng(0).choice(len(self), count, replace=False))
+        tail = chosen[chosen >= len(live_positions)] - len(live_positions)
+        if self.ivf_index is None:
+            return self.tail_row_ids[tail], self.tail_keys[tail]
+        ivf_positions = live_positions[chosen[chosen < len(live_positions)]]
+        row_ids = np.concatenate([self.ivf_index.row_ids[ivf_positions], self.tail_row_ids[tail]])
+        return row_ids, np.concatenate([self.ivf_index.keys[ivf_positions], self.tail_keys[tail]])
+
+    @cached_property
+    def mean_squared_distance(self) -> float:
+        """The mean squared Euclidean distance between the keys of two random items."""
+        keys = self.sample()[1].astype(np.float64)
+        return 2 * float(((keys - keys.mean(axis=0)) ** 2).sum(axis=1).mean()) if len(keys) else 0.0
+
+    def should_build_index(self) -> bool:
+        """Return whether the gallery is large enough for an index that is missing or outdated."""
+        num_unindexed = len(self.tail_row_ids) + (0 if self.live_mask is None else int((~self.live_mask).sum()))
+        return len(self) >= MIN_INDEXED_KEYS and num_unindexed > MAX_UNINDEXED_FRACTION * len(self)
+
+
+def build_ivf_index(store: Store, modality: Modality, folder: Path, queries: np.ndarray) -> None:
+    """Build an IVF index of all keys of a modality, if there are enough of them and their norms are equal."""
+    row_ids, keys = _read_keys(store, f"modality = {quote_sql(modality)}")
+    if len(keys) >= MIN_INDEXED_KEYS and IVFIndex.has_equal_norms(keys):
+        IVFIndex.build(folder / modality, store.metadata.table_id, row_ids, keys, queries)
+
+
+def _read_keys(store: Store, condition: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return row ids and keys of the items that satisfy a condition, ordered by row id."""
+    rows: pa.Table = store.select_rows(["row_id", "vector"], condition)
+    column = rows["vector"].combine_chunks()
+    keys = np.asarray(column.flatten(), np.float32).reshape(len(rows), column.type.list_size)
+    row_ids = rows["row_id"].to_numpy()
+    if not np.isfinite(keys).all():
+        raise CollectionError(f"{store.uri}: the store is damaged (NaN in vectors); rebuild it: {REBUILD_COMMAND}")
+    if (np.diff(row_ids) > 0).all():
+        return row_ids, keys
+    order = np.argsort(row_ids)
+    return row_ids[order], keys[order]

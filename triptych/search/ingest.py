@@ -1,4 +1,4 @@
-"""From items to the store: only what is new or changed is embedded, in whole steps, so that a kill costs seconds."""
+"""Embed new and changed items and write them to the store, in commits every few seconds."""
 
 from __future__ import annotations
 
@@ -18,36 +18,40 @@ from triptych.errors import MediaError
 from triptych.interfaces import Features, Modality, Source
 from triptych.media import text
 from triptych.progress import ProgressBar, track_progress
-from triptych.search.entry import Provenance, StoredItem, make_metadata_columns, stored_item_from_row, to_arrow
-from triptych.search.items import Item
-from triptych.search.store import METADATA_COLUMNS, SQL_BATCH, VECTOR_COLUMNS
-from triptych.search.writer import Writer
+from triptych.search.item import (
+    METADATA_COLUMNS,
+    VECTOR_COLUMNS,
+    Item,
+    item_from_row,
+    make_metadata_table,
+    to_arrow,
+)
+from triptych.search.store import SQL_BATCH, Writer
 from triptych.space import Space, concat_features, features_without_parts
 
-ITEMS_PER_CHUNK = 256  # items that go through an encoder together
-SAVE_SECONDS = 2.0  # how much work a kill can cost, beside the chunk in hand
-UNREADABLE = "unreadable"
-EXCERPT_LENGTH = 2000  # characters of a text file that are kept to be shown
-UNCHANGED_COLUMNS = (*VECTOR_COLUMNS, "text")  # of an item whose content has stayed
+ITEMS_PER_CHUNK = 256  # items that are embedded together
+SAVE_SECONDS = 2.0  # time between commits: the work that an interruption can lose, besides the current chunk
+UNREADABLE = "unreadable"  # content hash of a file that cannot be read
+EXCERPT_LENGTH = 2000  # characters of a text file that are stored for display
 
 
 @dataclass(frozen=True)
 class IndexResult:
-    """What indexing did: new, unchanged and gone items, the files that could not be read, and where the time went."""
+    """The numbers of new, unchanged and removed items, the files that could not be read, and the time taken."""
 
     added: int
     unchanged: int
     removed: int
     failures: dict[Source, str]
-    seconds: dict[str, float] = field(default_factory=dict)  # looking, embedding, storing
+    seconds: dict[str, float] = field(default_factory=dict)  # by phase: scanning, embedding, storing
 
 
 class Ingest:
-    """One run of indexing into a store."""
+    """One indexing run."""
 
     def __init__(self, writer: Writer, space: Space, cache: Cache) -> None:
         store = writer.store
-        # Parts are not kept a second time: those of frozen encoders are in the cache already.
+        # Parts are not cached again: those of frozen encoders are in the feature cache already.
         name, embed_dim = f"space-{store.metadata.fingerprint}", space.recipe.space.embed_dim
         description = f"embeddings of the space {store.metadata.fingerprint}"
         self._feature_store = (
@@ -62,9 +66,9 @@ class Ingest:
         self._stored_rows: dict[str, dict[str, Any]] = {}
 
     def run(self, items: Sequence[Item], origin: str, show_progress: bool) -> IndexResult:
-        """Make the store hold exactly these items of an origin, beside those of others.
+        """Make the store contain exactly these items of an origin, and those of others.
 
-        An item that several origins have is kept as long as one of them has it, with what all of them say.
+        An item of several origins has the metadata of all of them, and is removed with the last of them.
         """
         with self._measure_time("scanning"):
             rows = self.store.select_rows(["id", "row_id", "origins", "content_hash", "metadata_hash"]).to_pylist()
@@ -76,57 +80,49 @@ class Ingest:
             )
             unlisted_ids = [row["id"] for row in rows if origin in row["origins"] and row["id"] not in item_ids]
             removed_ids = [name for name in unlisted_ids if name not in other_origins]
-            stored_items = self._make_stored_items(items, origin, other_origins)
-        changed = [entry for entry in stored_items if not self._is_unchanged(entry)]
-        unchanged = [entry for entry in stored_items if self._is_unchanged(entry)]
+            completed = self._complete_items(items, origin, other_origins)
+        changed = [item for item in completed if not self._is_unchanged(item)]
+        unchanged = [item for item in completed if self._is_unchanged(item)]
         self._delete(removed_ids)
         self._update_metadata([other_origins[name] for name in unlisted_ids if name in other_origins])
         self._update_metadata(
-            [entry for entry in unchanged if self._stored_rows[entry.id]["metadata_hash"] != entry.metadata_hash]
+            [item for item in unchanged if self._stored_rows[item.id]["metadata_hash"] != item.metadata_hash]
         )
         added = self._embed_and_store(changed, show_progress)
-        # What was here and can no longer be read has a vector of a content that is gone.
-        self._delete([e.id for e in changed if e.item.source in self.failures and e.id in self._stored_rows])
+        # The stored vector of a file that can no longer be read belongs to content that no longer exists.
+        self._delete([item.id for item in changed if item.source in self.failures and item.id in self._stored_rows])
         return IndexResult(added, len(unchanged), len(removed_ids), self.failures, self.seconds)
 
-    def _load_other_origins(self, rows: Sequence[dict[str, Any]], origin: str) -> dict[str, StoredItem]:
-        """What other origins have of these rows, by id, with what they alone say."""
+    def _load_other_origins(self, rows: Sequence[dict[str, Any]], origin: str) -> dict[str, Item]:
+        """Return the items of these rows that other origins also contain, with the metadata of only those, by id."""
         row_ids = [row["row_id"] for row in rows if set(row["origins"]) - {origin}]
-        stored_items = [stored_item_from_row(row) for row in self.store.take(METADATA_COLUMNS, row_ids).values()]
-        return {
-            entry.id: entry.with_provenance([c for c in entry.provenance if c.origin != origin])
-            for entry in stored_items
-        }
+        items = [item_from_row(row) for row in self.store.take(METADATA_COLUMNS, row_ids).values()]
+        return {item.id: item.with_provenance([p for p in item.provenance if p.origin != origin]) for item in items}
 
-    def _make_stored_items(
-        self, items: Sequence[Item], origin: str, other_origins: dict[str, StoredItem]
-    ) -> list[StoredItem]:
-        """Every item with the hash of its content, which decides whether it is known, and its file's date."""
+    def _complete_items(self, items: Sequence[Item], origin: str, other_origins: dict[str, Item]) -> list[Item]:
+        """Return the items with content hash, modification time, and the metadata of all their origins."""
         keys = self.cache.content_keys([item.source for item in items])
-        stored_items = []
+        completed = []
         for item, key in zip(items, keys, strict=True):
             content_hash = UNREADABLE if isinstance(key, MediaError) else key.hex()
-            stored_item = StoredItem(
-                item, (Provenance.from_item(item, origin),), content_hash, _read_modified_time(item.source.content)
-            )
-            other = other_origins.get(stored_item.id)
-            stored_items.append(
-                stored_item.with_provenance([*other.provenance, *stored_item.provenance]) if other else stored_item
-            )
-        return stored_items
+            modified_time = _read_modified_time(item.source.content)
+            item = replace(item.with_origin(origin), content_hash=content_hash, modified_time=modified_time)
+            other = other_origins.get(item.id)
+            completed.append(item.with_provenance([*other.provenance, *item.provenance]) if other else item)
+        return completed
 
-    def _is_unchanged(self, stored_item: StoredItem) -> bool:
-        row = self._stored_rows.get(stored_item.id)
-        return row is not None and row["content_hash"] == stored_item.content_hash != UNREADABLE
+    def _is_unchanged(self, item: Item) -> bool:
+        row = self._stored_rows.get(item.id)
+        return row is not None and row["content_hash"] == item.content_hash != UNREADABLE
 
-    def _embed_and_store(self, stored_items: Sequence[StoredItem], show_progress: bool) -> int:
-        """Embed what is new or changed, and store it as it comes."""
-        by_modality: dict[Modality, list[StoredItem]] = {}
-        for entry in stored_items:
-            by_modality.setdefault(entry.item.source.modality, []).append(entry)
+    def _embed_and_store(self, items: Sequence[Item], show_progress: bool) -> int:
+        """Embed items and store them in commits; return how many were embedded."""
+        by_modality: dict[Modality, list[Item]] = {}
+        for item in items:
+            by_modality.setdefault(item.source.modality, []).append(item)
         added = 0
         try:
-            with track_progress("indexing", len(stored_items), show_progress) as progress_bar:
+            with track_progress("indexing", len(items), show_progress) as progress_bar:
                 for modality, group in by_modality.items():
                     for first in range(0, len(group), ITEMS_PER_CHUNK):
                         added += self._embed(modality, group[first : first + ITEMS_PER_CHUNK], progress_bar)
@@ -137,19 +133,19 @@ class Ingest:
         return added
 
     @torch.inference_mode()
-    def _embed(self, modality: Modality, stored_items: Sequence[StoredItem], progress_bar: ProgressBar) -> int:
+    def _embed(self, modality: Modality, items: Sequence[Item], progress_bar: ProgressBar) -> int:
         with self._measure_time("embedding"):
-            cached = self._load_cached_embeddings(stored_items)
-            cached_items = [entry for entry in stored_items if entry.content_hash in cached]
-            uncached_items = [entry for entry in stored_items if entry.content_hash not in cached]
+            cached = self._load_cached_embeddings(items)
+            cached_items = [item for item in items if item.content_hash in cached]
+            uncached_items = [item for item in items if item.content_hash not in cached]
             progress_bar.advance(len(cached_items))
             features = (
-                [features_without_parts(torch.stack([cached[entry.content_hash] for entry in cached_items]), modality)]
+                [features_without_parts(torch.stack([cached[item.content_hash] for item in cached_items]), modality)]
                 if cached_items
                 else []
             )
-            embedded_items: list[StoredItem] = []
-            similarity, sources = self.space.similarity, [entry.item.source for entry in uncached_items]
+            embedded_items: list[Item] = []
+            similarity, sources = self.space.similarity, [item.source for item in uncached_items]
             if sources:
                 embedded = self.space.embed(
                     sources, modality, progress=progress_bar, with_parts=similarity.reads_parts, cache=self.cache
@@ -159,8 +155,8 @@ class Ingest:
                 self._cache_embeddings(embedded_items, embedded.features)
                 features.append(embedded.features)
             new_items = [
-                replace(entry, row_id=self._next_row_id + i, excerpt=_read_excerpt(entry.item.source))
-                for i, entry in enumerate([*cached_items, *embedded_items])
+                replace(item, row_id=self._next_row_id + i, excerpt=_read_excerpt(item.source))
+                for i, item in enumerate([*cached_items, *embedded_items])
             ]
             self._next_row_id += len(new_items)
             if new_items:
@@ -171,20 +167,20 @@ class Ingest:
                 )
         return len(new_items)
 
-    def _load_cached_embeddings(self, stored_items: Sequence[StoredItem]) -> dict[str, Tensor]:
-        """Embeddings that this space has made of these contents before, whatever became of the collection."""
+    def _load_cached_embeddings(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Return the cached embeddings of this space, by content hash."""
         if self._feature_store is None:
             return {}
         records = self._feature_store.find(
-            bytes.fromhex(entry.content_hash) for entry in stored_items if entry.content_hash != UNREADABLE
+            bytes.fromhex(item.content_hash) for item in items if item.content_hash != UNREADABLE
         )
         pooled = {key.hex(): self._feature_store.read_pooled(record) for key, record in records.items()}
         return {content: torch.from_numpy(rows[0].copy()) for content, rows in pooled.items() if rows is not None}
 
-    def _cache_embeddings(self, stored_items: Sequence[StoredItem], features: Features) -> None:
-        if self._feature_store is not None and stored_items:
-            rows = zip(stored_items, features.embedding.float(), strict=True)
-            self._feature_store.add([(bytes.fromhex(entry.content_hash), row.unsqueeze(0)) for entry, row in rows])
+    def _cache_embeddings(self, items: Sequence[Item], features: Features) -> None:
+        if self._feature_store is not None and items:
+            rows = zip(items, features.embedding.float(), strict=True)
+            self._feature_store.add([(bytes.fromhex(item.content_hash), row.unsqueeze(0)) for item, row in rows])
 
     def _flush(self) -> None:
         with self._measure_time("storing"):
@@ -193,18 +189,20 @@ class Ingest:
                 self._pending.clear()
         self._last_flush = time.monotonic()
 
-    def _update_metadata(self, stored_items: Sequence[StoredItem]) -> None:
-        """New captions, columns, dates or origin for items whose content has stayed."""
+    def _update_metadata(self, items: Sequence[Item]) -> None:
+        """Store new metadata of items whose content is unchanged."""
         with self._measure_time("storing"):
-            for first in range(0, len(stored_items), SQL_BATCH):
-                batch = stored_items[first : first + SQL_BATCH]
-                row_ids = [self._stored_rows[entry.id]["row_id"] for entry in batch]
-                current_rows = self.store.take(UNCHANGED_COLUMNS, row_ids)
-                updated_items = [replace(entry, row_id=number) for entry, number in zip(batch, row_ids, strict=True)]
-                unchanged = {name: [current_rows[number][name] for number in row_ids] for name in UNCHANGED_COLUMNS}
-                column_types = {name: self.store.schema.field(name).type for name in UNCHANGED_COLUMNS}
-                unchanged_columns = {name: pa.array(values, column_types[name]) for name, values in unchanged.items()}
-                self.writer.upsert(pa.table(make_metadata_columns(updated_items) | unchanged_columns))
+            for first in range(0, len(items), SQL_BATCH):
+                batch = items[first : first + SQL_BATCH]
+                row_ids = [self._stored_rows[item.id]["row_id"] for item in batch]
+                current = self.store.take((*VECTOR_COLUMNS, "text"), row_ids)
+                rows = zip(batch, row_ids, strict=True)
+                updated = [replace(item, row_id=row_id, excerpt=current[row_id]["text"]) for item, row_id in rows]
+                table = make_metadata_table(updated)
+                for name in VECTOR_COLUMNS:
+                    values = [current[row_id][name] for row_id in row_ids]
+                    table = table.append_column(name, pa.array(values, self.store.schema.field(name).type))
+                self.writer.upsert(table)
 
     def _delete(self, ids: Sequence[str]) -> None:
         with self._measure_time("storing"):
@@ -220,7 +218,7 @@ class Ingest:
 
 
 def _read_excerpt(source: Source) -> str | None:
-    """How a text file begins; None of anything else, or where it cannot be read any more."""
+    """Return the beginning of a text file; None for anything else, or if it cannot be read."""
     if source.modality != "text" or isinstance(source.content, str):
         return None
     try:

@@ -1,27 +1,145 @@
-"""One modality of a collection put in order for a query: a shortlist by keys, then the space's own similarity."""
+"""Rank the items of one modality for a query, and compute their relevance.
+
+A shortlist by keys is re-ranked with the similarity of the space where keys are not exact. Relevance says how unusual a
+score is against the background: the scores of random queries with random items of the collection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
+import torch
 
-from triptych.interfaces import Features, Modality
-from triptych.search.entry import features_from_rows
-from triptych.search.gallery import Gallery
-from triptych.search.relevance import NullDistribution, ScoreDistribution
-from triptych.search.store import VECTOR_COLUMNS, Store
-from triptych.space import Space
+from triptych.interfaces import Features, Modality, Source
+from triptych.search.index import BACKGROUND_ITEMS, Gallery, GalleryMask
+from triptych.search.item import VECTOR_COLUMNS, Hit, Item, can_query_with_keys, features_from_rows
+from triptych.search.store import Store
+from triptych.space import Space, features_without_parts
 
-RERANK_FACTOR = 10  # times as many items as are wanted are looked at closely, where keys do not give the last order
+RELEVANCE_THRESHOLD = 0.5  # hits below it are probably not relevant
+P_AT_THRESHOLD = 0.01  # fraction of random pairs that score at least as high as a hit at the threshold
+TAIL_FRACTION = 0.005  # fraction of the background that the exponential tail is fitted to
+BACKGROUND_QUERIES = 100
+MIN_QUERY_ITEMS = 8  # a modality with fewer items is not used as background queries
+PARTS_SAMPLE = (40, 100)  # background queries and items if the similarity is not exact on keys
+RERANK_FACTOR = 10  # shortlist size per requested item if keys do not give the final order
 MIN_RERANK, MAX_RERANK = 200, 1000
-MAX_JOINT_BACKGROUND = 200  # items that stand for the background of a query of several parts
+MAX_JOINT_BACKGROUND = 200  # background items of a query with several parts
+DUPLICATE_DISTANCE_RATIO = 1e-3  # near-duplicates: squared distance relative to the mean of the gallery
+# Typical text queries, used as background queries if the collection has too few texts.
+BACKGROUND_PHRASES = (
+    "a dog", "a cat", "a bird", "people talking", "a crowd", "a child laughing", "a man with a hat",
+    "a woman singing", "music", "a guitar", "drums", "a piano", "rain", "wind in the trees", "the sea", "a river",
+    "thunder", "fire", "footsteps", "a door closes", "a clock", "a bell", "a phone rings", "glass breaks", "a car",
+    "a train", "an aeroplane", "a boat", "an engine", "a machine", "a street at night", "a house", "a kitchen",
+    "food on a table", "a cup of coffee", "a tree", "a red flower", "grass", "mountains", "snow", "the sky",
+    "a beach", "a horse", "a fish", "an insect", "a frog", "a computer", "a book", "writing on paper", "a chair",
+    "a ball game", "someone running", "silence", "noise", "a blue shape", "something round", "two of them",
+    "many small things", "a close view", "far away", "at the beginning", "high and fast", "low and slow",
+    "nothing in particular",
+)  # fmt: skip
+
+
+class ScoreDistribution:
+    """Scores of random queries of one modality with random items of another, (Q, B); NaN where both are the same."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores = scores
+        self.mean = float(np.nanmean(scores))
+        std = float(np.nanstd(scores))
+        self.std = std if std > 1e-9 else 1.0
+
+    @cached_property
+    def null_distribution(self) -> NullDistribution:
+        """The null distribution of the standardised scores."""
+        return NullDistribution((self.scores - self.mean) / self.std)
+
+
+class NullDistribution:
+    """The distribution of the scores of random pairs, with an exponential tail."""
+
+    def __init__(self, scores: np.ndarray) -> None:
+        self.scores = np.sort(scores[np.isfinite(scores)])
+        count = len(self.scores)
+        self._tail_start = float(np.quantile(self.scores, 1 - TAIL_FRACTION)) if count else 0.0
+        tail = self.scores[self.scores > self._tail_start]
+        # The scale of an exponential is its mean excess. Without scores in the tail, use the standard deviation.
+        scale = float((tail - self._tail_start).mean()) if len(tail) else float(self.scores.std()) if count else 0.0
+        self._tail_scale = max(scale, 1e-9)
+
+    def neg_log_p(self, scores: np.ndarray) -> np.ndarray:
+        """Return -ln of the fraction of random pairs that score at least as high; comparable between modalities."""
+        count = max(1, len(self.scores))
+        p_value = (count - np.searchsorted(self.scores, scores, side="left") + 0.5) / (count + 0.5)
+        log_p_in_tail = np.log(TAIL_FRACTION) - (scores - self._tail_start) / self._tail_scale
+        return -np.where(
+            scores > self._tail_start,
+            np.minimum(log_p_in_tail, np.log(TAIL_FRACTION)),
+            np.log(np.maximum(p_value, TAIL_FRACTION)),
+        )
+
+    def relevance(self, scores: np.ndarray) -> np.ndarray:
+        """Return 0.01 / (0.01 + p), with p the fraction of random pairs that score at least as high."""
+        return P_AT_THRESHOLD / (P_AT_THRESHOLD + np.exp(-self.neg_log_p(scores)))
+
+
+class BackgroundScores:
+    """Samples the scores of random queries with random items of a collection."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._is_exact = space.similarity.is_exact
+        keys_suffice = can_query_with_keys(space.similarity, space.recipe.space.embed_dim)
+        self._can_query_with_keys = keys_suffice and not space.similarity.reads_parts
+
+    def sample_queries(self, store: Store, modality: Modality, gallery: Gallery) -> tuple[np.ndarray, Features | None]:
+        """Return row ids and features of random items of a modality, or of common phrases with row id -1.
+
+        The features are None if the modality has too few items and is not text.
+        """
+        if len(gallery) >= MIN_QUERY_ITEMS:
+            row_ids, keys = gallery.sample(BACKGROUND_QUERIES if self._is_exact else PARTS_SAMPLE[0])
+            return row_ids, self._load_features(store, row_ids, keys, modality)
+        if modality != "text":
+            return np.array([-1]), None
+        return np.full(len(BACKGROUND_PHRASES), -1), self._phrase_features
+
+    def score_items(
+        self, store: Store, query_row_ids: np.ndarray, queries: Features, modality: Modality, gallery: Gallery
+    ) -> ScoreDistribution:
+        """Score queries with random items of a modality; an item is not scored with itself."""
+        row_ids, keys = gallery.sample(BACKGROUND_ITEMS if self._is_exact else PARTS_SAMPLE[1])
+        if self._is_exact:
+            scores = self.space.similarity.query(queries).float().numpy() @ keys.T
+        else:
+            features = self._load_features(store, row_ids, keys, modality)
+            scores = self.space.scores(queries, features).float().numpy().copy()
+        scores[query_row_ids[:, None] == row_ids] = np.nan
+        return ScoreDistribution(scores)
+
+    @cached_property
+    def _phrase_features(self) -> Features:
+        sources = [Source("text", phrase) for phrase in BACKGROUND_PHRASES]
+        return self.space.embed(sources, "text", with_parts=self.space.similarity.reads_parts).features
+
+    def _load_features(self, store: Store, row_ids: np.ndarray, keys: np.ndarray, modality: Modality) -> Features:
+        if self._can_query_with_keys:
+            return features_without_parts(torch.from_numpy(np.array(keys)), modality)
+        return load_features(store, row_ids, self.space, modality)
+
+
+def load_features(store: Store, row_ids: np.ndarray, space: Space, modality: Modality) -> Features:
+    """Load the stored features of items of a modality."""
+    rows = store.take(VECTOR_COLUMNS, row_ids)
+    return features_from_rows([rows[int(row_id)] for row_id in row_ids], space.recipe.space.embed_dim, modality)
 
 
 @dataclass(frozen=True)
 class EmbeddedPart:
-    """A part of a query, embedded."""
+    """An embedded part of a query."""
 
     features: Features  # of one item
     modality: Modality
@@ -30,27 +148,19 @@ class EmbeddedPart:
 
 @dataclass(frozen=True)
 class RankedItems:
-    """Items of one modality, best first: numbers, keys, similarity to each part, score, rarity and relevance."""
+    """Items of one modality, best first."""
 
     gallery: Gallery
     row_ids: np.ndarray  # (C,)
     keys: np.ndarray  # (C, S)
-    part_scores: np.ndarray  # (C, P)
+    part_scores: np.ndarray  # (C, P): the similarity to each part of the query
     scores: np.ndarray  # (C,)
     neg_log_p: np.ndarray  # (C,)
     relevance: np.ndarray  # (C,)
 
 
-@dataclass(frozen=True)
-class FilterResult:
-    """Which items may be found: a condition, and the numbers that fulfil it."""
-
-    condition: str = ""
-    row_ids: np.ndarray | None = None
-
-
 class Ranker:
-    """A query against one modality; kinds holds what each part's kind of question scores at random."""
+    """Ranks the items of one modality for a query; distributions[p] is the background of query part p."""
 
     def __init__(
         self,
@@ -67,9 +177,9 @@ class Ranker:
             [space.similarity.query(part.features)[0].float().numpy() for part in parts]
         )  # (P, S)
         weights = np.array([part.weight for part in parts])
-        self.weights = weights / np.abs(weights).max()  # only their proportions matter
-        self.mean = np.array([kind.mean for kind in distributions])
-        self.std = np.array([kind.std for kind in distributions])
+        self.weights = weights / np.abs(weights).max()  # only the ratios matter
+        self.mean = np.array([distribution.mean for distribution in distributions])
+        self.std = np.array([distribution.std for distribution in distributions])
         self.is_single_positive = len(parts) == 1 and weights[0] > 0
         self.null_distribution = (
             distributions[0].null_distribution
@@ -77,9 +187,9 @@ class Ranker:
             else NullDistribution(self._combine_parts(_sample_joint_scores(distributions)))
         )
 
-    def rank(self, k: int, filter_result: FilterResult) -> RankedItems:
-        """The k best items, of those allowed."""
-        row_ids, keys = self._shortlist(k, filter_result)
+    def rank(self, k: int, mask: GalleryMask | None = None) -> RankedItems:
+        """Return the k best of the selected items."""
+        row_ids, keys = self._shortlist(k, mask)
         part_scores = self._score_parts(row_ids, keys)
         totals = self._combine_parts(part_scores)
         order = np.argsort(-totals, kind="stable")[:k]
@@ -88,42 +198,35 @@ class Ranker:
         neg_log_p, relevance = self.null_distribution.neg_log_p(totals), self.null_distribution.relevance(totals)
         return RankedItems(self.gallery, row_ids[order], keys[order], part_scores, scores, neg_log_p, relevance)
 
-    def _shortlist(self, k: int, filter_result: FilterResult) -> tuple[np.ndarray, np.ndarray]:
-        weighted_vectors = (self.weights / self.std)[
-            :, None
-        ] * self.query_vectors  # (P, S): but for minus, the total is linear
+    def _shortlist(self, k: int, mask: GalleryMask | None) -> tuple[np.ndarray, np.ndarray]:
+        # Without clipped negative parts the total is linear in the key, so one vector finds the best items.
+        weighted_vectors = (self.weights / self.std)[:, None] * self.query_vectors  # (P, S)
         is_positive = self.weights > 0
         directions = [weighted_vectors.sum(axis=0)]
         if is_positive.any() and not is_positive.all():
             directions.append(weighted_vectors[is_positive].sum(axis=0))
         is_final = self.space.similarity.is_exact and len(directions) == 1
         count = k if is_final else max(k, min(MAX_RERANK, max(MIN_RERANK, RERANK_FACTOR * k)))
-        shortlists = [
-            self.gallery.search(d.astype(np.float32), count, filter_result.condition, filter_result.row_ids)
-            for d in directions
-        ]
-        row_ids, keys = (np.concatenate(some) for some in zip(*shortlists, strict=True))
+        shortlists = [self.gallery.search(direction.astype(np.float32), count, mask) for direction in directions]
+        row_ids, keys = (np.concatenate(arrays) for arrays in zip(*shortlists, strict=True))
         if len(shortlists) == 1:
             return row_ids, keys
         row_ids, first = np.unique(row_ids, return_index=True)
         return row_ids, keys[first]
 
     def _score_parts(self, row_ids: np.ndarray, keys: np.ndarray) -> np.ndarray:
-        """The space's similarity of some items to each part of the query: (C, P)."""
+        """Return the similarity of items to each part of the query: (C, P)."""
         if self.space.similarity.is_exact or not len(row_ids):
             return keys @ self.query_vectors.T
-        rows = self.store.take(VECTOR_COLUMNS, row_ids)
-        features = features_from_rows(
-            [rows[int(number)] for number in row_ids], self.space.recipe.space.embed_dim, self.modality
-        )
+        features = load_features(self.store, row_ids, self.space, self.modality)
         scores = [self.space.scores(part.features, features)[0] for part in self.parts]
         return np.stack([column.float().numpy() for column in scores], axis=1)
 
     def _combine_parts(self, part_scores: np.ndarray) -> np.ndarray:
-        """All parts together: standardised, weighted; what is not wanted counts only where it is there.
+        """Combine the scores of all parts: standardise, weight, and clip negative parts at zero.
 
-        total = Σ w_p z_p over the wanted - Σ |w_p| max(0, z_p) over the others,   z_p = (s_p - mean_p) / deviation_p
-        with mean and deviation over the background. Where nothing is wanted: -Σ |w_p| z_p.
+        total = Σ w_p z_p over positive parts - Σ |w_p| max(0, z_p) over negative parts,   z_p = (s_p - mean_p) / std_p
+        with mean and standard deviation of the background. Without positive parts: -Σ |w_p| z_p.
         """
         z = (part_scores - self.mean) / self.std
         is_positive = self.weights > 0
@@ -132,13 +235,41 @@ class Ranker:
 
 
 def _sample_joint_scores(distributions: Sequence[ScoreDistribution]) -> np.ndarray:
-    """Scores of random pairs for all parts at once, (pairs, P).
+    """Return background scores of all parts for random pairs, (pairs, P).
 
-    Parts of a random query have nothing to do with each other, so each is shifted: another question each.
+    The parts of a random query are independent, so each part is shifted to a different background query.
     """
-    max_queries = max(len(kind.scores) for kind in distributions)
+    max_queries = max(len(distribution.scores) for distribution in distributions)
     rows = [
-        np.resize(kind.scores[:, :MAX_JOINT_BACKGROUND], (max_queries, min(MAX_JOINT_BACKGROUND, kind.scores.shape[1])))
-        for kind in distributions
+        np.resize(scores, (max_queries, scores.shape[1]))
+        for scores in (distribution.scores[:, :MAX_JOINT_BACKGROUND] for distribution in distributions)
     ]
     return np.stack([np.roll(scores, i, axis=0).ravel() for i, scores in enumerate(rows)], axis=1)
+
+
+def merge_hits(
+    items: Mapping[int, Item], ranked_by_modality: Sequence[RankedItems], excluded: set[int], k: int, fold: bool
+) -> list[Hit]:
+    """Merge the ranked items of all modalities by p-value, without the excluded row ids; fold near-duplicates."""
+    candidates = [(ranked, i) for ranked in ranked_by_modality for i in range(len(ranked.row_ids))]
+    listed: list[tuple[np.ndarray, Hit, list[str]]] = []
+    for ranked, i in sorted(candidates, key=lambda candidate: -candidate[0].neg_log_p[candidate[1]]):
+        item, key = items.get(int(ranked.row_ids[i])), ranked.keys[i]
+        if item is None or item.row_id in excluded:
+            continue
+        max_distance = DUPLICATE_DISTANCE_RATIO * ranked.gallery.mean_squared_distance
+        copies = next(
+            (copies for other, hit, copies in listed if _is_duplicate(item, key, hit.item, other, max_distance)), None
+        )
+        if fold and copies is not None:
+            copies.append(item.id)
+        elif len(listed) < k:
+            parts = tuple(map(float, ranked.part_scores[i]))
+            listed.append((key, Hit(item, float(ranked.scores[i]), float(ranked.relevance[i]), parts), []))
+    return [replace(hit, copies=tuple(copies)) for _, hit, copies in listed]
+
+
+def _is_duplicate(item: Item, key: np.ndarray, other: Item, other_key: np.ndarray, max_distance: float) -> bool:
+    if item.source.modality != other.source.modality:
+        return False
+    return item.content_hash == other.content_hash or float(((key - other_key) ** 2).sum()) < max_distance

@@ -1,17 +1,20 @@
-"""The items of a collection, on disk or on an object store: one LanceDB table, each change whole or not at all.
+"""The table of a collection's items: one LanceDB table in a folder or on an object store. Each change is atomic.
 
-The table is the truth; whatever else makes searching quick is derived from it and can be made again.
+The table is the source of truth. Everything else, such as the vector index, is derived from it and can be rebuilt.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -19,42 +22,39 @@ import pyarrow as pa
 
 from triptych.errors import CollectionError
 from triptych.files import extract_os_error_code, suggest_remedy
-from triptych.search.lease import local_folder, summarise_store_error
+from triptych.search.item import make_schema
+from triptych.search.lease import WriteAccess, local_folder, summarise_store_error
+from triptych.search.query import quote_sql
 
-TABLE, FORMAT_VERSION = "items", 4
+TABLE, FORMAT_VERSION = "items", 5
 METADATA_KEY, NEXT_ROW_ID_KEY = b"triptych", "next_row_id"
-Version = tuple[str, int]  # which table, by the word it was made with, and which state of it
+REBUILD_COMMAND = "`triptych index FOLDER --space RUN --rebuild`"
+Version = tuple[str, int]  # the id of the table, and the version number of its contents
 SQL_BATCH = 1000  # ids in one condition
-VERSION_RETENTION = timedelta(hours=1)  # how long files of old versions stay: another process may still be reading them
-# everything a person may see
-METADATA_COLUMNS = (
-    *("row_id", "id", "modality", "file", "text", "start", "end", "captions"),
-    *("origins", "content_hash", "modified_time", "duration", "columns", "provenance"),
-)
-VECTOR_COLUMNS = ("vector", "embedding", "parts")  # everything a similarity may read
+VERSION_RETENTION = timedelta(hours=1)  # how long files of old versions are kept for other processes that read them
+MAX_ATTEMPTS, RETRY_SECONDS = 5, 0.2  # at a commit with a retryable conflict; the wait doubles after each attempt
 
 
 @dataclass(frozen=True)
 class CollectionMetadata:
-    """What a collection remembers of its space."""
+    """What a table records about the collection."""
 
-    space_path: str  # where it is
-    fingerprint: str
-    table_id: str = field(
-        default_factory=lambda: secrets.token_hex(8)
-    )  # names this table: what is derived belongs to it
+    space_path: str
+    fingerprint: str  # of the space
+    table_id: str = field(default_factory=lambda: secrets.token_hex(8))  # changes when the collection is rebuilt
     format_version: int = FORMAT_VERSION
 
 
 class Store:
-    """A table of items; readers see the newest whole version when they ask for it."""
+    """A table of items, opened for reading. `refresh` moves it to the newest version."""
 
     def __init__(self, uri: str, table: Any, metadata: CollectionMetadata) -> None:
         self.uri, self.table, self.metadata = uri, table, metadata
+        self._refreshed_at = -math.inf
 
     @staticmethod
     def open(uri: str) -> Store | None:
-        """The table in a place; None where there is none, or none yet: another process may be about to make it."""
+        """Open the table at a URI. Return None if there is none, or none yet: another process may be creating it."""
         folder = local_folder(uri)
         if folder is not None and not (folder / f"{TABLE}.lance").exists():
             return None
@@ -72,38 +72,40 @@ class Store:
 
     @property
     def version(self) -> Version:
-        """Which version is being read; made anew, a table counts from the start again, under another word."""
+        """The version that is being read. A rebuilt table has another id, and starts again from version 1."""
         return self.metadata.table_id, self.table.version
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns, with their kinds."""
+        """The columns and their types."""
         return self.table.schema
 
-    def refresh(self) -> Version:
-        """Read the newest version from now on, also where the table was made anew meanwhile."""
-        with translate_errors(self.uri):
-            self.table.checkout_latest()
-            self.metadata = _read_metadata(self.uri, self.table)
-            return self.version
+    def refresh(self, max_age: float = 0.0) -> Version:
+        """Move to the newest version, also of a rebuilt table, unless this was done within `max_age` seconds."""
+        if time.monotonic() - self._refreshed_at >= max_age:
+            with translate_errors(self.uri):
+                self.table.checkout_latest()
+                self.metadata = _read_metadata(self.uri, self.table)
+            self._refreshed_at = time.monotonic()
+        return self.version
 
     def count(self, condition: str = "") -> int:
-        """How many items there are."""
+        """Return the number of items that satisfy an SQL condition."""
         with translate_errors(self.uri):
             return self.table.count_rows(condition or None)
 
     def select_rows(
         self, columns: Sequence[str], condition: str = "", limit: int | None = None, offset: int = 0
     ) -> pa.Table:
-        """Some columns of the items that fulfil a condition, in the order of their numbers within each write."""
+        """Return columns of the items that satisfy an SQL condition, ordered by row id within each write."""
         with translate_errors(self.uri):
             query = self.table.search().select(list(columns)).limit(limit)
             query = query.where(condition) if condition else query
             return (query.offset(offset) if offset else query).to_arrow()
 
     def take(self, columns: Sequence[str], row_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """Some columns of the items with these numbers, by number."""
-        unique_ids, rows = [int(number) for number in row_ids], dict[int, dict[str, Any]]()
+        """Return columns of the items with these row ids, by row id."""
+        unique_ids, rows = [int(row_id) for row_id in row_ids], dict[int, dict[str, Any]]()
         for first in range(0, len(unique_ids), SQL_BATCH):
             condition = f"row_id IN ({', '.join(map(str, unique_ids[first : first + SQL_BATCH]))})"
             batch = self.select_rows(list(dict.fromkeys(["row_id", *columns])), condition).to_pylist()
@@ -111,68 +113,165 @@ class Store:
         return rows
 
     def find_next_row_id(self) -> int:
-        """The first number that no item has, or had."""
-        return max(
-            self.recorded_next_row_id, 1 + int(self.select_rows(["row_id"])["row_id"].to_numpy().max(initial=-1))
-        )
+        """Return the first row id that no item has, or ever had."""
+        max_row_id = int(self.select_rows(["row_id"])["row_id"].to_numpy().max(initial=-1))
+        return max(self.recorded_next_row_id, 1 + max_row_id)
 
     @property
     def recorded_next_row_id(self) -> int:
-        """The number that was noted as the next one before items were removed."""
+        """The next row id as recorded before the last deletion."""
         return int((self.schema.field("row_id").metadata or {}).get(NEXT_ROW_ID_KEY.encode(), 0))
 
 
-REBUILD_COMMAND = "`triptych index FOLDER --space RUN --rebuild`"
+class Writer:
+    """Changes a store while the process has write access. All changes of a table are made here."""
+
+    def __init__(self, store: Store, access: WriteAccess) -> None:
+        self.store, self._access = store, access
+        store.refresh()
+        if access.is_takeover:
+            self._invalidate_other_commits()
+
+    @staticmethod
+    def create(uri: str, metadata: CollectionMetadata, key_dim: int, access: WriteAccess) -> Writer:
+        """Create an empty table for keys of `key_dim` dimensions, and return its writer."""
+        schema = make_schema(key_dim).with_metadata({METADATA_KEY: json.dumps(asdict(metadata)).encode()})
+        access.check()
+        with translate_errors(uri):
+            return Writer(Store(uri, connect(uri).create_table(TABLE, schema=schema), metadata), access)
+
+    @staticmethod
+    def drop_table(uri: str, access: WriteAccess) -> None:
+        """Delete the table at a URI, even if it is damaged."""
+        access.check()
+        folder = local_folder(uri)
+        with translate_errors(uri):
+            if folder is None:
+                connect(uri).drop_table(TABLE, ignore_missing=True)
+            elif (folder / f"{TABLE}.lance").exists():
+                shutil.rmtree(folder / f"{TABLE}.lance")
+
+    def upsert(self, rows: pa.Table) -> None:
+        """Add items in one commit; items with the same ids are replaced."""
+        schema = self.store.schema
+        typed_rows = rows.select(schema.names).cast(schema)
+
+        def merge() -> None:
+            builder = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            # With an index on the ids, Lance would not detect that another process inserts the same ones.
+            builder.use_index(False).execute(typed_rows)
+
+        self._commit(merge)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete items by id. Their row ids are never used again."""
+        if not ids:
+            return
+        next_row_id = self.store.find_next_row_id()
+        if next_row_id != self.store.recorded_next_row_id:
+            metadata_update = {"path": "row_id", "metadata": {NEXT_ROW_ID_KEY: str(next_row_id)}}
+            self._commit(lambda: self._table.update_field_metadata(metadata_update))
+        for first in range(0, len(ids), SQL_BATCH):
+            condition = f"id IN ({', '.join(map(quote_sql, ids[first : first + SQL_BATCH]))})"
+            self._commit(lambda condition=condition: self._table.delete(condition))
+
+    def optimize(self) -> None:
+        """Compact small files, delete those of old versions, and create the scalar indexes."""
+        from lancedb.index import BTree
+
+        self._commit(lambda: self._table.optimize(cleanup_older_than=VERSION_RETENTION))
+        with translate_errors(self.store.uri):
+            indexed_columns = {index.columns[0] for index in self._table.list_indices()}
+        for column in ("row_id", "id", "content_hash"):
+            if column not in indexed_columns and self.store.count():
+                self._commit(lambda column=column: self._table.create_index(column, config=BTree()))
+
+    @property
+    def _table(self) -> Any:
+        return self.store.table
+
+    def _commit(self, change: Callable[[], object]) -> None:
+        """Commit a change; retry if another program changed the table at the same time."""
+        for attempt in range(MAX_ATTEMPTS):
+            self._access.check()
+            with translate_errors(self.store.uri):
+                try:
+                    change()
+                except (OSError, RuntimeError, ValueError) as error:
+                    if attempt + 1 == MAX_ATTEMPTS or not _is_retryable(error):
+                        raise
+                else:
+                    return
+            time.sleep(RETRY_SECONDS * 2**attempt)
+            self.store.refresh()
+
+    def _invalidate_other_commits(self) -> None:
+        """Make Lance reject pending commits of the previous lease holder, which may only have been suspended.
+
+        A version that restores an earlier one conflicts with every change that started before it.
+        """
+        with translate_errors(self.store.uri):
+            version_before = self._table.version
+            self._table.checkout(version_before)
+            self._table.restore()
+            restored_version = self._table.version
+            if restored_version > version_before + 1:  # another commit came first: keep it
+                self._table.checkout(restored_version - 1)
+                self._table.restore()
+        self.store.refresh()
 
 
 @contextmanager
 def translate_errors(uri: str) -> Iterator[None]:
-    """What the store cannot read or write, as one clear sentence."""
+    """Raise errors of the store as a CollectionError that says what to do."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, pa.ArrowException) as error:
         raise CollectionError(f"{uri}: {_describe_error(error, is_remote=local_folder(uri) is None)}") from error
 
 
-def is_retryable(error: BaseException) -> bool:
-    """Whether Lance says that a change failed only because another one came first."""
+def connect(uri: str) -> Any:
+    """Connect to the LanceDB database at a URI."""
+    import lancedb  # slow to import
+
+    return lancedb.connect(uri)
+
+
+def _is_retryable(error: BaseException) -> bool:
+    """Return whether Lance reports that a change failed only because of a concurrent one."""
     return bool(re.search(r"retryable|please retry|too many concurrent writers", str(error), re.IGNORECASE))
 
 
 def _describe_error(error: BaseException, is_remote: bool) -> str:
-    """What is wrong and what to do; a store is called damaged only where nothing else explains the error."""
-    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", " ".join(str(error).split()))[
-        :200
-    ]  # without places in Lance's source
+    """Return what is wrong and what to do. A store is called damaged only if nothing else explains the error."""
+    # Without the locations in Lance's source code.
+    detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", " ".join(str(error).split()))[:200]
     code = extract_os_error_code(error)
     if code is not None:
         return (
-            f"the collection's store cannot be read or written ({os.strerror(code)}); {suggest_remedy(code)}, then run the "
-            "same command again: what was stored before is kept"
+            f"the collection's store cannot be read or written ({os.strerror(code)}); {suggest_remedy(code)}, then run "
+            "the same command again: nothing that was stored is lost"
         )
-    if is_retryable(error) or "Incompatible transaction" in str(error):
-        return f"another process has changed the collection's store at the same time ({detail}); run the same command again"
+    if _is_retryable(error) or "Incompatible transaction" in str(error):
+        return f"another process changed the collection's store at the same time ({detail}); run the same command again"
     if is_remote and re.search(r'RetryError|Generic \w+ error|store: "', str(error)) and "NoSuchKey" not in str(error):
         return (
-            f"the object store cannot be reached, or refuses ({summarise_store_error(error)}); check the address, the network, and "
-            "the variables with the credentials"
+            f"the object store is unreachable or denies access ({summarise_store_error(error)}); check the URI, the "
+            "network and the credentials in the environment"
         )
     return f"the collection's store is damaged ({detail}); rebuild it: {REBUILD_COMMAND}"
 
 
 def _read_metadata(uri: str, table: Any) -> CollectionMetadata:
-    """What a table says of itself."""
+    schema = table.schema
+    record = (schema.metadata or {}).get(METADATA_KEY)
+    if record is None:
+        raise CollectionError(f"{uri}: its table was not written by triptych; give another folder")
     try:
-        metadata = CollectionMetadata(**json.loads((table.schema.metadata or {}).get(METADATA_KEY) or b""))
-    except (ValueError, TypeError) as error:
-        raise CollectionError(f"{uri}: its table was not written by triptych; give another folder") from error
-    if metadata.format_version != FORMAT_VERSION:
-        raise CollectionError(f"{uri}: made by another version of triptych; rebuild it: {REBUILD_COMMAND}")
-    return metadata
-
-
-def connect(uri: str) -> Any:
-    """The LanceDB database in a place."""
-    import lancedb  # takes a second to load
-
-    return lancedb.connect(uri)
+        metadata = CollectionMetadata(**json.loads(record))
+        expected = make_schema(schema.field("vector").type.list_size)
+        if metadata.format_version == FORMAT_VERSION and schema.names == expected.names:
+            return metadata
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    raise CollectionError(f"{uri}: made by an earlier version of triptych; index again: {REBUILD_COMMAND}")

@@ -18,7 +18,7 @@ from tests.app.server.http_requests import QUERY, SEARCH
 from triptych.app.server import bind_socket, create_app, create_server
 from triptych.data import manifest
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_rows
+from triptych.search.scan import items_from_rows
 
 
 @contextmanager

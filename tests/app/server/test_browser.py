@@ -54,7 +54,7 @@ def test_search_by_a_dropped_file(open_page, files):
 def test_search_by_pasted_and_picked_file(open_page, files):
     page = open_page("?modality=audio")
     page.set_input_files("#picker", files / "audio" / "000007.wav")
-    expect(page.locator("#status")).to_contain_text("is in the collection itself (000007.wav) and is not shown")
+    expect(page.locator("#status")).to_contain_text("is in the collection (000007.wav) and is not shown")
     expect(page.locator(".hit", has_text="000007.wav")).to_have_count(0)
     page.evaluate(
         """() => {

@@ -17,7 +17,7 @@ from triptych.app.server import create_app
 from triptych.checkpoint import save
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
+from triptych.search.scan import items_from_folder
 from triptych.space import Space
 
 pytestmark = [pytest.mark.slow, needs_chromium]

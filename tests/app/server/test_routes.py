@@ -33,8 +33,8 @@ from triptych.app.server.state import Metrics, MicroBatcher, RootCache
 from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder
 from triptych.search.query import Query, QueryPart
+from triptych.search.scan import items_from_folder
 
 QUERY_TEXT = "a bell rings"
 
@@ -81,7 +81,7 @@ def test_uploaded_indexed_file_is_excluded_unless_included(client, files, folder
     answer = search_by_upload()
     assert len(answer["hits"]) == 5
     assert name not in {hit["name"] for hit in answer["hits"]}
-    own_items_note = f"what was asked with is in the collection itself ({name}) and is not shown"
+    own_items_note = f"the query is in the collection ({name}) and is not shown"
     assert answer["notes"] == [*truncation_notes, own_items_note]
 
 

@@ -19,7 +19,7 @@ from triptych.data import manifest
 from triptych.data.cache import Cache
 from triptych.errors import MediaError
 from triptych.search.collection import Collection
-from triptych.search.items import items_from_folder, items_from_rows
+from triptych.search.scan import items_from_folder, items_from_rows
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +59,7 @@ def items(place):
     """A file of each modality: its id and its path."""
     found = {}
     for entry in Collection.open(place / "collection").list_items():
-        found.setdefault(entry.item.source.modality, (entry.id, entry.item.source.content))
+        found.setdefault(entry.source.modality, (entry.id, entry.source.content))
     return found
 
 
@@ -217,7 +217,7 @@ def linked(run_dir, files, tmp_path):
 
 def test_file_indexed_through_symlink_is_served_until_retargeted(linked):
     collection, folder = linked
-    known = {e.item.source.content.name: e for e in collection.list_items() if e.item.source.modality == "image"}
+    known = {e.source.content.name: e for e in collection.list_items() if e.source.modality == "image"}
     opened = IndexedFiles(collection.cache)
     for name, entry in known.items():
         with opened.open(entry) as file:
@@ -232,13 +232,13 @@ def test_file_indexed_through_symlink_is_served_until_retargeted(linked):
 
 def test_content_is_hashed_without_cache_record(collection, tmp_path):
     """As for a server that another user runs than the one who has indexed."""
-    entry = next(e for e in collection.list_items() if e.item.source.modality == "image")
+    entry = next(e for e in collection.list_items() if e.source.modality == "image")
     opened = IndexedFiles(Cache(tmp_path / "no cache"))
     with pytest.raises(ContentNotHashedError):
         opened.open(entry)
     opened.ensure_hashed(entry)
     with opened.open(entry) as file:
-        assert file.read() == entry.item.source.content.read_bytes()
+        assert file.read() == entry.source.content.read_bytes()
 
 
 @pytest.mark.parametrize("path", ["relative.png", "/tmp/../etc/passwd", "/dev/null", "/etc", "/nowhere/a.png"])
@@ -249,8 +249,8 @@ def test_open_without_links_rejects_other_paths(path):
 
 def test_decoder_gets_private_copy_without_proc(collection, monkeypatch, tmp_path):
     monkeypatch.setattr(served_files, "PROC_FOLDER", tmp_path / "no proc")
-    entry = next(e for e in collection.list_items() if e.item.source.modality == "audio")
-    data, path = entry.item.source.content.read_bytes(), entry.item.source.content
+    entry = next(e for e in collection.list_items() if e.source.modality == "audio")
+    data, path = entry.source.content.read_bytes(), entry.source.content
     with open_without_links(path) as file, decodable_path(file, path) as copy:
         assert not copy.is_symlink()
         assert (copy.read_bytes(), copy.suffix) == (data, path.suffix)

@@ -35,8 +35,7 @@ def index(
     """
     from triptych.app import terminal
     from triptych.search.collection import Collection
-    from triptych.search.items import scan_path
-    from triptych.search.not_indexed import write_not_indexed
+    from triptych.search.scan import scan_path, write_not_indexed
 
     collection = Collection.create(uri, space, rebuild)
     scan = scan_path(path, collection.space, split, allow_outside, exclude=collection.folder)

@@ -1,6 +1,5 @@
 """The `triptych search` command."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -65,6 +64,6 @@ def search(
     if note:
         terminal.stderr.print(f"{note}; --include-query shows it")
     if as_json:
-        terminal.print_json([asdict(hit) for hit in hits])
+        terminal.print_json([hit.to_dict() for hit in hits])
     else:
         terminal.print_search_results(hits)

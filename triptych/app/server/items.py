@@ -25,13 +25,12 @@ from triptych.app.server.schemas import (
 )
 from triptych.app.server.served_files import OpenFileResponse, item_path
 from triptych.app.server.state import AppState, StateDep, indexed_roots
-from triptych.interfaces import Hit, Modality
+from triptych.interfaces import Modality
 from triptych.media import VIDEO_EXTENSIONS, audio, image, preview
 from triptych.search.collection import Collection
-from triptych.search.entry import StoredItem, stored_item_from_row
+from triptych.search.item import METADATA_COLUMNS, Hit, Item, item_from_row
 from triptych.search.query import quote_sql
-from triptych.search.relevance import RELEVANCE_THRESHOLD
-from triptych.search.store import METADATA_COLUMNS
+from triptych.search.ranking import RELEVANCE_THRESHOLD
 
 router = APIRouter(prefix="/v1/items", tags=["items"])
 ItemId = Annotated[str, InPath(pattern=ID_PATTERN, description="id of an item", examples=["0123456789abcdef"])]
@@ -108,7 +107,7 @@ async def read_media(state: StateDep, item: ItemId, request: Request) -> Respons
 async def read_audio_wav(state: StateDep, item: ItemId) -> Response:
     """Return the audio of an item as WAV, for browsers that cannot play the file."""
     entry = await _find_audio(state, item)
-    start, end = entry.item.source.start, entry.item.source.end
+    start, end = entry.source.start, entry.source.end
     wav_end = min(end or 1e9, (start or 0.0) + WAV_MAX_SECONDS)
     wav = await state.run_with_file(state.preview_executor, entry, lambda path: _encode_wav(path, start, wav_end))
     return Response(wav, media_type="audio/wav", headers=CACHE_HEADERS)
@@ -122,11 +121,11 @@ async def read_audio_wav(state: StateDep, item: ItemId) -> Response:
 async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Query(ge=16, le=1024)] = 512) -> Response:
     """Return an image, or the video frame of a segment, as a small JPEG."""
     entry = await state.find_item(item)
-    if entry.item.source.modality != "image":
-        raise HTTPError(404, f"{item}: is {entry.item.source.modality}; only images and videos have a thumbnail")
+    if entry.source.modality != "image":
+        raise HTTPError(404, f"{item}: is {entry.source.modality}; only images and videos have a thumbnail")
 
     def work(path: Path) -> bytes:
-        return preview.render_thumbnail(path, size, image.frame_time(replace(entry.item.source, content=path)))
+        return preview.render_thumbnail(path, size, image.frame_time(replace(entry.source, content=path)))
 
     jpeg = await state.run_with_file(state.preview_executor, entry, work)
     return Response(jpeg, media_type="image/jpeg", headers=CACHE_HEADERS)
@@ -136,7 +135,7 @@ async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Que
 async def read_peaks(state: StateDep, item: ItemId, count: Annotated[int, Query(ge=1, le=2000)] = 240) -> PeaksResponse:
     """Return the waveform outline of an item: the whole file if it is short, else the segment with context."""
     entry = await _find_audio(state, item)
-    start, end = entry.item.source.start, entry.item.source.end
+    start, end = entry.source.start, entry.source.end
 
     def work(path: Path) -> PeaksResponse:
         length = audio.read_duration(path)
@@ -162,7 +161,7 @@ async def read_spectrogram(
 ) -> Response:
     """Return a spectrogram as PNG: of the range that /peaks shows, or between two times in seconds."""
     entry = await _find_audio(state, item)
-    first, last = entry.item.source.start, entry.item.source.end
+    first, last = entry.source.start, entry.source.end
 
     def work(path: Path) -> bytes:
         if start is not None and end is not None:
@@ -174,10 +173,10 @@ async def read_spectrogram(
     )
 
 
-async def _find_audio(state: AppState, item: str) -> StoredItem:
+async def _find_audio(state: AppState, item: str) -> Item:
     entry = await state.find_item(item)
-    if entry.item.source.modality != "audio":
-        raise HTTPError(404, f"{item}: is {entry.item.source.modality}; only audio has a waveform and can be played")
+    if entry.source.modality != "audio":
+        raise HTTPError(404, f"{item}: is {entry.source.modality}; only audio has a waveform and can be played")
     return entry
 
 
@@ -201,82 +200,48 @@ def _encode_wav(path: Path, start: float | None, end: float) -> bytes:
     return data.getvalue()
 
 
-def find_siblings(collection: Collection, entry: StoredItem) -> list[StoredItem]:
+def find_siblings(collection: Collection, entry: Item) -> list[Item]:
     """Return the other items of the same manifest row, and the other modality of the same video segment."""
-    source, rows = entry.item.source, entry.item.columns.get("id", ())
+    source, rows = entry.source, entry.columns.get("id", ())
     conditions = [f"array_has(columns, {quote_sql(f'id={row}')})" for row in rows[:1]]
     if isinstance(source.content, Path):
         conditions.append(f"file = {quote_sql(str(source.content))}")
     if not conditions or collection.store is None:
         return []
     candidates = map(
-        stored_item_from_row,
+        item_from_row,
         collection.store.select_rows(METADATA_COLUMNS, " OR ".join(conditions), limit=50).to_pylist(),
     )
     related = [other for other in candidates if other.id != entry.id and _is_same_segment(other, entry)]
-    return sorted(related, key=lambda other: other.item.identity)
+    return sorted(related, key=lambda other: other.identity)
 
 
-def _is_same_segment(a: StoredItem, b: StoredItem) -> bool:
-    segments = [(e.item.source.start, e.item.source.end) for e in (a, b)]
+def _is_same_segment(a: Item, b: Item) -> bool:
+    segments = [(e.source.start, e.source.end) for e in (a, b)]
     return segments[0] == segments[1] or (None, None) in segments
 
 
-def make_item_response(entry: StoredItem) -> ItemResponse:
+def make_item_response(item: Item) -> ItemResponse:
     """Convert an item of the collection."""
-    source, item = entry.item.source, entry.item
-    return ItemResponse(
-        id=entry.id,
-        captions=list(item.captions),
-        start=source.start,
-        end=source.end,
-        duration=item.duration,
-        columns={name: list(values) for name, values in item.columns.items()},
-        **_display_fields(source.modality, source.content, entry.excerpt, indexed_roots(entry.origins)),
-    )
+    return ItemResponse(**item.to_dict() | _display_fields(item, indexed_roots(item.origins)))
 
 
 def make_hit_responses(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitResponse]:
     """Convert search results."""
-    return [
-        HitResponse(
-            id=hit.id,
-            captions=list(hit.captions),
-            start=hit.start,
-            end=hit.end,
-            duration=hit.duration,
-            columns={name: list(values) for name, values in hit.columns.items()},
-            score=hit.score,
-            relevance=hit.relevance,
-            parts=list(hit.parts),
-            copies=list(hit.copies),
-            **_display_fields(hit.modality, Path(hit.item) if _is_file(hit, roots) else hit.item, hit.excerpt, roots),
-        )
-        for hit in hits
-    ]
+    return [HitResponse(**hit.to_dict() | _display_fields(hit.item, roots)) for hit in hits]
 
 
-def _is_file(hit: Hit, roots: Sequence[Path]) -> bool:
-    """Return whether a hit is a file. A text may be one, too: then its path is below an indexed folder."""
-    if hit.modality != "text" or hit.excerpt is not None:
-        return True
-    return hit.item.startswith("/") and any(Path(hit.item).is_relative_to(root) for root in roots)
-
-
-def _display_fields(
-    modality: Modality, content: str | Path, excerpt: str | None, roots: Sequence[Path]
-) -> dict[str, Any]:
-    path = content if isinstance(content, Path) else None
-    text = None
-    if modality == "text":
-        # Use the excerpt stored at indexing: the path may lead to another file by now.
-        text = str(content) if path is None else excerpt or path.name
+def _display_fields(item: Item, roots: Sequence[Path]) -> dict[str, Any]:
+    """Return the fields that are not stored."""
+    source, path = item.source, item.source.content
+    if not isinstance(path, Path):
+        return {"media_kind": infer_media_kind(source.modality, None), "name": "", "folder": ""}
     return {
-        "modality": modality,
-        "media_kind": infer_media_kind(modality, path),
-        "name": path.name if path else "",
-        "folder": _display_folder(path, roots) if path else "",
-        "text": text,
+        "media_kind": infer_media_kind(source.modality, path),
+        "name": path.name,
+        "folder": _display_folder(path, roots),
+        # Use the excerpt stored at indexing: the path may lead to another file by now.
+        "text": (item.excerpt or path.name) if source.modality == "text" else None,
     }
 
 

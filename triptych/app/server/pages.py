@@ -155,12 +155,12 @@ def describe_collection(collection: Collection) -> CollectionInfo:
         counts[modality] = collection.store.count(f"modality = {quote_sql(modality)}")
         entries, _ = collection.sample(modality, SAMPLE_SIZE)
         for entry in entries:
-            for name, values in entry.item.columns.items():
+            for name, values in entry.columns.items():
                 columns.setdefault(name, Counter()).update(values)
             response = make_item_response(entry)
             if response.folder:
                 folders[response.folder] += 1
-            examples += [text for text in (*entry.item.captions[:1], response.text) if text and 12 < len(text) < 90]
+            examples += [text for text in (*entry.captions[:1], response.text) if text and 12 < len(text) < 90]
     step = max(1, len(examples) // NUM_EXAMPLES)
     return CollectionInfo(
         name=Path(collection.uri).resolve().name if "://" not in collection.uri else collection.uri,

@@ -23,8 +23,8 @@ from triptych.interfaces import Modality, Source
 from triptych.media import modalities_of
 from triptych.media.inspection import MediaInfo, inspect_file
 from triptych.media.limits import check_pixels
-from triptych.search.items import query_content_hashes
 from triptych.search.query import EmbeddedQuery, Filter, QueryPart
+from triptych.search.scan import query_content_hashes
 
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
 SUFFIX_PATTERN = re.compile(r"\.[A-Za-z0-9]{1,5}$")
@@ -140,7 +140,7 @@ async def _resolve_sources(
     state: AppState, part: QueryPartRequest, files: Mapping[str, Upload], budget: UploadBudget
 ) -> list[Source]:
     if part.item is not None:
-        return [(await state.find_item(part.item)).item.source]
+        return [(await state.find_item(part.item)).source]
     if part.text is not None:
         if "text" not in state.collection.space.modalities:
             raise HTTPError(422, "this space has no text encoder; use a file or an item as query")

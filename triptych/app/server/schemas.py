@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC
 from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
@@ -151,8 +152,8 @@ class EmbeddingsRequest(BaseModel):
     user: str | None = Field(None, max_length=200)
 
 
-class ItemResponse(BaseModel):
-    """An item of the collection."""
+class ItemFields(BaseModel, ABC):
+    """The fields of an item. They are filled by name from `triptych.search.item.Item.to_dict`."""
 
     id: str
     modality: Modality
@@ -165,25 +166,19 @@ class ItemResponse(BaseModel):
     end: float | None
     duration: float | None
     columns: dict[str, list[str]] = Field(description="columns of the manifest")
+
+
+class ItemResponse(ItemFields):
+    """An item of the collection."""
+
     siblings: list[ItemResponse] = Field(
         [], description="only in GET /v1/items/{id}: other items of its manifest row, or of the same video segment"
     )
 
 
-class HitResponse(BaseModel):
+class HitResponse(ItemFields):
     """A search result: an item with its score and relevance."""
 
-    id: str
-    modality: Modality
-    media_kind: MediaKind
-    name: str
-    folder: str
-    text: str | None
-    captions: list[str]
-    start: float | None
-    end: float | None
-    duration: float | None
-    columns: dict[str, list[str]]
     score: float = Field(description="similarity; for a query of several parts, their combined standardised scores")
     relevance: float = Field(description="0 to 1: how unusual the score is in this collection")
     parts: list[float] = Field(description="similarity to each part of the query")

@@ -49,7 +49,7 @@ from triptych.search import query as search_queries
 from triptych.search.collection import Collection
 from triptych.search.projection import project_2d
 from triptych.search.query import EmbeddedQuery
-from triptych.search.relevance import RELEVANCE_THRESHOLD
+from triptych.search.ranking import RELEVANCE_THRESHOLD
 from triptych.search.store import Version
 
 router = APIRouter(prefix="/v1")
@@ -132,9 +132,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
         entry = await state.find_item(query.item)
         items = [entry, *[await state.find_item(part.item) for part in query.parts if part.item]]
         # Files are decoded again, so they must not have changed since they were scored.
-        entries_by_source = {
-            stored.item.source: stored for stored in items if isinstance(stored.item.source.content, Path)
-        }
+        entries_by_source = {stored.source: stored for stored in items if isinstance(stored.source.content, Path)}
         resolved_parts = await resolve_parts(state, query.parts, files)
         hit_features = await state.read_collection(lambda collection: collection.load_features(query.item))
         query_features = [
@@ -145,7 +143,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
         def work(paths: Sequence[Path]) -> list[PartExplanation]:
             opened = {s: replace(s, content=path) for s, path in zip(entries_by_source, paths, strict=True)}
             space, explanations = state.collection.space, []
-            hit_source = opened.get(entry.item.source, entry.item.source)
+            hit_source = opened.get(entry.source, entry.source)
             for resolved, features in zip(resolved_parts, query_features, strict=True):
                 score = float(space.scores(features, hit_features))
                 with state.batcher.workers.sandbox():  # uploads are decoded again

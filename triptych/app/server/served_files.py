@@ -29,7 +29,7 @@ from triptych.app.server.errors import HTTPError
 from triptych.data.cache import Cache, content_key, file_state
 from triptych.errors import TriptychError
 from triptych.media.limits import MAX_FILE_BYTES
-from triptych.search.entry import StoredItem
+from triptych.search.item import Item
 
 FILE_CHANGED = "{name}: was deleted or changed since it was indexed; run `triptych index` again"
 MAX_CACHED_DIGESTS = 100_000  # content hashes kept in memory
@@ -44,7 +44,7 @@ LINK_PATTERN = re.compile(r'"url":\s*("(?:[^"\\]|\\.)*")')  # links in the JSON 
 class ContentNotHashedError(Exception):
     """The content of a file must be hashed to decide whether it changed since it was indexed."""
 
-    def __init__(self, entry: StoredItem) -> None:
+    def __init__(self, entry: Item) -> None:
         super().__init__(entry.id)
         self.entry = entry
 
@@ -93,7 +93,7 @@ class IndexedFiles:
         self._cache = cache
         self._digests: dict[tuple[Path, int, str], str] = {}
 
-    def open(self, entry: StoredItem) -> BufferedReader:
+    def open(self, entry: Item) -> BufferedReader:
         """Open an item's file. Raise 410 if it changed, ContentNotHashedError if `ensure_hashed` must run first."""
         file, is_linked = self._open_path(entry)
         try:
@@ -103,14 +103,14 @@ class IndexedFiles:
             raise
         return file
 
-    def ensure_hashed(self, entry: StoredItem) -> None:
+    def ensure_hashed(self, entry: Item) -> None:
         """Hash the content of an item's file unless its hash is cached."""
         try:
             self.open(entry).close()
         except ContentNotHashedError:
             self._hash_content(entry)
 
-    def _hash_content(self, entry: StoredItem) -> None:
+    def _hash_content(self, entry: Item) -> None:
         file, _ = self._open_path(entry)
         with file:
             before = self._identity(entry, file)
@@ -120,7 +120,7 @@ class IndexedFiles:
             if self._identity(entry, file) == before:
                 self._cache_digest(before, digest)
 
-    def _open_path(self, entry: StoredItem) -> tuple[BufferedReader, bool]:
+    def _open_path(self, entry: Item) -> tuple[BufferedReader, bool]:
         """Return the open file, and whether its path contains a symbolic link."""
         path = item_path(entry)
         try:
@@ -134,7 +134,7 @@ class IndexedFiles:
         except (OSError, ValueError):
             raise file_changed_error(entry) from None
 
-    def _check_content(self, entry: StoredItem, file: BufferedReader, is_linked: bool) -> None:
+    def _check_content(self, entry: Item, file: BufferedReader, is_linked: bool) -> None:
         identity = self._identity(entry, file)
         digest = self._digests.get(identity)
         if digest is None:
@@ -156,11 +156,11 @@ class IndexedFiles:
             raise file_changed_error(entry)
 
     @staticmethod
-    def _matches_index(entry: StoredItem, digest: str) -> bool:
-        return content_key(entry.item.source, digest).hex() == entry.content_hash
+    def _matches_index(entry: Item, digest: str) -> bool:
+        return content_key(entry.source, digest).hex() == entry.content_hash
 
     @staticmethod
-    def _identity(entry: StoredItem, file: BufferedReader) -> tuple[Path, int, str]:
+    def _identity(entry: Item, file: BufferedReader) -> tuple[Path, int, str]:
         status = os.fstat(file.fileno())
         return item_path(entry), status.st_dev, file_state(status)
 
@@ -170,15 +170,15 @@ class IndexedFiles:
         self._digests[identity] = digest
 
 
-def item_path(entry: StoredItem) -> Path:
+def item_path(entry: Item) -> Path:
     """Return the path of an item's file; 404 for a text of a manifest."""
-    path = entry.item.source.content
+    path = entry.source.content
     if not isinstance(path, Path):
         raise HTTPError(404, f"{entry.id}: is a text of a manifest and has no file")
     return path
 
 
-def file_changed_error(entry: StoredItem) -> HTTPError:
+def file_changed_error(entry: Item) -> HTTPError:
     """Return the error for a file that changed since it was indexed."""
     return HTTPError(410, FILE_CHANGED.format(name=item_path(entry).name))
 

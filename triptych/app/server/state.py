@@ -35,7 +35,7 @@ from triptych.errors import UsageError
 from triptych.interfaces import Features, Source
 from triptych.media.sandbox import WorkerPool
 from triptych.search.collection import Collection
-from triptych.search.entry import StoredItem
+from triptych.search.item import Item
 from triptych.search.store import Version
 from triptych.space import Space
 
@@ -274,25 +274,23 @@ class AppState:
         """Run a function of the collection on its thread."""
         return await self.run(self.collection_executor, lambda: work(self.collection))
 
-    async def find_item(self, item_id: str) -> StoredItem:
+    async def find_item(self, item_id: str) -> Item:
         """Return an item by its id, or raise 404."""
         try:
             return await self.read_collection(lambda collection: collection.load_item(item_id))
         except UsageError as error:
             raise HTTPError(404, str(error)) from None
 
-    async def open_file(self, entry: StoredItem) -> BufferedReader:
+    async def open_file(self, entry: Item) -> BufferedReader:
         """Open the file of an item; 410 if it changed since it was indexed. The caller closes it."""
         return await self._run_verified([entry], self.preview_executor, lambda: self.indexed_files.open(entry))
 
-    async def run_with_file(
-        self, executor: BoundedExecutor, entry: StoredItem, work: Callable[[Path], Result]
-    ) -> Result:
+    async def run_with_file(self, executor: BoundedExecutor, entry: Item, work: Callable[[Path], Result]) -> Result:
         """Run a function of an item's file on an executor; 410 if the file changed since it was indexed."""
         return await self.run_with_files(executor, [entry], lambda paths: work(paths[0]))
 
     async def run_with_files(
-        self, executor: BoundedExecutor, entries: Sequence[StoredItem], work: Callable[[list[Path]], Result]
+        self, executor: BoundedExecutor, entries: Sequence[Item], work: Callable[[list[Path]], Result]
     ) -> Result:
         """Run a function of several items' files. The paths refer to open files until the function returns."""
 
@@ -306,7 +304,7 @@ class AppState:
         return await self._run_verified(entries, executor, open_and_work)
 
     async def _run_verified(
-        self, entries: Sequence[StoredItem], executor: BoundedExecutor, work: Callable[[], Result]
+        self, entries: Sequence[Item], executor: BoundedExecutor, work: Callable[[], Result]
     ) -> Result:
         """Run a function that opens items' files; hash their content first where that is needed."""
         try:

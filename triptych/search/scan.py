@@ -1,4 +1,4 @@
-"""What can be found: files, moments of long ones and texts, as a folder or a manifest has them."""
+"""Collect the items of a folder or a manifest, and list the files that were not indexed."""
 
 from __future__ import annotations
 
@@ -7,49 +7,32 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from triptych.csv_files import escape_cell
 from triptych.data import manifest
 from triptych.data.cache import content_key
 from triptych.data.loader import source_of
 from triptych.data.manifest import Manifest, Row
 from triptych.errors import CollectionError, MediaError, UsageError
+from triptych.files import remove_stale_temp_files, write_text
 from triptych.interfaces import Modality, Source
 from triptych.media import audio, modalities_of, video
+from triptych.search.item import Item
 from triptych.space import Space
 
-SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # what systems write; they hide most others
-UNSUPPORTED_FORMAT = "triptych does not read this format: convert the file"
-NON_UTF8_NAME = "the name is not UTF-8: rename the file or its folder"
-NOT_A_FILE = "neither a file nor a link to one"
-LINKED_FOLDER = "a link to a folder is not followed: index that folder, too"
-DEFAULT_SEGMENT_SECONDS = 10.0  # seconds of a film that become one item, where no sound encoder says otherwise
-
-
-@dataclass(frozen=True)
-class Item:
-    """Something to be found: a file, a moment of one, or a text; with what else is known of it."""
-
-    source: Source
-    captions: tuple[str, ...] = ()
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of the manifest, by name
-    duration: float | None = None  # seconds, of a sound or film
-
-    @property
-    def identity(self) -> str:
-        """What makes it this item: where its content is, and which moment."""
-        return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
-
-    @property
-    def id(self) -> str:
-        """Its short name, the same whenever and wherever it is indexed from this place."""
-        return hashlib.sha256(self.identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # written by operating systems
+UNSUPPORTED_FORMAT = "unsupported format: convert the file"
+NON_UTF8_NAME = "the path is not valid UTF-8: rename the file or its folder"
+NOT_A_FILE = "not a regular file or a link to one"
+LINKED_FOLDER = "links to folders are not followed: index that folder separately"
+DEFAULT_SEGMENT_SECONDS = 10.0  # length of a video segment if the space has no audio encoder with a limit
 
 
 @dataclass(frozen=True)
 class SkippedPath:
-    """A file or folder that was passed over, and why."""
+    """A file or folder that was skipped, and the reason."""
 
     path: Path
     reason: str
@@ -57,11 +40,11 @@ class SkippedPath:
 
     @property
     def extension(self) -> str:
-        """What it is counted as: the ending of its name, in small letters."""
+        """The file extension in lower case, under which the path is counted."""
         if self.is_folder:
             return "folder"
         suffix = self.path.suffix.lower()
-        return suffix if re.fullmatch(r"\.\w{1,8}", suffix) else "without an ending"
+        return suffix if re.fullmatch(r"\.\w{1,8}", suffix) else "no extension"
 
 
 @dataclass(frozen=True)
@@ -102,9 +85,9 @@ def scan_path(
 def items_from_folder(
     folder: Path, space: Space, skipped: list[SkippedPath] | None = None, exclude: Path | None = None
 ) -> Iterator[Item]:
-    """Every file below a folder that the space can embed, in order of path; nothing below the folder `except_for`.
+    """Yield the files below a folder that the space can embed, in order of path; nothing below the folder `exclude`.
 
-    What is passed over is appended to `skipped`, except hidden files and those that systems write beside a user's own.
+    Skipped paths are appended to `skipped`, except hidden files and those that operating systems write.
     """
     if not folder.is_dir():
         raise CollectionError(f"{folder}: no such folder")
@@ -135,7 +118,7 @@ def items_from_folder(
 def _reason_to_skip(path: Path, modalities: Sequence[Modality]) -> str | None:
     if not modalities:
         file_modalities = modalities_of(path)
-        return f"this space has no {' or '.join(file_modalities)}" if file_modalities else UNSUPPORTED_FORMAT
+        return f"the space has no {' or '.join(file_modalities)} encoder" if file_modalities else UNSUPPORTED_FORMAT
     if not path.is_file():
         return NOT_A_FILE
     try:
@@ -146,7 +129,7 @@ def _reason_to_skip(path: Path, modalities: Sequence[Modality]) -> str | None:
 
 
 def items_from_rows(rows: Sequence[Row], space: Space) -> Iterator[Item]:
-    """Every file of a manifest's rows with its captions and columns, and every caption as a text."""
+    """Yield the files of manifest rows with their captions and columns, and each caption as a text item."""
     for row in rows:
         columns = {name: (value,) for name, value in row.columns.items()}
         for modality in row.modalities:
@@ -157,7 +140,7 @@ def items_from_rows(rows: Sequence[Row], space: Space) -> Iterator[Item]:
 
 
 def split_into_segments(item: Item, space: Space) -> Iterator[Item]:
-    """What lasts longer than its encoder takes at once as several moments; anything else as it is."""
+    """Split audio and video that is longer than the encoder's maximum into segments; yield anything else unchanged."""
     source = item.source
     max_seconds = space.encoder(source.modality).max_seconds if source.modality == "audio" else _segment_seconds(space)
     path = Path(source.content)
@@ -168,21 +151,21 @@ def split_into_segments(item: Item, space: Space) -> Iterator[Item]:
     try:
         duration = video.read_info(path).duration if is_video else audio.read_duration(path)
     except MediaError:
-        yield item  # embedding it will say what is wrong, once
+        yield item  # embedding reports the error
         return
     start, end = source.start or 0.0, min(source.end or duration, duration)
     if end - start <= max_seconds:
-        yield Item(source, item.captions, item.columns, max(0.0, end - start))
+        yield replace(item, duration=max(0.0, end - start))
         return
     for first, last in audio.sliding_windows(end - start, max_seconds, space.recipe.data.hop_seconds or max_seconds):
         segment = Source(source.modality, path, start + first, start + last)
-        yield Item(segment, item.captions, item.columns, last - first)
+        yield replace(item, source=segment, duration=last - first)
 
 
 def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
-    """The contents under which a collection holds the file of a query: the whole file, or its first moment.
+    """Return the content hashes that a query file has in a collection: of the whole file and of its first segment.
 
-    Empty where the source is no file, or cannot be read.
+    Empty if the source is not a file, or cannot be read.
     """
     if not isinstance(source.content, Path):
         return frozenset()
@@ -195,36 +178,47 @@ def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return frozenset()
-    return frozenset(content_key(one, digest).hex() for one in candidates)
-
-
-def merge_items(items: Iterable[Item]) -> list[Item]:
-    """Each source once, with the captions and columns of all its rows."""
-    by_source: dict[Source, Item] = {}
-    for item in items:
-        existing = by_source.get(item.source)
-        if existing is not None:
-            captions = tuple(dict.fromkeys((*existing.captions, *item.captions)))
-            names = dict.fromkeys((*existing.columns, *item.columns))
-            columns = {
-                name: tuple(dict.fromkeys((*existing.columns.get(name, ()), *item.columns.get(name, ()))))
-                for name in names
-            }
-            item = Item(item.source, captions, columns, item.duration)
-        by_source[item.source] = item
-    return list(by_source.values())
+    return frozenset(content_key(candidate, digest).hex() for candidate in candidates)
 
 
 def _segment_seconds(space: Space) -> float:
-    """How long a moment of a film is: what the sound encoder hears at once, so that both sides have the same."""
+    """Return the length of a video segment: the maximum of the audio encoder, so that image and audio segments agree."""
     max_seconds = space.encoder("audio").max_seconds if "audio" in space.modalities else math.inf
     return max_seconds if math.isfinite(max_seconds) else DEFAULT_SEGMENT_SECONDS
 
 
 def _available_modalities(path: Path, modalities: list[Modality]) -> list[Modality]:
-    """What a film has of what the space knows: some are silent, some are sound alone."""
+    """Return those of the modalities that a video file contains; it may lack a video or an audio stream."""
     try:
         info = video.read_info(path)
     except MediaError:
-        return modalities[:1]  # embedding it will say what is wrong, once
+        return modalities[:1]  # embedding reports the error, once
     return [m for m in modalities if (info.has_video if m == "image" else info.has_audio)]
+
+
+def write_not_indexed(path: Path, failures: Mapping[Source, str], skipped: Iterable[SkippedPath]) -> bool:
+    """Write the list of files that were not indexed, or remove it if there are none; return whether there are any.
+
+    Each line has a path, a tab and the reason. Non-printable characters are escaped, and so are cells that a spreadsheet
+    program would read as formulas.
+    """
+    rows = [(_format_name(source), message.removeprefix(f"{source.content}: ")) for source, message in failures.items()]
+    rows += [(_format_name(skip.path), skip.reason) for skip in skipped]
+    lines = dict.fromkeys(f"{_format_cell(name)}\t{_format_cell(reason)}" for name, reason in rows)
+    remove_stale_temp_files(path.parent, [path.name])
+    if not lines:
+        path.unlink(missing_ok=True)
+        return False
+    write_text(path, "".join(f"{line}\n" for line in ("file\treason", *sorted(lines))))
+    return True
+
+
+def _format_name(source_or_path: Source | Path) -> str:
+    """Return a path with its segment; bytes that are not UTF-8 as \\xNN."""
+    if isinstance(source_or_path, Source) and isinstance(source_or_path.content, str):
+        return str(source_or_path)
+    return os.fsencode(str(source_or_path)).decode("utf-8", "backslashreplace")
+
+
+def _format_cell(text: str) -> str:
+    return escape_cell("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text))
