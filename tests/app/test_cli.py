@@ -303,7 +303,7 @@ def test_interrupted_training_leaves_complete_files(tiny_recipe, tmp_path):
 
 
 def test_cache_size_and_clear(tmp_path, monkeypatch):
-    from tests.data.test_cache import make_encoder, make_images
+    from tests.data.cached_images import make_encoder, make_images
     from triptych.data.cache import Cache
     from triptych.data.features import compute_or_load
 
