@@ -1,4 +1,4 @@
-"""What several tests share: a tiny world, and a space trained on it for a moment."""
+"""Shared fixtures: a small synthetic data set, and a space trained on it briefly."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.recipe import Recipe
 from triptych.training.loop import train
 
-# Two test processes share two cores; more threads would only fight.
+# Two test processes share two cores.
 torch.set_num_threads(1)
 
 TINY_OVERRIDES = [
@@ -25,7 +25,7 @@ TINY_OVERRIDES = [
 
 
 def have_identical_weights(first, second) -> bool:
-    """Whether two spaces have the same weights, bit by bit."""
+    """Return whether two spaces have bit-identical weights."""
     first_weights, second_weights = first.state_dict(), second.state_dict()
     return first_weights.keys() == second_weights.keys() and all(
         torch.equal(first_weights[name], second_weights[name]) for name in first_weights
@@ -34,7 +34,7 @@ def have_identical_weights(first, second) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_cache(tmp_path_factory):
-    """No test reads or writes the features of whoever runs it."""
+    """Use a temporary feature cache instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRIPTYCH_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
@@ -42,19 +42,19 @@ def isolated_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def synthetic_manifest(tmp_path_factory) -> Path:
-    """The manifest of 80 scenes."""
+    """The manifest of 80 synthetic scenes."""
     return generate(SyntheticConfig(scenes=80, captions=2, max_objects=1), tmp_path_factory.mktemp("made") / "world")
 
 
 @pytest.fixture(scope="session")
 def tiny_recipe(synthetic_manifest) -> Recipe:
-    """A tri-modal recipe that trains in about a second."""
+    """A recipe for three modalities that trains in about a second."""
     return Recipe.load("trimodal", [*TINY_OVERRIDES, f"data.manifest={synthetic_manifest}"])
 
 
 @pytest.fixture(scope="session")
 def run_dir(tiny_recipe, tmp_path_factory) -> Path:
-    """The folder of a finished run. Read only."""
+    """The folder of a finished run. Tests must not change it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(tiny_recipe, folder, show_progress=False)
     return folder

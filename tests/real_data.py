@@ -1,4 +1,4 @@
-"""Real data for tests: where there is none, a test is skipped; what lies where is told in bench/real_data.py."""
+"""Real data sets for tests, skipped if they are missing; bench/real_data.py documents their locations."""
 
 from pathlib import Path
 
@@ -8,5 +8,5 @@ from bench.real_data import find_dataset
 
 
 def find_dataset_or_skip(name: str) -> Path:
-    """The folder of a data set, or the test is skipped."""
+    """Return the folder of a data set, or skip the test."""
     return find_dataset(name) or pytest.skip(f"no {name} here: set TRIPTYCH_DATA to the folder that holds it")

@@ -1,4 +1,4 @@
-"""Saving and loading: whole, atomic, and clear about files that are not ours."""
+"""Saving and loading spaces: atomic, deterministic, with clear errors for other files."""
 
 import json
 import os
@@ -129,7 +129,7 @@ def test_only_names_with_the_hub_prefix_are_downloaded(monkeypatch):
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: requested.append(name) or 1 / 0)
     with pytest.raises(CheckpointError, match="runs/typo: no such run folder"):
         load("runs/typo")
-    assert not requested, "a mistyped folder went to the network"
+    assert not requested, "a mistyped folder caused a network request"
     with pytest.raises(
         CheckpointError, match="hf:openai/clip: cannot be downloaded from the Hugging Face hub: division"
     ):
@@ -138,7 +138,7 @@ def test_only_names_with_the_hub_prefix_are_downloaded(monkeypatch):
 
 
 def make_hub_error(name):
-    """One of the library's errors, without the answer of the hub that some of them want to be made with."""
+    """Create an error of huggingface_hub without the HTTP response that some of them require."""
     error_class = getattr(hub_errors, name)
     return error_class.__new__(
         error_class, "Cannot find an appropriate cached snapshot folder for the specified revision."

@@ -1,4 +1,4 @@
-"""A space for others: as the Hugging Face hub has models, on any machine, without a network, without our paths."""
+"""Shared spaces: the layout of the Hugging Face hub, no local paths, no network access."""
 
 import json
 import os

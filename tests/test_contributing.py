@@ -1,4 +1,4 @@
-"""The example in CONTRIBUTING.md: the objective passes its own test, and those of every objective."""
+"""The example objective of CONTRIBUTING.md passes its own test and those of all objectives."""
 
 import os
 import re

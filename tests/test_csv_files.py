@@ -1,4 +1,4 @@
-"""CSV files we write: nothing in them is computed by a spreadsheet program, and everything comes back as it was."""
+"""CSV files: no cell is executed as a formula, and every value round-trips."""
 
 import csv
 import io
@@ -49,7 +49,7 @@ def is_number(cell):
 
 
 def find_formula_cells(path):
-    """The cells that a spreadsheet program would compute."""
+    """Return the cells that a spreadsheet program would execute."""
     return [cell for cell in read_cells(path) if cell.lstrip(" ").startswith(FORMULA_STARTS) and not is_number(cell)]
 
 

@@ -1,4 +1,4 @@
-"""An exported graph gives the vectors of its space, for other batches and lengths too, or says why there is none."""
+"""ONNX export: graphs match the space for other batch sizes and lengths; failures are explained."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_exported_graphs_match_the_space(run_dir, tiny_recipe, tmp_path):
         assert one["num_items"] >= 8
         assert one["time_ratio_range"][0] <= one["time_ratio"] <= one["time_ratio_range"][1]
         session = onnxruntime.InferenceSession(str(tmp_path / one["file"]))
-        for count in (1, 3):  # batches and lengths the exporter has not seen
+        for count in (1, 3):  # other batch sizes and lengths than at export
             sources = [s for row in rows[:count] for s in sources_of(row, modality)][:count]
             inputs, mask = collate([space.encoder(modality).prepare(s) for s in sources])
             if modality != "image":
@@ -76,7 +76,7 @@ def test_export_requires_a_format(run_dir, tmp_path):
 
 @pytest.mark.parametrize("name", ["minilm", "yamnet", "efficientnet_lite0"])
 def test_the_export_path_of_an_encoder_matches_its_training_path(name, monkeypatch):
-    """A graph computes padding too; where parts are real, the numbers are the same."""
+    """The export path also computes padding; all other parts are equal."""
     cls = ENCODERS[name]
     if reason := cls.unavailable_reason():
         pytest.skip(reason)

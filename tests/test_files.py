@@ -1,4 +1,4 @@
-"""Locks that keep processes apart, on systems of every kind."""
+"""Atomic writes, lock files on different systems, and codes of operating system errors."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from triptych.files import extract_os_error_code, is_locked, lock, lock_file_names, suggest_remedy
 
-# Holds the lock of a file until its input ends. "no fcntl" is what Python is like where the system is not a Unix.
+# Holds a lock until its stdin closes. "no fcntl" simulates Python on a system that is not Unix.
 HOLDER = """
 import sys, warnings
 from pathlib import Path

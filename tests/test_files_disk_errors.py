@@ -1,4 +1,4 @@
-"""A disk that is full or read-only is called that, and neither a collection nor a cache is called damaged for it."""
+"""Errors on a full or read-only disk name the disk; they do not report a damaged collection or cache."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 DISK_BYTES = 1_000_000
-# Writes to a disk until it fails, in each of several ways; prints what was said.
+# Writes to a disk in several ways until it fails; prints the error messages.
 PROGRAM = """
 import json, subprocess, sys
 from pathlib import Path
@@ -71,7 +71,7 @@ print(json.dumps(messages))
 
 @pytest.fixture(scope="module", params=["full", "read-only"])
 def messages_by_state(request, tmp_path_factory):
-    """What a program said that wrote to a small disk of its own."""
+    """The error messages of a program that writes to a small private disk."""
     folder = tmp_path_factory.mktemp("disk")
     (folder / "disk").mkdir()
     files = [folder / f"{index}.png" for index in range(500)]
@@ -99,6 +99,6 @@ def test_errors_name_the_disk_as_the_cause(messages_by_state):
         "read-only": "(Read-only file system); the file system is",
     }
     if state == "full":
-        assert messages.pop("store, lock") == "nothing", "a lock file takes no room"
+        assert messages.pop("store, lock") == "nothing", "a lock file needs no space"
     assert {name: message for name, message in messages.items() if cause[state] not in message} == {}
     assert {name: message for name, message in messages.items() if "damaged" in message or "rebuild" in message} == {}

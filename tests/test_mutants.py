@@ -1,4 +1,4 @@
-"""Mutation testing itself: which mutants there are, and what becomes of them in a small project."""
+"""Mutation testing: the mutants of each operator, and their outcomes in a small project."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from bench.mutants import (
 )
 from bench.mutation_operators import mutants_of
 
-# A line of a module, and what becomes of it.
+# A line of a module, and its mutations.
 CHANGES = {
     "x = a < b": {"x = (a <= b)", "x = (a >= b)"},
     "x = a is not b": {"x = (a is b)"},
@@ -92,7 +92,7 @@ def test_an_unknown_module_is_an_error(capsys):
 
 @pytest.fixture
 def project(tmp_path):
-    """A module, its tests, which miss one change, and that change as an accepted survivor."""
+    """A module, tests that miss one mutation, and this mutation as an accepted survivor."""
     body = "    while n > 0:\n        n -= 1; sleep(0.001)\n    return max(n, 0)\n"
     (tmp_path / "count.py").write_text(f"from time import sleep\n\ndef count(n):\n{body}")
     (tmp_path / "test_count.py").write_text("from count import count\n\ndef test_count():\n    assert count(3) == 0\n")

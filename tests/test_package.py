@@ -1,4 +1,4 @@
-"""What importing the package does to a process."""
+"""Side effects of importing the package."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-# Two threads on one core: where one spins while it waits, it takes the core from the thread that it waits for.
+# Two threads on one core: a spinning thread takes the core from the thread that it waits for.
 ONE_CORE_PROGRAM = """
 import triptych
 import os, time, torch
@@ -37,7 +37,7 @@ def run_python(code, **variables):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux can keep threads on one core")
 def test_waiting_threads_do_not_spin():
-    assert float(run_python(ONE_CORE_PROGRAM)) < 5, "40 where they spin"
+    assert float(run_python(ONE_CORE_PROGRAM)) < 5, "a ratio of about 40 means that threads spin"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Recipes: what a mistake says, that nothing is lost on the way to TOML and back, and that changes apply."""
+"""Recipes: error messages, round trips through TOML, and overrides."""
 
 import pytest
 from hypothesis import given

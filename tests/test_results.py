@@ -1,4 +1,4 @@
-"""The results' scaffold: rows run by commands, each once, and become a page that names those commands."""
+"""Result pages: each row runs its commands once and becomes part of a page that lists them."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from tests.conftest import TINY_OVERRIDES
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-# In a process of its own: commands run in forks of it, and a fork of a process that has computed may hang.
+# In a new process: the commands run in forks, and a fork of a process that has used threads may hang.
 SCRIPT = """
 import sys
 from bench.results import __main__ as front, data, pages
@@ -41,7 +41,7 @@ def run_results(manifest, folder):
 
 def test_rows_run_once_and_are_written_to_a_page(synthetic_manifest, tmp_path):
     output = run_results(synthetic_manifest, tmp_path)
-    assert output.count("…") == 3, "two seeds and another row; what stands in two tables runs once"
+    assert output.count("…") == 3, "two seeds and another row; a row in two tables runs once"
     records = [json.loads(path.read_text()) for path in (tmp_path / "runs/results/found").glob("*.json")]
     page = (tmp_path / "docs/results/trimodal.md").read_text()
     plain = [record for record in records if record["metrics"]["epoch"] == 2]
@@ -59,7 +59,7 @@ def test_rows_run_once_and_are_written_to_a_page(synthetic_manifest, tmp_path):
     assert "not run" not in page
     assert "[trimodal](trimodal.md) | A table | plain |" in (tmp_path / "docs/results/README.md").read_text()
 
-    next((tmp_path / "runs/results/found").glob("*-1.*.json")).unlink()  # as if it had been interrupted there
+    next((tmp_path / "runs/results/found").glob("*-1.*.json")).unlink()  # simulates an interruption
     before = page
     assert run_results(synthetic_manifest, tmp_path).count("…") == 1
     assert (tmp_path / "docs/results/trimodal.md").read_text().splitlines()[:6] == before.splitlines()[:6]

@@ -1,4 +1,4 @@
-"""The space: geometries, determinism of vectors, and failures that are listed and not lost."""
+"""Space: geometries, deterministic embeddings, and failures of unreadable sources."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The streamed sums, against loops and the dense formulas, and the promise that no (N, M) tensor is ever made."""
+"""Streaming reductions match loops and dense formulas, and never allocate an (N, M) tensor."""
 
 import math
 
@@ -41,9 +41,9 @@ def compute_gradients(value, inputs):
 
 
 def is_close(actual, expected, rtol, floor=1e-30):
-    """As far apart as `relative` of the largest: what a float can promise of a sum."""
+    """Return whether the largest difference is at most `rtol` times the largest expected value."""
     actual, expected = actual.detach().double(), expected.detach().double()
-    is_equal = actual == expected  # -inf is
+    is_equal = actual == expected  # includes -inf
     max_difference = torch.where(is_equal, 0.0, (actual - expected).abs()).max()
     return (
         bool(max_difference <= rtol * expected[expected.isfinite()].abs().max().clamp(min=floor))
@@ -140,7 +140,7 @@ def test_gradients_of_softplus_sum_pass_gradcheck():
 @pytest.mark.parametrize("scale", [0.0, 1.0, 14.0, 100.0, 1e4])
 @pytest.mark.parametrize("biased", [False, True])
 def test_log_sum_exps_match_the_dense_formula_at_any_scale(dtype, relative, scale, biased):
-    """float32 is held against float64: two roundings of one number may differ, the truth may not."""
+    """float32 results are compared with float64, not with another float32 computation."""
     n, m, width = 70, 90, 16
     query, keys = (F.normalize(make_tensor(k, width, seed=k), dim=1).to(dtype).requires_grad_() for k in (n, m))
     biases = [make_tensor(k, seed=k + 1, scale=9, dtype=dtype).requires_grad_() for k in (n, m)] if biased else []
@@ -155,12 +155,12 @@ def test_log_sum_exps_match_the_dense_formula_at_any_scale(dtype, relative, scal
     weighted_sums = [
         sum((x * u.to(x.dtype)).sum() for x, u in zip(pair, upstream, strict=True)) for pair in (actual, expected)
     ]
-    # A logit of size s has an error of s · eps, and its exponential that relative error: nobody can do better.
+    # A logit of size s has an error of s · eps, which is the relative error of its exponential.
     allowed = 4 * relative * max(1.0, scale / 10)
     for x, y in zip(
         compute_gradients(weighted_sums[0], inputs), compute_gradients(weighted_sums[1], truth), strict=True
     ):
-        assert is_close(x, y, allowed, floor=0.0 if x.dim() else 10.0)  # d_scale is what remains of large terms
+        assert is_close(x, y, allowed, floor=0.0 if x.dim() else 10.0)  # d_scale is a small difference of large terms
 
 
 @pytest.mark.parametrize(("dtype", "relative"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
@@ -179,7 +179,7 @@ def test_softplus_sum_matches_the_dense_formula_at_any_scale(dtype, relative, sc
 
 
 def test_the_stable_path_is_taken_only_where_needed(monkeypatch):
-    """The quick way is taken at any temperature in use, and left where it would lose digits."""
+    """The fast path is used at all common temperatures, and not used if it would lose precision."""
     stable_scales = []
     stable_log_sum_exps = streaming._stable_log_sum_exps
     monkeypatch.setattr(
@@ -188,7 +188,7 @@ def test_the_stable_path_is_taken_only_where_needed(monkeypatch):
     query, keys = (F.normalize(make_tensor(200, 32, seed=s, dtype=torch.float32), dim=1) for s in (1, 2))
     for scale in (1.0, 14.3, 100.0, 1e4):
         log_sum_exps(query, keys, scale)
-    scale = 200.0  # every logit is far below the bound, so 2^(logit - bound) would be nothing
+    scale = 200.0  # every logit is far below the bound, so 2^(logit - bound) underflows
     row, _ = log_sum_exps(query.abs(), -query.abs(), scale)
     assert stable_scales == [1e4, 200.0]
     assert is_close(row, dense_logits(query.abs().double(), -query.abs().double(), scale).logsumexp(1), 1e-6)
@@ -196,18 +196,18 @@ def test_the_stable_path_is_taken_only_where_needed(monkeypatch):
 
 @pytest.mark.parametrize("depth", range(60, 121, 5))
 def test_sums_are_accurate_where_exponentials_underflow(depth):
-    """Below e^-87 float32 has fewer and fewer digits, then none: no sum may be made of such."""
+    """Below e^-87 float32 is subnormal, then zero."""
     x = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]])
     exact = dense_logits(x.double(), -x.double(), depth)
     row, column = log_sum_exps(x, -x, float(depth))
     assert is_close(row, exact.logsumexp(1), 1e-6)
     assert is_close(column, exact.logsumexp(0), 1e-6)
     bias = torch.tensor([0.0, -depth, -depth - 0.7])
-    groups = torch.tensor([0, 1, 2]), torch.tensor([1, 1, 0])  # row 1 counts its own column and the last alone
+    groups = torch.tensor([0, 1, 2]), torch.tensor([1, 1, 0])  # row 1 includes only its own and the last column
     logits = dense_logits(0.1 * x, 0.1 * x, 1.0, column_bias=bias, excluded_groups=groups).double()
     row, _ = log_sum_exps(0.1 * x, 0.1 * x, 1.0, column_bias=bias, excluded_groups=groups)
     assert (row - logits.logsumexp(1)).abs().max() < 1e-5
-    assert logits[1, 0] == -math.inf  # so nothing large hides the small
+    assert logits[1, 0] == -math.inf  # no large term hides the small ones
 
 
 @settings(deadline=None, max_examples=15)
@@ -230,7 +230,7 @@ def test_block_size_and_order_do_not_change_the_sums(block_size, other_block_siz
 
 
 class LargestTensor(TorchDispatchMode):
-    """Remembers the size of the largest tensor anyone made."""
+    """Records the size of the largest tensor that is created."""
 
     num_elements = 0
 
@@ -253,7 +253,7 @@ def test_the_full_matrix_is_never_allocated(scale):
     assert 0 < largest.num_elements <= 500 * 8
     with LargestTensor() as largest:
         (query @ keys.T).sum().backward()
-    assert largest.num_elements == 400 * 500  # so it can see one
+    assert largest.num_elements == 400 * 500  # so that the check can fail
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

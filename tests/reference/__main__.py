@@ -1,4 +1,4 @@
-"""python -m tests.reference [FOLDER]: a line for each family, then `N passed, N failed`; exit code 1 on failure."""
+"""python -m tests.reference [FOLDER]: print a line for each family, then `N passed, N failed`; exit code 1 on failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.reference.run import VECTORS_FOLDER, Outcome, check_folder
 
 
 def format_table(outcomes: list[Outcome]) -> list[str]:
-    """A line for each family, and below it what went wrong."""
+    """Return a line for each family, followed by its failures."""
     width = max([len(o.family) for o in outcomes] + [len("family")])
     lines = [f"{'family':{width}}  cases  passed  failed  worst relative difference"]
     for family in sorted({o.family for o in outcomes}):
@@ -27,7 +27,7 @@ def format_table(outcomes: list[Outcome]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table of a folder; 0 if everything passed, 1 if not, 2 if the call makes no sense."""
+    """Print the table of a folder; return 0 if all cases pass, 1 if not, 2 for invalid arguments."""
     if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
         print(__doc__)
         return 2 if len(arguments) > 1 else 0

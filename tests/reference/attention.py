@@ -1,4 +1,4 @@
-"""Scores from parts: matchmaps, pooled products, words that look at regions."""
+"""Similarities of parts: matchmaps, pooled products, word–region attention."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_pooled(case: Case) -> None:
 
 
 def check_words(case: Case) -> None:
-    """Words that look at regions. The original leaves out the power 1 / gamma2 of its equation 10."""
+    """Word–region attention. The original code omits the power 1 / gamma2 of its equation 10."""
     image, text = case.input_with_grad("img_features"), case.input_with_grad("words_emb")
     gamma1, gamma2, gamma3 = case.input_tensor("gammas")
     labels = case.input_tensor("class_ids") if case.has_array("in__class_ids") else torch.arange(len(image))

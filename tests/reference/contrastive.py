@@ -1,4 +1,4 @@
-"""Picking the partner out of many, and learning from a teacher."""
+"""Contrastive losses and distillation."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from triptych.space import apply_geometry
 
 
 def make_infonce(log_scale: Tensor | float, block: int = 0) -> InfoNCE:
-    """The objective with this inverse temperature (its logarithm), whole or streamed."""
+    """Return the objective with this log inverse temperature, dense or streaming."""
     objective = InfoNCE(min_temperature=1e-6, stream_block=block).double()
     objective.log_scale.data.fill_(float(log_scale))
     return objective
 
 
 def identity_mask(n: int) -> Tensor:
-    """Row i belongs with column i."""
+    """Positives are on the diagonal."""
     return torch.eye(n, dtype=torch.bool)
 
 
 def check_symmetric(case: Case) -> None:
-    """Whole and streamed."""
+    """Check the dense and the streaming computation."""
     audio, text = case.input_with_grad("audio_raw"), case.input_with_grad("text_raw")
     pair = make_pair(make_features(audio), make_features(text))
     for block in (0, 4):
@@ -46,7 +46,7 @@ def check_symmetric(case: Case) -> None:
 
 
 def check_symmetric_with_bias(case: Case) -> None:
-    """A bias on every logit changes nothing: that is why ours has none."""
+    """A constant bias on all logits changes nothing, so triptych's objective has none."""
     leaves = {name: case.input_with_grad(name) for name in ("audio_raw", "text_raw", "log_scale", "logit_bias")}
     pair = make_pair(make_features(leaves["audio_raw"]), make_features(leaves["text_raw"]))
     logits = pair.scores() * leaves["log_scale"].exp() + leaves["logit_bias"]
@@ -92,7 +92,7 @@ def check_class_teacher(case: Case) -> None:
 
 
 def check_crossed(case: Case) -> None:
-    """Each side's embedding against the other's after one more projection: two objectives, averaged."""
+    """Two objectives, averaged: each side's embedding against the other's after a second projection."""
     leaves, pairs, objectives = _make_crossed(case)
     loss = torch.stack([total_loss(objective(pair)) for objective, pair in zip(objectives, pairs, strict=True)]).mean()
     case.check_value("loss", loss)
@@ -100,7 +100,7 @@ def check_crossed(case: Case) -> None:
 
 
 def check_crossed_and_weighted(case: Case) -> None:
-    """The same, where items in a crowd weigh more."""
+    """The same, with larger weights for items in dense neighbourhoods."""
     leaves, pairs, objectives = _make_crossed(case)
     kappa, terms = case.constant("kappa"), []
     for objective, pair, name in zip(objectives, pairs, ("audio_raw", "text_raw"), strict=True):
@@ -123,7 +123,7 @@ def _make_crossed(case: Case) -> tuple[dict[str, Tensor], list[Pair], list[InfoN
 
 
 def check_pairwise(case: Case) -> None:
-    """Each pair judged alone, whole and streamed; and a batch of wrong pairs only."""
+    """Pairwise sigmoid loss, dense and streaming; also a batch of negatives only."""
     a, b = case.input_with_grad("a_raw"), case.input_with_grad("t_raw")
     pair = make_pair(make_features(a), make_features(b))
     for block in (0, 4):
@@ -163,7 +163,7 @@ def check_hard_negatives(case: Case) -> None:
 
 
 def check_masked(case: Case) -> None:
-    """Ours leaves out other right answers. The original masks too late: they stay among the wrong ones."""
+    """triptych excludes other positives. The original masks too late, so they remain among the negatives."""
     audio, text, labels = (
         case.input_with_grad("audio_raw"),
         case.input_with_grad("text_raw"),
@@ -195,7 +195,7 @@ def check_several_positives(case: Case) -> None:
 
 
 def check_sentences(case: Case) -> None:
-    """Cosine over a temperature of 1 / gamma3; captions of one class are not wrong."""
+    """Cosine with temperature 1 / gamma3; captions of the same class are not negatives."""
     a, b, gamma = case.input_with_grad("cnn_code"), case.input_with_grad("rnn_code"), case.input_tensor("gamma3")
     labels = case.input_tensor("class_ids") if case.has_array("in__class_ids") else torch.arange(len(a))
     pair = make_pair(make_features(a), make_features(b), labels)

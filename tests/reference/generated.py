@@ -1,4 +1,4 @@
-"""New cases of known families from plain loops: other shapes, seeds and constants than the stored ones."""
+"""Generated cases of known families from naive loops, with other shapes, seeds and constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def write_case(folder: Path, name: str, config: dict, inputs: Arrays, outputs: dict, gradients: Arrays) -> None:
-    """One case, at a tolerance that differences of naive formulas reach."""
+    """Write one case, with a tolerance that naive formulas reach."""
     arrays = {f"in__{k}": v for k, v in inputs.items()} | {f"out__{k}": np.asarray(v) for k, v in outputs.items()}
     arrays |= {f"grad__{k}": v for k, v in gradients.items()}
     np.savez(folder / f"{name}.npz", **arrays)  # pyright: ignore[reportArgumentType]
@@ -21,7 +21,7 @@ def write_case(folder: Path, name: str, config: dict, inputs: Arrays, outputs: d
 
 
 def numerical_gradients(loss: Callable[[Arrays], float], inputs: Arrays, *names: str) -> Arrays:
-    """Central differences of the loss in each number of the named inputs."""
+    """Return central differences of the loss with respect to the named inputs."""
     gradients = {}
     for name in names:
         gradient = np.zeros_like(inputs[name])

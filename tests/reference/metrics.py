@@ -1,4 +1,4 @@
-"""Retrieval: ranks, recalls, mAP@10, and ranks from a plan over a whole test set."""
+"""Retrieval: ranks, recalls, mAP@10, and ranks from a transport plan over a complete test set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from triptych.similarities.cosine import Cosine
 from triptych.space import apply_geometry
 from triptych.transport import sinkhorn_plan
 
-ROUNDING = 1e-12  # rounding of a share
+ROUNDING = 1e-12  # rounding of a fraction
 CUTOFF = 10  # mAP@10
-DEFAULT_SCALE = 14.0  # of the loss beside one original's recalls; no case names it, their figures give it to 15 digits
+DEFAULT_SCALE = 14.0  # of the loss in one original; derived from its values to 15 digits, because no case states it
 
 
 class Direction:
-    """One direction of one set: each query's rank, by scores of every query against every item."""
+    """Check one direction: the rank of each query from the full score matrix."""
 
     def __init__(self, name: str, scores: Tensor, query_group: Tensor, gallery_group: Tensor) -> None:
         self.name, self.scores = name, scores
@@ -38,12 +38,12 @@ class Direction:
         return self.result.metrics[MEAN_RANK]
 
     def median_rank(self) -> float:
-        """The originals take the lower whole number where the median falls between two."""
+        """The originals take the lower of the two middle values as median."""
         return float(int(self.result.median_rank))
 
 
 def make_directions(case: Case, scores: Tensor | None = None) -> dict[str, Direction]:
-    """Audio to its captions and captions to their audio; the captions of one audio stand together."""
+    """Audio to captions and captions to audio; the captions of one audio file are adjacent."""
     audio, captions = case.input_tensor("audio"), case.input_tensor("captions")
     if len(captions) % len(audio):
         raise CaseError(f"has {len(captions)} captions for {len(audio)} audio files; need the same number for each")
@@ -71,7 +71,7 @@ def _check_percentages(case: Case, direction: Direction) -> None:
 
 
 def check_captioned_unsorted(case: Case) -> None:
-    """As fractions, and with an audio-to-text mAP@10 that counts captions in their own order, not in that of ranks."""
+    """As fractions; the audio-to-text mAP@10 of the original counts captions in gallery order instead of rank order."""
     directions = make_directions(case)
     audio, captions = case.input_tensor("audio"), case.input_tensor("captions")
     case.check_value("laion_num_samples", float(len(audio)), ROUNDING)
@@ -98,7 +98,7 @@ def check_captioned_unsorted(case: Case) -> None:
 
 
 def compute_unsorted_precision(direction: Direction) -> tuple[float, bool]:
-    """The original's mAP@10: right answers in the first ten, numbered as they stand in the gallery."""
+    """Return the mAP@10 of the original: positives in the top ten, numbered in gallery order."""
     total, out_of_order = 0.0, False
     for i, row in enumerate(direction.scores):
         ranks = row.argsort(descending=True).argsort() + 1
@@ -110,7 +110,7 @@ def compute_unsorted_precision(direction: Direction) -> tuple[float, bool]:
 
 
 def check_planned(case: Case) -> None:
-    """Ranks by a plan over the whole test set, ten iterations each way; and by the cost alone."""
+    """Ranks by a transport plan over the complete test set with ten iterations, and by the cost only."""
     audio, captions = (apply_geometry("sphere", case.input_tensor(name)) for name in ("audio", "captions"))
     similarity = make_metric(case.input_tensor("M"), "diagonal", normalise=True)
     cost = -similarity(make_features(audio), make_features(captions)).detach()
@@ -126,7 +126,7 @@ def check_planned(case: Case) -> None:
             if k.endswith("_plain_cost"):
                 cutoff = int(k.removesuffix("_plain_cost"))
                 case.check_value(f"{name}_R{k}", 100 * by_cost[name].recall(cutoff), ROUNDING)
-        # The original ranked a float32 plan, in which near-ties may fall otherwise: ours, on its plan.
+        # The original ranked a float32 plan with different near-ties, so triptych's ranking is checked on that plan.
         stored = case.array(f"out__{name}_plan")
         direction = make_directions(case, stored if name == "a2t" else stored.T)[name]
         case.check_value(f"{name}_ranks0", direction.ranks - 1, 0.0)
@@ -134,7 +134,7 @@ def check_planned(case: Case) -> None:
 
 
 def check_square(case: Case) -> None:
-    """Recalls of both directions of a square of scores."""
+    """Recalls of both directions of a square score matrix."""
     scores = case.input_tensor("S")
     groups = torch.arange(len(scores))
     for letter, side in (("A", scores), ("I", scores.T.contiguous())):

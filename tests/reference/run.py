@@ -1,4 +1,4 @@
-"""Every case of a folder, by its family."""
+"""Check all cases of a folder by family."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAMILIES: dict[str, Callable[[Case], None]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one case went; no problems: passed."""
+    """The outcome of one case; it passed if there are no problems."""
 
     name: str
     family: str
@@ -28,7 +28,7 @@ class Outcome:
 
 
 def list_case_names(folder: Path) -> list[str]:
-    """The cases of a folder: whatever has an .npz or a .json, but the index."""
+    """Return the names of the cases of a folder: every .npz or .json except the index."""
     case_names = {
         path.stem if path.suffix == ".json" else path.name.removesuffix(".npz") for path in _list_files(folder)
     }
@@ -40,13 +40,13 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def find_family(name: str) -> str | None:
-    """The longest family that the name begins with."""
+    """Return the longest family name that is a prefix of the name."""
     matching = [family for family in FAMILIES if name == family or name.startswith(f"{family}_")]
     return max(matching, key=len, default=None)
 
 
 def check_case(folder: Path, name: str) -> Outcome:
-    """One case against ours."""
+    """Check one case."""
     family = find_family(name)
     if family is None:
         known_families = ", ".join(sorted(FAMILIES))
@@ -58,11 +58,11 @@ def check_case(folder: Path, name: str) -> Outcome:
     try:
         FAMILIES[family](case)
         case.check_complete()
-    except Exception as error:  # whatever a mechanism raises is a failure of this case, not of the run
+    except Exception as error:  # an error fails this case, not the run
         case.problems.append(f"{type(error).__name__}: {error}")
     return Outcome(name, family, case.max_error, tuple(case.problems))
 
 
 def check_folder(folder: Path) -> list[Outcome]:
-    """Every case of the folder."""
+    """Check all cases of a folder."""
     return [check_case(folder, name) for name in list_case_names(folder)]

@@ -1,4 +1,4 @@
-"""Transport: learned metrics, balanced and partial plans, losses over plans."""
+"""Optimal transport: learned metrics, balanced and partial plans, losses on plans."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from triptych.similarities.mahalanobis import Mahalanobis, project_to_psd
 from triptych.space import apply_geometry
 from triptych.transport import plan_cross_entropy, sinkhorn_plan, transport_plan
 
-UNROLLED_RTOL = 3e-4  # allowed against gradients unrolled through iterations that may not have converged
-MAX_ITERATION = 999  # the number of the iteration at which the original stops, converged or not
+UNROLLED_RTOL = 3e-4  # tolerance for gradients unrolled through iterations that may not have converged
+MAX_ITERATION = 999  # the original stops at this iteration, converged or not
 
 
 def check_diagonal_metric(case: Case) -> None:
-    """Balanced transport under the diagonal of M, the only part of M that the original reads."""
-    # The original gives up after 1,000 iterations: then its plan is what ours was at that point, and not the plan.
+    """Balanced transport with the diagonal of M, the only part of M that the original reads."""
+    # If the original stopped at its limit, its plan equals triptych's plan at that iteration.
     hit_limit = case.array("out__sinkhorn_iterations").item() >= MAX_ITERATION
     rtol = UNROLLED_RTOL if hit_limit else case.tolerance
     loss, cost = _check_matching(case, "diagonal", normalise=True, mass=1.0, rtol=rtol, gradient_rtol=UNROLLED_RTOL)
@@ -32,7 +32,7 @@ def check_diagonal_metric(case: Case) -> None:
 
 
 def check_partial_diagonal_metric(case: Case) -> None:
-    """Partial transport under the diagonal of M."""
+    """Partial transport with the diagonal of M."""
     _, cost = _check_matching(
         case, "diagonal", normalise=True, mass=case.constant("m"), rtol=case.tolerance, gradient_rtol=1e-4
     )
@@ -40,7 +40,7 @@ def check_partial_diagonal_metric(case: Case) -> None:
 
 
 def check_full_metric(case: Case) -> None:
-    """Balanced transport under the whole of M, as the paper writes it."""
+    """Balanced transport with the full matrix M, as in the paper."""
     normalise = bool(case.config["max_normalise"])
     rtol = case.tolerance
     loss, cost = _check_matching(case, "full", normalise=normalise, mass=1.0, rtol=rtol, gradient_rtol=100 * rtol)
@@ -58,7 +58,7 @@ def _check_matching(
         similarity=similarity,
     )
     scores, n = pair.scores(), len(text)  # rows text, columns audio
-    # Ours is the divergence, the original its cross-entropy: a constant more.
+    # The original computes the cross-entropy: the divergence plus a constant.
     divergence, plan = matching_loss(scores, pair.positive_mask, case.constant("eps"), mass, "kl_unnormalised")
     loss, cost = divergence + math.log(n / mass), -scores
     case.check_value("loss", loss, rtol)
@@ -75,7 +75,7 @@ def _check_matching(
 
 
 def make_metric(matrix: Tensor, metric: str, normalise: bool) -> Mahalanobis:
-    """A similarity that holds this M, or its diagonal."""
+    """Return a similarity with this matrix M, or its diagonal."""
     similarity = Mahalanobis(len(matrix), metric, normalise=normalise).double()  # pyright: ignore[reportArgumentType]
     (parameter,) = similarity.parameters()
     parameter.data.copy_(matrix.diagonal() if metric == "diagonal" else matrix)
@@ -83,7 +83,7 @@ def make_metric(matrix: Tensor, metric: str, normalise: bool) -> Mahalanobis:
 
 
 def _check_only_diagonal_is_read(case: Case, cost: Tensor) -> None:
-    """The original's cost again, and that the whole metric gives another one as soon as M is not diagonal."""
+    """Reproduce the cost of the original, and check that the full metric differs if M is not diagonal."""
     matrix = case.input_tensor("M")
     text, audio = (
         apply_geometry("sphere", case.input_tensor("text_raw")),
@@ -104,7 +104,7 @@ def _check_only_diagonal_is_read(case: Case, cost: Tensor) -> None:
 
 
 def check_projection(case: Case) -> None:
-    """The original clips singular values, which are never negative: it changes nothing. Ours clips eigenvalues."""
+    """The original clips singular values, which has no effect; triptych clips eigenvalues."""
     matrix = case.input_tensor("M")
     ours = project_to_psd(matrix)
     case.check_value("psd", ours)
@@ -117,7 +117,7 @@ def check_projection(case: Case) -> None:
 
 
 def check_balanced_plan(case: Case) -> None:
-    """A plan between given weights, after convergence and after ten iterations, and a loss against any target."""
+    """A plan between given marginals, converged and after ten iterations, and a loss against any target."""
     cost, a, b, epsilon = (
         case.input_with_grad("cost"),
         case.input_tensor("a"),
@@ -135,12 +135,12 @@ def check_balanced_plan(case: Case) -> None:
 
 
 def check_partial_plan(case: Case) -> None:
-    """A plan that moves a share of the mass, converged; the original's after 1,000 iterations may not be."""
+    """A converged partial plan; the original's plan may not have converged after 1,000 iterations."""
     cost, a, b = case.input_tensor("cost"), case.input_tensor("a"), case.input_tensor("b")
     plan = transport_plan(cost, case.constant("eps"), a, b, mass=case.constant("m")).plan
     case.check_value("plan", plan)
     case.check_value("transport_cost", (plan * cost).sum())
-    for name in ("plan_logscale", "plan_1000"):  # as near to ours as the original is to itself, within reason
+    for name in ("plan_logscale", "plan_1000"):  # tolerance: how much the original's variants differ, bounded
         original_error = max_relative_error(case.array(f"out__{name}"), case.array("out__plan"))
         case.check_value(name, plan, case.tolerance + min(original_error, UNROLLED_RTOL))
 

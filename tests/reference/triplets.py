@@ -1,4 +1,4 @@
-"""Margins: hinge and polynomial triplets, sampled, semi-hard, hardest and all."""
+"""Triplet losses: hinge and polynomial, with sampled, semi-hard, hardest and all negatives."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def check_sampled_over_matchmaps(case: Case) -> None:
 
 
 def compute_matchmap_scores(case: Case, image: Tensor, audio: Tensor, pooling: str) -> Tensor:
-    """Pictures (B, D, H, W) against sounds (B, D, T) of which the first nframes count."""
+    """Score images (B, D, H, W) against audio (B, D, T) with nframes valid frames."""
     if pooling.lower() not in ("sisa", "misa", "sima"):
         raise CaseError(f"simtype {pooling} is unknown")
     frames = case.input_tensor("nframes").clamp(min=1)
@@ -75,7 +75,7 @@ def compute_matchmap_scores(case: Case, image: Tensor, audio: Tensor, pooling: s
 
 
 def check_sampled_and_semi_hard(case: Case) -> None:
-    """Sampled is ours. Semi-hard: the original masks with 0, so that its impostor never scores below 0."""
+    """Sampled negatives agree. Semi-hard: the original masks with 0, so its negative never scores below 0."""
     scores, margin = case.input_with_grad("S"), case.constant("margin")
     positive_mask = torch.eye(len(scores), dtype=torch.bool)
     sides = {"rows": scores, "cols": scores.T}
@@ -85,7 +85,7 @@ def check_sampled_and_semi_hard(case: Case) -> None:
         sampled.append(triplet_loss(side, positive_mask, margin, negative_index=case.input_tensor(f"impostor_{name}")))
         ours.append(triplet_loss(side, positive_mask, margin, "semi_hard"))
         positive = side.diagonal()
-        impostor = (side * (side < positive[:, None])).amax(dim=1)  # the quirk: masked entries become 0
+        impostor = (side * (side < positive[:, None])).amax(dim=1)  # masked entries become 0, as in the original
         original.append((impostor - positive + margin).relu().mean())
         case.check_value(f"sampled_{name}", sampled[-1])
         case.check_value(f"semihard_clean_{name}", ours[-1])
