@@ -5,13 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.attribution import Attribution, compute_attribution
+from triptych.attribution import Attribution
 from triptych.checkpoint import load
 from triptych.data.synthetic import SyntheticConfig, generate, read_annotations
 from triptych.errors import UsageError
 from triptych.evaluation import localisation
 from triptych.evaluation.localisation import localise, overlap, score_pointing
-from triptych.interfaces import Source
 from triptych.space import Space
 
 TILES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.0, 1.0, 0.5), (0.0, 0.5, 0.5, 1.0), (0.5, 0.5, 1.0, 1.0)]
@@ -149,20 +148,3 @@ def test_words_are_counted_by_factor(space, folder):
 def test_an_unknown_split_is_an_error(space, folder):
     with pytest.raises(UsageError, match="'nowhere'"):
         localise(space, folder, "nowhere", show_progress=False)
-
-
-def test_cosine_attribution_sums_to_the_score(space, folder):
-    """Mean pooling and linear heads: every two parts' share is exact."""
-    a, b = Source("image", folder / "images/000000.png"), Source("text", "Two red bells ring.")
-    attribution = compute_attribution(space, b, a)
-    assert (attribution.a, attribution.b) == (a, b)
-    assert attribution.values.sum().item() == pytest.approx(attribution.score, abs=1e-5)
-    assert attribution.values.shape == (len(attribution.a_locations), len(attribution.b_locations))
-    assert attribution.score == pytest.approx(float(space.scores(space.embed_one(b), space.embed_one(a))))
-    start, end = map(int, attribution.b_locations[0])
-    assert str(b.content)[start:end] == "Two"
-
-
-def test_attribution_needs_two_modalities(space):
-    with pytest.raises(UsageError, match="both are text"):
-        compute_attribution(space, Source("text", "a"), Source("text", "b"))

@@ -12,7 +12,7 @@ from tests.conftest import TINY_OVERRIDES
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 # In a new process: the commands run in forks, and a fork of a process that has used threads may hang.
 SCRIPT = """
 import sys
