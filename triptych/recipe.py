@@ -7,16 +7,17 @@ import tomllib
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import tomli_w
 
 from triptych.encoders import ENCODERS
-from triptych.errors import RecipeError, check_range, describe_unknown
+from triptych.errors import RecipeError, describe_unknown
 from triptych.interfaces import MODALITIES, Encoder, Modality
 from triptych.objectives import OBJECTIVES
 from triptych.settings import (
     Component,
+    Range,
     TomlTable,
     apply_override,
     check_keys,
@@ -32,6 +33,10 @@ Pooling = Literal["mean", "mean_max"]
 Head = Literal["linear", "mlp", "none"]
 Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["float32", "bfloat16"]
+Dimension = Annotated[int, Range(1, 1 << 16)]
+Count = Annotated[int, Range(0, 1_000_000)]
+LearningRateScale = Annotated[float, Range(0, 1e6)]
+ObjectiveWeight = Annotated[float, Range(0, 1e12)]
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class ObjectiveConfig:
 
     name: str
     pairs: tuple[tuple[Modality, Modality], ...]
-    weight: float = 1.0
+    weight: ObjectiveWeight = 1.0
     settings: dict[str, Any] = field(default_factory=dict)
     similarity: Component | None = None  # replaces the space's similarity for this objective
 
@@ -51,13 +56,13 @@ class SpaceConfig:
 
     encoders: dict[Modality, Component]
     similarity: Component
-    embed_dim: int = 128
+    embed_dim: Dimension = 128
     geometry: Geometry = "sphere"
     pooling: Pooling = "mean"  # over an item's parts: mean, or mean and maximum concatenated
     head: Head = "linear"  # projection: a matrix, two layers, or none if encoders output embeddings
-    hidden_dim: int = 1024  # of an mlp head
-    dropout: float = 0.0  # of an mlp head
-    shared_hidden_dim: int = 0  # of an mlp after the heads that all modalities share; 0 = none
+    hidden_dim: Dimension = 1024  # of an mlp head
+    dropout: Annotated[float, Range(0, 0.99)] = 0.0  # of an mlp head
+    shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # of an mlp after the heads, shared by all; 0 = none
 
 
 @dataclass(frozen=True)
@@ -70,36 +75,36 @@ class DataConfig:
     valid_split: str = "valid"  # selects the best epoch; without rows in it, the last epoch is used
     test_split: str = "test"  # of `triptych evaluate`
     # How often rows of a modality set are drawn, for example "image-text" = 2.0
-    sampling_weights: dict[str, float] = field(default_factory=dict)
+    sampling_weights: dict[str, Annotated[float, Range(0, 1e6)]] = field(default_factory=dict)
     allow_outside: bool = False  # allow files outside the manifest's folder
-    workers: int = 2
-    hop_seconds: float = 0.0  # between windows of files longer than the encoder's max_seconds; 0 = no overlap
+    workers: Annotated[int, Range(1, 256)] = 2
+    hop_seconds: Annotated[float, Range(0, 3600)] = 0.0  # between windows of long files; 0 = no overlap
     all_windows: bool = False  # train on every window of a long file; otherwise on the first
     teacher: str = ""  # image classifier for the objective distill: efficientnet_lite0
     cache: str = ""  # folder for the features of frozen encoders; "" = the user's cache folder, "off" = none
-    input_cache_mb: int = 2000  # memory for prepared inputs between epochs; other files are decoded again
+    input_cache_mb: Annotated[int, Range(0, 1 << 30)] = 2000  # memory for decoded inputs between epochs
 
 
 @dataclass(frozen=True)
 class TrainingConfig:
     """The training loop."""
 
-    epochs: int = 20
-    batch_size: int = 128
-    grad_cache_chunk: int = 0  # rows per forward pass of the encoders; 0 = the full batch. Same gradients
+    epochs: Annotated[int, Range(1, 1_000_000)] = 20
+    batch_size: Annotated[int, Range(2, 1 << 24)] = 128
+    grad_cache_chunk: Annotated[int, Range(0, 1 << 24)] = 0  # rows per forward pass; 0 = the full batch
     optimizer: Optimizer = "adamw"
-    learning_rate: float = 1e-3  # of heads and objectives
-    encoder_lr_scale: float = 1.0  # multiplies learning_rate for encoders
-    metric_lr_scale: float = 1.0  # multiplies learning_rate for the similarity
-    momentum: float = 0.9  # of sgd
-    weight_decay: float = 0.01
-    warmup_ratio: float = 0.1  # fraction of steps with linear warm-up, followed by cosine decay
-    max_grad_norm: float = 1.0
+    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 1e-3  # of heads and objectives
+    encoder_lr_scale: LearningRateScale = 1.0  # multiplies learning_rate for encoders
+    metric_lr_scale: LearningRateScale = 1.0  # multiplies learning_rate for the similarity
+    momentum: Annotated[float, Range(0, 0.999)] = 0.9  # of sgd
+    weight_decay: Annotated[float, Range(0, 1e3)] = 0.01
+    warmup_ratio: Annotated[float, Range(0, 1)] = 0.1  # fraction of steps with linear warm-up, followed by cosine decay
+    max_grad_norm: Annotated[float, Range(1e-12, 1e12)] = 1.0
     precision: Precision = "float32"  # bfloat16: encoders under autocast, losses in float32
     freeze: tuple[str, ...] = ()  # prefixes of parameter names, such as "encoders.image.blocks"
-    eval_every: int = 1  # epochs between evaluations on the validation split; 0 = never
-    patience: int = 0  # evaluations without improvement before early stopping; 0 = never stop early
-    seed: int = 0
+    eval_every: Count = 1  # epochs between evaluations on the validation split; 0 = never
+    patience: Count = 0  # evaluations without improvement before early stopping; 0 = never stop early
+    seed: Annotated[int, Range(0, 1 << 32)] = 0
 
 
 @dataclass(frozen=True)
@@ -229,7 +234,7 @@ def _read_recipe(table: TomlTable) -> Recipe:
         objectives=tuple(_read_objective(objective, f"objectives.{i}") for i, objective in enumerate(objectives)),
         training=read_dataclass(TrainingConfig, table.get("training", {}), "training"),
     )
-    _check_ranges(recipe)
+    _check_components(recipe)
     return recipe
 
 
@@ -240,7 +245,7 @@ def _read_space(table: TomlTable) -> SpaceConfig:
     components: dict[Modality, Component] = {
         m: read_component(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders
     }
-    hints = get_type_hints(SpaceConfig)
+    hints = get_type_hints(SpaceConfig, include_extras=True)
     values = {
         key: read_value(table[key], hints[key], f"space.{key}")
         for key in table
@@ -258,7 +263,7 @@ def _read_objective(table: Any, location: str) -> ObjectiveConfig:
     return ObjectiveConfig(
         name=component.name,
         pairs=read_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{location}.pairs"),
-        weight=read_value(table.get("weight", 1.0), float, f"{location}.weight"),
+        weight=read_value(table.get("weight", 1.0), ObjectiveWeight, f"{location}.weight"),
         settings=component.settings,
         similarity=read_component(table["similarity"], SIMILARITIES, "similarity", f"{location}.similarity")
         if "similarity" in table
@@ -266,48 +271,13 @@ def _read_objective(table: Any, location: str) -> ObjectiveConfig:
     )
 
 
-def _check_ranges(recipe: Recipe) -> None:
-    """Check value ranges, and that components are compatible."""
-    training, data, space = recipe.training, recipe.data, recipe.space
+def _check_components(recipe: Recipe) -> None:
+    """Check the name, and that encoders, pairs and objectives are compatible."""
+    space = recipe.space
     if not re.fullmatch(r"\w[\w.-]{0,99}", recipe.name):
         raise RecipeError(
             f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, because it becomes a folder name"
         )
-    ranges = [
-        ("space.embed_dim", space.embed_dim, 1, 1 << 16),
-        ("space.hidden_dim", space.hidden_dim, 1, 1 << 16),
-        ("space.dropout", space.dropout, 0, 0.99),
-        ("space.shared_hidden_dim", space.shared_hidden_dim, 0, 1 << 16),
-        ("data.workers", data.workers, 1, 256),
-        ("data.hop_seconds", data.hop_seconds, 0, 3600),
-        ("data.input_cache_mb", data.input_cache_mb, 0, 1 << 30),
-        ("training.epochs", training.epochs, 1, 1_000_000),
-        ("training.batch_size", training.batch_size, 2, 1 << 24),
-        ("training.grad_cache_chunk", training.grad_cache_chunk, 0, 1 << 24),
-        ("training.learning_rate", training.learning_rate, 1e-12, 1e3),
-        ("training.weight_decay", training.weight_decay, 0, 1e3),
-        ("training.encoder_lr_scale", training.encoder_lr_scale, 0, 1e6),
-        ("training.metric_lr_scale", training.metric_lr_scale, 0, 1e6),
-        ("training.momentum", training.momentum, 0, 0.999),
-        ("training.eval_every", training.eval_every, 0, 1_000_000),
-        ("training.patience", training.patience, 0, 1_000_000),
-        ("training.warmup_ratio", training.warmup_ratio, 0, 1),
-        ("training.max_grad_norm", training.max_grad_norm, 1e-12, 1e12),
-        ("training.seed", training.seed, 0, 1 << 32),
-    ]
-    ranges += [
-        (f"data.sampling_weights.{modality_set}", weight, 0, 1e6)
-        for modality_set, weight in data.sampling_weights.items()
-    ]
-    ranges += [(f"objectives.{i}.weight", objective.weight, 0, 1e12) for i, objective in enumerate(recipe.objectives)]
-    for key, value, minimum, maximum in ranges:
-        check_range(key, value, minimum, maximum)
-    _check_components(recipe)
-
-
-def _check_components(recipe: Recipe) -> None:
-    """Check that encoders, pairs and objectives are compatible."""
-    space = recipe.space
     if len(space.encoders) < 2:
         raise RecipeError(f"space.encoders: need at least two of {', '.join(MODALITIES)}; got {list(space.encoders)}")
     for modality, component in space.encoders.items():

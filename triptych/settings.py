@@ -7,9 +7,9 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from triptych.errors import RecipeError, describe_unknown
+from triptych.errors import RecipeError, check_range, describe_unknown
 
 TomlTable = Mapping[str, Any]
 T = TypeVar("T")
@@ -21,6 +21,14 @@ TYPE_DESCRIPTIONS = {
     tuple[str, ...]: "a list of strings",
     dict[str, float]: "a table of numbers",
 }
+
+
+@dataclass(frozen=True)
+class Range:
+    """The allowed range of a number, as an annotation: `Annotated[int, Range(1, 10)]`."""
+
+    minimum: float
+    maximum: float
 
 
 @dataclass(frozen=True)
@@ -88,7 +96,7 @@ def read_component(
 def read_dataclass(cls: type[T], table: Any, location: str) -> T:
     """Read a dataclass of plain values from its table."""
     table = read_section(table, location)
-    hints = get_type_hints(cls)
+    hints = get_type_hints(cls, include_extras=True)
     check_keys(table, set(hints), location)
     return cls(**{key: read_value(value, hints[key], f"{location}.{key}") for key, value in table.items()})
 
@@ -109,6 +117,11 @@ def check_keys(table: TomlTable, allowed: set[str], location: str) -> None:
 
 def read_value(value: Any, expected_type: Any, location: str) -> Any:
     """Return the value if it has the expected type; integers are accepted as floats, lists as tuples."""
+    if get_origin(expected_type) is Annotated:
+        base_type, allowed = get_args(expected_type)
+        value = read_value(value, base_type, location)
+        check_range(location, value, allowed.minimum, allowed.maximum)
+        return value
     if get_origin(expected_type) is Literal:
         if value in get_args(expected_type):
             return value
