@@ -51,7 +51,7 @@ def special(path, name, **fields):
 def test_members_outside_the_folder_and_links_raise(tmp_path, name, fields):
     root = tmp_path / "copy"
     special(root / "train-0.tar", name, **fields)
-    with pytest.raises(ManifestError, match="nothing more is unpacked"):
+    with pytest.raises(ManifestError, match="unpacking stopped"):
         convert_copy(root)
     outside = {path.name for path in tmp_path.rglob("*") if "manifest_files" not in path.parts}
     assert outside == {"copy", "train-0.tar"}
@@ -114,7 +114,7 @@ SPARSE = {
 @pytest.mark.parametrize("form", SPARSE)
 def test_sparse_members_write_nothing(tmp_path, form):
     write_file(tmp_path / "train-0.tar", SPARSE[form] + b"x" * 512 + bytes(1024))
-    with pytest.raises(ManifestError, match=r"0\.wav is a sparse file; nothing more is unpacked"):
+    with pytest.raises(ManifestError, match=r"0\.wav is a sparse file; unpacking stopped"):
         convert_copy(tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.tar"]
 
@@ -125,12 +125,12 @@ MAX_HEADER = archive.MAX_HEADER_BYTES
 @pytest.mark.parametrize(
     ("headers", "message"),
     [
-        (pax_header({"comment": "a" * MAX_HEADER}), "a header of more than"),
-        (tar_header(tarfile.GNUTYPE_LONGNAME, MAX_HEADER) + pad_block(b"a" * MAX_HEADER), "a header of more than"),
-        (tar_header(tarfile.GNUTYPE_LONGNAME, 300 << 20), "a header of more than"),
+        (pax_header({"comment": "a" * MAX_HEADER}), "a header has more than"),
+        (tar_header(tarfile.GNUTYPE_LONGNAME, MAX_HEADER) + pad_block(b"a" * MAX_HEADER), "a header has more than"),
+        (tar_header(tarfile.GNUTYPE_LONGNAME, 300 << 20), "a header has more than"),
         (
             pax_header(MAP_BEFORE_DATA) + tar_header(b"0", MAX_HEADER) + pad_block(b"9999999\n" + b"0\n" * MAX_HEADER),
-            "a header of more than",
+            "a header has more than",
         ),
         (tar_header(tarfile.XHDTYPE, 0, "pax") * 500, "recursion"),
         (
@@ -151,7 +151,7 @@ def test_header_size_is_bounded(tmp_path, monkeypatch, headers, message):
 def test_content_far_larger_than_its_archive_raises(tmp_path, name):
     content = bytes(archive.EXPANSION_ALLOWANCE + (4 << 20))
     write_file(tmp_path / "train-0.tar.gz", gzip.compress(tar_header(b"0", len(content), name) + content + GOOD_MEMBER))
-    with pytest.raises(ManifestError, match=r"unpacks to more than .* 100 times its size; nothing more is unpacked"):
+    with pytest.raises(ManifestError, match=r"unpacks to more than .* 100 times its size; unpacking stopped"):
         convert_copy(tmp_path)
     assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["train-0.tar.gz"]
 
@@ -179,7 +179,7 @@ def test_a_duplicate_member_raises(tmp_path):
             info = tarfile.TarInfo("0.txt")
             info.size = len(content)
             file.addfile(info, io.BytesIO(content))
-    with pytest.raises(ManifestError, match=r"holds 0\.txt twice"):
+    with pytest.raises(ManifestError, match=r"contains 0\.txt twice"):
         convert_copy(tmp_path)
 
 
@@ -199,7 +199,7 @@ def test_webdataset_samples(tmp_path):
     assert rows["train-000000/0001"].texts == ("a dog", "it barks")
     assert (rows["train-000000/0002"].label, rows["train-000000/0002"].split) == ("7", "train")
     assert rows["sub/test-000000/a/0001"].split == "test"
-    assert draft.notes == [f"unpacked into {tmp_path / 'manifest_files'}"]
+    assert draft.notes == [f"unpacked to {tmp_path / 'manifest_files'}"]
     assert not list(tmp_path.rglob("*.pdf"))
 
 
@@ -221,7 +221,7 @@ def test_data_without_splits_is_split_by_hash_with_a_note(tmp_path):
     write_tar(tmp_path / "pairs.tar", members)
     table, _, draft = convert_copy(tmp_path)
     assert set(table.counts.splits) == {"train", "valid", "test"}
-    assert any("no split is named" in note for note in draft.notes)
+    assert any("the dataset has no splits" in note for note in draft.notes)
 
 
 def write_deb(path, name, content):

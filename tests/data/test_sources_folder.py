@@ -107,9 +107,9 @@ def test_captions_come_from_meaningful_names(tmp_path):
     rows, written, draft = convert_folder(root)
     assert {row.texts for row in rows.values()} == {("dog barking",), ("lisbon",), ("beach, lisbon",)}
     assert {row.label for row in rows.values()} == {None, "lisbon"}
-    assert written.summary["skipped"] == {"files without a caption: neither name nor folder says anything": 2}
+    assert written.summary["skipped"] == {"files without a caption: neither file nor folder name is meaningful": 2}
     notes = "\n".join(draft.notes)
-    assert "3 rows have captions from names of files and folders, 3 different ones, such as" in notes
+    assert "3 rows have captions from file and folder names, 3 distinct, such as" in notes
     assert "untitled folder/dog_barking_01: dog barking" in notes
     assert "to use files without a caption" in notes
 
@@ -141,7 +141,7 @@ def test_duplicate_files_are_one_row_with_all_captions(tmp_path):
         "dogs/rex": ("rex, dogs", "a happy dog"),
         "dogs/bella": ("bella, dogs",),
     }
-    assert written.summary["skipped"] == {"copies of files, whose captions went to the row of the original": 2}
+    assert written.summary["skipped"] == {"duplicate files (their captions were added to the first file)": 2}
 
 
 def test_rows_that_share_a_file_stay_in_one_split(tmp_path):
@@ -186,7 +186,7 @@ def test_folders_that_are_splits(tmp_path, folders, splits):
     rows, _, draft = convert_folder(tmp_path / "archive")
     assert {row.split for row in rows.values()} == splits
     assert {text for row in rows.values() for text in row.texts} <= {"dogs"}
-    assert any("1 rows lie in no folder of a split" in note for note in draft.notes) == (None in splits)
+    assert any("1 rows are in no split folder" in note for note in draft.notes) == (None in splits)
 
 
 def test_duplicates_across_splits_are_noted(tmp_path):
@@ -194,7 +194,7 @@ def test_duplicates_across_splits_are_noted(tmp_path):
         write_file(tmp_path / "archive" / split / "dogs/1.wav", unique_wav(0))
     rows, _, draft = convert_folder(tmp_path / "archive")
     assert len(rows) == 2
-    assert any("1 files have copies in another split" in note for note in draft.notes)
+    assert any("1 files have duplicates in another split" in note for note in draft.notes)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_the_noted_split_sizes_are_those_written(tmp_path):
             b"" if number % 7 == 0 else unique_wav(number),
         )
     rows, written, draft = convert_folder(root)
-    (note,) = [note for note in draft.notes if "no split is named" in note]
+    (note,) = [note for note in draft.notes if "the dataset has no splits" in note]
     counts = Counter(row.split for row in rows.values())
     assert written.summary["splits"] == counts
     assert note.endswith(
@@ -259,13 +259,13 @@ def test_nothing_is_written_into_a_user_folder(tmp_path, monkeypatch):
         assert not written.needs_allow_outside
         assert sorted(root.rglob("*")) == before
     root.parent.chmod(0o555)
-    with pytest.raises(UsageError, match=r"nothing is written among your files .* say where with -o"):
+    with pytest.raises(UsageError, match=r"cannot write beside .* nothing is written into it by default; choose an output with -o"):
         default_output_path("folder", source, root)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert default_output_path("folder", source, root) == Path("archive-manifest.csv")
     root.parent.chmod(0o755)
     (tmp_path / "my files/archive-manifest.source.json").unlink()
-    with pytest.raises(UsageError, match="was not made by"):
+    with pytest.raises(UsageError, match="was not written by"):
         convert_folder(root)
 
 
@@ -280,9 +280,9 @@ def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
     assert "wrote: my archive-manifest.csv" in result.stdout
     assert "splits  train 24, " in result.stdout
     assert "train 24 (80%), valid 3 (10%), test 3 (10%)" in result.stderr
-    assert "skipped: files without a caption: neither name nor folder says anything: 1" in result.stderr
+    assert "skipped: files without a caption: neither file nor folder name is meaningful: 1" in result.stderr
     assert ": barking dog\n" in result.stderr
-    assert "passed over: .heic 1" in result.stderr
+    assert "ignored files of other types: .heic 1" in result.stderr
     assert "next: triptych validate 'my archive-manifest.csv'" in result.stderr
     checked = triptych("validate", "my archive-manifest.csv", cwd=tmp_path)
     assert checked.returncode == 0
@@ -291,5 +291,5 @@ def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
 
 def test_a_folder_without_meaningful_names_raises(tmp_path):
     write_file(tmp_path / "archive/IMG_1.wav", unique_wav(1))
-    with pytest.raises(ManifestError, match=r"no row is left to write .*files without a caption"):
+    with pytest.raises(ManifestError, match=r"no rows to write .*files without a caption"):
         convert_folder(tmp_path / "archive")

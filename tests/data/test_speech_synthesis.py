@@ -56,7 +56,7 @@ def test_every_caption_gets_a_speech_file(program, captions, tmp_path):
     )
     assert all(row.audio and loudness(row.audio) > 1000 for row in table.rows)
     assert len({row.audio for row in table.rows}) == 5  # two pictures with the same words have a file each
-    skip_counts = {"captions that are too long or have nothing to say": 1, "rows without captions": 1}
+    skip_counts = {"captions that are too long or have no letters or digits": 1, "rows without captions": 1}
     assert written.summary["skipped"] == skip_counts
     # an option would have been obeyed, and nothing said
     flag = next(row for row in table.rows if row.texts[0].startswith("-h"))
@@ -132,7 +132,7 @@ esac
     assert draft.notes == ["first failure: 'a dog barks' with voice slt: broken"]
     assert manifest.read(written.path).counts.pairs["audio-text"] == 3
     write_file(broken, script.replace("*dog*", "*"))
-    with pytest.raises(ManifestError, match=r"no row is left to write .* broken"):
+    with pytest.raises(ManifestError, match=r"no rows to write .* broken"):
         speech_synthesis.synthesise_speech(captions, tmp_path / "none.csv", "flite", show_progress=False)
 
 

@@ -1,4 +1,4 @@
-"""Local copies of data sets to manifests. A new source is one file here and one line in SOURCES."""
+"""Convert local copies of datasets to manifests. To add a source: one file here, and one entry in SOURCES."""
 
 from triptych.data.sources import (
     audiocaps,

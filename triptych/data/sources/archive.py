@@ -1,4 +1,4 @@
-"""Archives of strangers, unpacked without letting them write anywhere else, or without end."""
+"""Unpack untrusted tar archives and Debian packages, with limits on paths, sizes and headers."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from triptych.data.manifest_problems import to_printable
 from triptych.errors import ManifestError
 from triptych.files import atomic_write
 
-MAX_MEMBERS = 2_000_000  # of one archive
-MAX_MEMBER_BYTES = 2_000_000_000  # of one member
-MAX_TOTAL_BYTES = 500_000_000_000  # of one archive
-# Sounds and pictures are compressed already and shrink little; captions and silence shrink to a few percent.
-MAX_EXPANSION_RATIO = 100  # times the size of the archive that its content may have, and …
-EXPANSION_ALLOWANCE = 10_000_000  # … so many bytes on top of that, for small archives
-MAX_HEADER_BYTES = 256 * 1024  # bytes of all headers before one member: long names, pax records, sparse maps
-CHUNK = 1 << 16
+MAX_MEMBERS = 2_000_000  # per archive
+MAX_MEMBER_BYTES = 2_000_000_000
+MAX_TOTAL_BYTES = 500_000_000_000  # per archive
+# Audio and images are already compressed and shrink little; captions and silence shrink to a few percent.
+MAX_EXPANSION_RATIO = 100  # unpacked size / size of the archive, …
+EXPANSION_ALLOWANCE = 10_000_000  # … plus this many bytes, for small archives
+MAX_HEADER_BYTES = 256 * 1024  # all headers of one member: long names, pax records, sparse maps
+CHUNK_BYTES = 1 << 16
 AR_MAGIC = b"!<arch>\n"
 ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError, RecursionError)
 
 
 def max_unpacked_bytes(archive: Path) -> int:
-    """How many bytes may be unpacked from an archive, by its own size."""
+    """Return how many bytes may be unpacked from an archive of this size."""
     return MAX_EXPANSION_RATIO * archive.stat().st_size + EXPANSION_ALLOWANCE
 
 
 def expansion_error(archive: Path) -> ManifestError:
-    """The error for an archive with more content than that."""
+    """Build the error for an archive that exceeds `max_unpacked_bytes`."""
     return ManifestError(
         f"{archive}: unpacks to more than {max_unpacked_bytes(archive):,} bytes, {MAX_EXPANSION_RATIO} times its size; "
-        "nothing more is unpacked. If you trust it, unpack it yourself and give the folder"
+        "unpacking stopped. If you trust the archive, unpack it yourself and give the folder"
     )
 
 
 def unpack(archive: Path, folder: Path, should_unpack: Callable[[PurePosixPath], bool]) -> list[Path]:
-    """Write the wanted files of a tar archive (or of a .deb package) below a folder, in the archive's order.
+    """Unpack the members of a tar archive or .deb package for which `should_unpack(name)` is true, in archive order.
 
-    A wanted member that climbs out, is a link, a device or sparse, comes twice or is too large stops everything: an
-    archive with one of them was not made in good faith. So does content far larger than the archive, and a header of
-    more than LONGEST_HEADER bytes. Files that are there already with the same size are kept.
+    Raise ManifestError if one of them has a path outside the folder, is a link, a device or a sparse file, occurs twice
+    or is too large, if the content is far larger than the archive, or if a header exceeds MAX_HEADER_BYTES. Existing
+    files of the same size are reused.
     """
     try:
         with archive.open("rb") as file:
@@ -58,17 +58,17 @@ def unpack(archive: Path, folder: Path, should_unpack: Callable[[PurePosixPath],
     except ARCHIVE_ERRORS as error:
         raise _unreadable_error(archive, error) from error
     except OSError as error:
-        if error.errno is not None:  # of the disk; those of the gzip and bz2 decoders have no number
+        if error.errno is not None:  # an error of the file system; errors of gzip and bz2 have no errno
             raise
         raise _unreadable_error(archive, error) from error
 
 
 def _unreadable_error(archive: Path, error: Exception) -> ManifestError:
-    return ManifestError(f"{archive}: cannot be read as a tar archive: {to_printable(error)}; is it whole?")
+    return ManifestError(f"{archive}: cannot be read as a tar archive: {to_printable(error)}; is it complete?")
 
 
 def _decompress(file: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
-    """The content of a file that may be compressed, by its first bytes."""
+    """Open a possibly compressed file; its first bytes give the format."""
     start = file.tell()
     magic = file.read(6)
     file.seek(start)
@@ -82,9 +82,9 @@ def _decompress(file: IO[bytes]) -> IO[bytes] | gzip.GzipFile:
 
 
 class _BoundedStream(io.BufferedIOBase):
-    """A stream that is read forwards only, up to a total size, and no more at a time than was allowed before.
+    """A forward-only stream with a limit on its total size and on the bytes of each read.
 
-    tarfile reads headers into memory whole, whatever size they claim: `allow` before each member bounds that.
+    tarfile reads headers of any declared size into memory; calling `allow` before each member bounds this.
     """
 
     def __init__(self, archive: Path, content: IO[bytes] | gzip.GzipFile, limit: int) -> None:
@@ -92,28 +92,26 @@ class _BoundedStream(io.BufferedIOBase):
         self._position, self._read_allowance = 0, MAX_HEADER_BYTES
 
     def allow(self, size: int) -> None:
-        """Set how many bytes may be read until the next call; skipped bytes do not count."""
+        """Set how many bytes may be read until the next call. Skipped bytes do not count."""
         self._read_allowance = size
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Read exactly so many bytes, fewer only at the end."""
+        """Read `size` bytes, or fewer at the end of the stream."""
         if size is None or size < 0 or size > self._read_allowance:
-            raise ManifestError(
-                f"{self.archive}: a header of more than {MAX_HEADER_BYTES:,} bytes; nothing more is unpacked"
-            )
+            raise ManifestError(f"{self.archive}: a header has more than {MAX_HEADER_BYTES:,} bytes; unpacking stopped")
         self._read_allowance -= size
         return self._advance(size)
 
     def seek(self, position: int, whence: int = io.SEEK_SET, /) -> int:
-        """Skip to a later place, or to the end if that comes first."""
+        """Skip to a later position, or to the end of the stream."""
         if whence != io.SEEK_SET or position < self._position:
             raise tarfile.ReadError("members overlap")
-        while self._position < position and self._advance(min(CHUNK, position - self._position)):
+        while self._position < position and self._advance(min(CHUNK_BYTES, position - self._position)):
             pass
         return self._position
 
     def tell(self) -> int:
-        """The place in the unpacked content."""
+        """Return the position in the unpacked content."""
         return self._position
 
     def _advance(self, size: int) -> bytes:
@@ -147,49 +145,48 @@ def _unpack_members(
                 f"{archive}: {to_printable(member.name)} is too large ({member.size:,} bytes, {total:,} in all)"
             )
         if target in written_paths:
-            raise ManifestError(f"{archive}: holds {to_printable(member.name)} twice")
+            raise ManifestError(f"{archive}: contains {to_printable(member.name)} twice")
         written_paths[target] = None
         if not (target.is_file() and target.stat().st_size == member.size):
             stream.allow(member.size)
             source = members.extractfile(member)
             with atomic_write(target, durable=False) as temporary, temporary.open("wb") as file:
-                shutil.copyfileobj(source or io.BytesIO(), file, CHUNK)
+                shutil.copyfileobj(source or io.BytesIO(), file, CHUNK_BYTES)
     return list(written_paths)
 
 
 def _next_member(members: tarfile.TarFile, stream: _BoundedStream) -> tarfile.TarInfo | None:
-    """The next member, without keeping those before it, and with bounded headers."""
+    """Return the next member, with bounded headers and without keeping earlier members in memory."""
     stream.allow(MAX_HEADER_BYTES)
     member = members.next()
-    # tarfile would keep all of them, with their headers.
     members.members.clear()  # pyright: ignore[reportAttributeAccessIssue]
     if sum(len(key) + len(value) for key, value in members.pax_headers.items()) > MAX_HEADER_BYTES:
-        raise ManifestError(f"{stream.archive}: global headers of more than {MAX_HEADER_BYTES:,} bytes")
+        raise ManifestError(f"{stream.archive}: global headers have more than {MAX_HEADER_BYTES:,} bytes")
     return member
 
 
 def _target_path(archive: Path, member: tarfile.TarInfo, name: PurePosixPath, folder: Path) -> Path:
-    """Where a member goes, if it may go anywhere."""
+    """Return the path to write a member to. Raise ManifestError if the member is not allowed."""
     if not member.isreg():
         raise ManifestError(
-            f"{archive}: {to_printable(member.name)} is a link or a device, not a file; nothing more is unpacked"
+            f"{archive}: {to_printable(member.name)} is a link or a device, not a file; unpacking stopped"
         )
-    if member.issparse():  # a few bytes of it claim gigabytes of zeros
+    if member.issparse():  # a few bytes can declare gigabytes of zeros
         raise ManifestError(
-            f"{archive}: {to_printable(member.name)} is a sparse file; nothing more is unpacked. Pack it without --sparse"
+            f"{archive}: {to_printable(member.name)} is a sparse file; unpacking stopped. Pack it without --sparse"
         )
     target = folder / name
     escapes_folder = name.is_absolute() or ".." in name.parts or "\\" in member.name or "\0" in member.name
-    # A link that lies in the folder already would lead out as well.
+    # An existing link in the folder could lead outside as well.
     if escapes_folder or not name.name or not target.parent.resolve().is_relative_to(folder) or target.is_symlink():
         raise ManifestError(
-            f"{archive}: {to_printable(member.name)} would be written outside {folder}; nothing more is unpacked"
+            f"{archive}: {to_printable(member.name)} would be written outside {folder}; unpacking stopped"
         )
     return target
 
 
 def _seek_deb_payload(archive: Path, file: IO[bytes]) -> IO[bytes]:
-    """The part of a Debian package that holds its files; leaves the file at its beginning."""
+    """Seek to data.tar, the part of a Debian package with its files."""
     if file.read(len(AR_MAGIC)) != AR_MAGIC:
         raise ManifestError(f"{archive}: is not a Debian package")
     while header := file.read(60):
@@ -198,9 +195,9 @@ def _seek_deb_payload(archive: Path, file: IO[bytes]) -> IO[bytes]:
             break
         if name.endswith(".zst"):
             raise ManifestError(
-                f"{archive}: is packed with zstd, which we cannot read; unpack it with `dpkg-deb -x`, give the folder"
+                f"{archive}: is compressed with zstd, which is not supported; unpack it with `dpkg-deb -x` and give the folder"
             )
         if name.startswith("data.tar"):
-            return file  # tar knows its own end; what follows is never read
+            return file  # tar marks its own end
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
-    raise ManifestError(f"{archive}: no data.tar in this package; is it whole?")
+    raise ManifestError(f"{archive}: no data.tar in this package; is it complete?")

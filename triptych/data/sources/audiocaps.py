@@ -1,4 +1,4 @@
-"""AudioCaps: ten-second clips of AudioSet with written captions; one in train, five in val and test."""
+"""AudioCaps: ten-second AudioSet clips with captions; one per clip in train, five in val and test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from triptych.data.sources.draft import (
     DraftItem,
     ManifestDraft,
     clean_captions,
-    file_kind_from_suffix,
+    index_by_stem,
+    media_type_from_suffix,
 )
 from triptych.data.sources.local_copy import LocalCopy, read_csv
 
@@ -19,13 +20,13 @@ COLUMNS = ("youtube_id", "start_time", "caption")
 
 
 def read(copy: LocalCopy) -> ManifestDraft:
-    """Captions of one clip become one row; clips nobody has any more are left out and counted."""
+    """Read one row for each clip, with all its captions. Clips without a file are skipped."""
     tables = {part: table_path for part in ("train", "val", "test") if (table_path := copy.find_file(f"{part}.csv"))}
     if not tables:
         raise copy.missing_error("train.csv, val.csv or test.csv")
-    clip_files = _index_clips(copy)
+    clip_files = index_by_stem(copy, "audio", "video")
     if not clip_files:
-        raise copy.missing_error("sound files named after youtube_id, such as audio/Y---1_cCGK4M.wav,")
+        raise copy.missing_error("audio files named after youtube_id, such as audio/Y---1_cCGK4M.wav,")
     items: list[DraftItem] = []
     skip_counts: Counter[str] = Counter()
     for part, table in tables.items():
@@ -34,30 +35,21 @@ def read(copy: LocalCopy) -> ManifestDraft:
             clips.setdefault((row["youtube_id"], row["start_time"]), []).append(row)
         for (video, start), rows in clips.items():
             path = _find_clip(clip_files, part, video, start, rows)
-            file_kind = file_kind_from_suffix(path) if path else None
-            if path is None or file_kind is None or file_kind == "image":
-                skip_counts["clips without a sound file"] += 1
+            media_type = media_type_from_suffix(path) if path else None
+            if path is None or media_type is None or media_type == "image":
+                skip_counts["clips without an audio file"] += 1
                 continue
             texts = clean_captions(*(row["caption"] for row in rows))
             items.append(
-                DraftItem(f"{part}/{video}_{start}", texts=texts, split=SPLIT_ALIASES[part], files={file_kind: path})
+                DraftItem(f"{part}/{video}_{start}", texts=texts, split=SPLIT_ALIASES[part], files={media_type: path})
             )
     return ManifestDraft(items, skip_counts)
-
-
-def _index_clips(copy: LocalCopy) -> dict[str, list[Path]]:
-    """Name without ending -> the files that have it; the same clip may lie in several splits' folders."""
-    clip_files: dict[str, list[Path]] = {}
-    for path in copy.find_files("*"):
-        if file_kind_from_suffix(path) in {"audio", "video"}:
-            clip_files.setdefault(path.stem, []).append(path)
-    return clip_files
 
 
 def _find_clip(
     clip_files: dict[str, list[Path]], part: str, video: str, start: str, rows: list[dict[str, str]]
 ) -> Path | None:
-    """The file of a clip under any of the names that downloaders give it; one in the split's own folder first."""
+    """Find a clip under the file names that download tools use; prefer a file in the folder of the split."""
     whole_seconds = start.removesuffix(".0")
     end = f"{int(whole_seconds) + 10}" if whole_seconds.isdigit() else ""
     names = [f"{video}_{whole_seconds}_{end}", f"{video}_{whole_seconds}", f"{video}_{start}", video, f"Y{video}"]
@@ -72,12 +64,12 @@ def _find_clip(
 
 
 SOURCE = Dataset(
-    title="AudioCaps, clips of AudioSet with captions",
+    title="AudioCaps: AudioSet clips with captions",
     modalities="audio–text",
     expected_files=(
         "train.csv, val.csv, test.csv: audiocap_id, youtube_id, start_time, caption",
-        "the clips at any depth, named YOUTUBE_ID, YYOUTUBE_ID, YOUTUBE_ID_START or AUDIOCAP_ID",
+        "clips at any depth, named YOUTUBE_ID, YYOUTUBE_ID, YOUTUBE_ID_START or AUDIOCAP_ID",
     ),
-    licence="captions MIT; the sound belongs to the authors of the videos",
+    licence="captions MIT; the audio belongs to the authors of the videos",
     read=read,
 )

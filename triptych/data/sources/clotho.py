@@ -1,4 +1,4 @@
-"""Clotho: clips from Freesound with five captions each."""
+"""Clotho: Freesound recordings with five captions each."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from triptych.data.sources.local_copy import LocalCopy
 
 
 def read(copy: LocalCopy) -> ManifestDraft:
-    """The captions files as they were published, all that are there: development is train, evaluation is test."""
+    """Read all caption files that exist. Development is the train split, evaluation the test split."""
     parts = [part for part in manifest.CLOTHO_SPLITS if copy.find_file(f"clotho_captions_{part}.csv")]
     if not parts:
         raise copy.missing_error("clotho_captions_development.csv, …_validation.csv or …_evaluation.csv")
     items: list[DraftItem] = []
     skip_counts: Counter[str] = Counter()
     for part in parts:
-        # The manifest's own reader knows the layout of one such file already.
+        # manifest.read supports the layout of a Clotho caption file.
         table = manifest.read(copy.require_file(f"clotho_captions_{part}.csv"))
         skip_counts.update(f"rows with an error: {problem.category}" for problem in table.errors)
         items += [
@@ -31,12 +31,12 @@ def read(copy: LocalCopy) -> ManifestDraft:
             if row.audio
         ]
     missing_parts = [part for part in manifest.CLOTHO_SPLITS if part not in parts]
-    notes = [f"no captions file for: {', '.join(missing_parts)}"] if missing_parts else []
+    notes = [f"no caption file for: {', '.join(missing_parts)}"] if missing_parts else []
     return ManifestDraft(items, skip_counts, notes)
 
 
 SOURCE = Dataset(
-    title="Clotho, sounds with five captions",
+    title="Clotho: recordings with five captions",
     modalities="audio–text",
     expected_files=(
         "clotho_captions_development.csv, …_validation.csv, …_evaluation.csv",

@@ -16,10 +16,10 @@ SPLIT_NAMES = {"train": "train", "restval": "train", "val": "valid", "test": "te
 
 
 def read(copy: LocalCopy, *, splits: str = "auto") -> ManifestDraft:
-    """Official tables: val is the test split, as COCO never published captions of its test pictures.
+    """Read one row for each image.
 
-    splits: `karpathy` takes dataset_coco.json and its 5,000 test pictures, `official` captions_*.json; `auto` the first
-    of them that is there.
+    splits: `karpathy` reads dataset_coco.json with its 5,000 test images. `official` reads captions_*.json; val is the
+      test split, as COCO has not published captions of its test images. `auto`: karpathy if its file exists.
     """
     check_choice("splits", splits, ("auto", "official", "karpathy"))
     table = copy.find_file("dataset_coco.json")
@@ -33,7 +33,7 @@ def read(copy: LocalCopy, *, splits: str = "auto") -> ManifestDraft:
     for path, match in tables.items():
         if match[2] == years[-1]:
             items += _read_official(copy, path, match[1] + match[2], "train" if match[1] == "train" else "test")
-    notes = [f"tables of several years are here; only {years[-1]} is used"] if len(years) > 1 else []
+    notes = [f"there are annotations of several years; only {years[-1]} is used"] if len(years) > 1 else []
     return ManifestDraft(items, Counter(), notes)
 
 
@@ -47,7 +47,7 @@ def _read_official(copy: LocalCopy, table: Path, part: str, split: str) -> list[
     for entry in content["annotations"]:
         image_id, text = read_fields(entry, table, "image_id", "caption")
         texts.setdefault(image_id, []).append(text)
-    base = copy.find_base_folder(names.values(), f"the pictures of {part}", prefer=part)
+    base = copy.find_base_folder(names.values(), f"images of {part}", prefer=part)
     return [
         DraftItem(f"{number}", files={"image": base / name}, texts=clean_captions(*texts.get(number, ())), split=split)
         for number, name in names.items()
@@ -57,15 +57,17 @@ def _read_official(copy: LocalCopy, table: Path, part: str, split: str) -> list[
 def _read_karpathy(copy: LocalCopy, table: Path) -> ManifestDraft:
     images = read_json(table, "images")["images"]
     image_paths = [_image_path(entry, table) for entry in images]
-    base = copy.find_base_folder((str(image_path) for image_path in image_paths), "pictures")
+    base = copy.find_base_folder((str(image_path) for image_path in image_paths), "images")
     items = []
-    for entry, place in zip(images, image_paths, strict=True):
+    for entry, image_path in zip(images, image_paths, strict=True):
         number, split = read_fields(entry, table, "cocoid", "split")
         if split not in SPLIT_NAMES:
-            raise ManifestError(f"{table}: split {split!r} is none of {', '.join(SPLIT_NAMES)}")
+            raise ManifestError(f"{table}: split {split!r} is not one of {', '.join(SPLIT_NAMES)}")
         texts = [read_fields(sentence, table, "raw")[0] for sentence in entry.get("sentences", ())]
         items.append(
-            DraftItem(number, files={"image": base / place}, texts=clean_captions(*texts), split=SPLIT_NAMES[split])
+            DraftItem(
+                number, files={"image": base / image_path}, texts=clean_captions(*texts), split=SPLIT_NAMES[split]
+            )
         )
     return ManifestDraft(items)
 
@@ -76,13 +78,13 @@ def _image_path(entry: Any, table: Path) -> Path:
 
 
 SOURCE = Dataset(
-    title="COCO Captions, photographs with five captions",
+    title="COCO Captions: photographs with five captions",
     modalities="image–text",
     expected_files=(
         "annotations/captions_train2017.json and captions_val2017.json (or 2014)",
         "or dataset_coco.json, with Karpathy's splits",
-        "the pictures in train2017/, val2017/ (or 2014), here or in images/",
+        "images in train2017/, val2017/ (or 2014), here or in images/",
     ),
-    licence="captions CC BY 4.0; the photographs under their authors' Flickr terms",
+    licence="captions CC BY 4.0; photographs under their authors' Flickr terms",
     read=read,
 )

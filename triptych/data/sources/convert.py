@@ -1,4 +1,4 @@
-"""A local copy of a data set to a manifest: where it goes, what may be in it, and the work from end to end."""
+"""Convert a local copy of a dataset to a manifest."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from triptych.progress import track_progress
 
 
 def default_output_path(source_name: str, dataset: Dataset, folder: Path) -> Path:
-    """Where a manifest goes without -o: manifest.csv in the folder of a data set, NAME-manifest.csv beside one's own.
+    """Return the default output: FOLDER/manifest.csv for datasets, FOLDER-manifest.csv beside a user's own folder.
 
-    Where that cannot be written it goes to the current folder.
+    If this is not writable, the manifest goes to the working directory.
     """
     if not dataset.is_user_folder:
         return folder / "manifest.csv" if _is_writable(folder) else Path(source_name) / "manifest.csv"
@@ -34,18 +34,18 @@ def default_output_path(source_name: str, dataset: Dataset, folder: Path) -> Pat
     name = f"{root.name or source_name}-manifest.csv"
     if here in root.parents:
         return Path(name)
-    # Beside the files and not here: a manifest finds its files only in its own folder and below.
+    # Beside the folder, not in the working directory: a manifest refers to files in its own folder and below.
     if _is_writable(root.parent) and root.parent != root:
         return root.parent / name
     if here == root or root in here.parents:
         raise UsageError(
-            f"nothing is written among your files in {folder}, nor can it be beside them; say where with -o"
+            f"cannot write beside {folder}, and nothing is written into it by default; choose an output with -o"
         )
     return Path(name)
 
 
 def _is_writable(folder: Path) -> bool:
-    # The mode as well as our rights: root may write anywhere, but what is read-only for all is so on purpose.
+    # Also test the mode: root can write anywhere, but a folder that is read-only for all should stay unchanged.
     return folder.is_dir() and bool(folder.stat().st_mode & 0o222) and os.access(folder, os.W_OK)
 
 
@@ -57,11 +57,11 @@ def convert(
     options: Mapping[str, Any] | None = None,
     show_progress: bool = True,
 ) -> tuple[WrittenManifest, ManifestDraft]:
-    """Turn a copy into a manifest and its sidecar; gives what was written and what the source had to say."""
+    """Write the manifest and the sidecar of a copy. Return what was written, and the draft with its notes."""
     copy_path = folder or dataset.installed_path
     if copy_path is None:
         raise UsageError(
-            f"give the folder of your copy: triptych data {source_name} FOLDER; it expects {dataset.expected_files[0]}"
+            f"give the folder of your copy: triptych data {source_name} FOLDER; expected: {dataset.expected_files[0]}"
         )
     path = resolve_output_path(output or default_output_path(source_name, dataset, copy_path))
     copy = LocalCopy(source_name, copy_path, unpack_folder_for(path))
@@ -75,28 +75,29 @@ def convert(
 
 
 def _assign_missing_splits(draft: ManifestDraft, source_name: str) -> ManifestDraft:
-    """Divide the rows into splits, where the data set has none of its own."""
+    """Split the rows by hash if the dataset has no splits."""
     if draft.split_units is None or not draft.items:
         return draft
     num_without_split = sum(item.split is None for item in draft.items)
     if num_without_split < len(draft.items):
-        note = [f"{num_without_split} rows lie in no folder of a split and have none"] if num_without_split else []
+        note = [f"{num_without_split} rows are in no split folder and have no split"] if num_without_split else []
         return replace(draft, notes=[*draft.notes, *note])
     items = assign_hash_splits(draft.items, source_name, draft.split_units)
     counts = Counter(item.split for item in items)
     fractions = [f"{name} {counts[name]} ({counts[name] / len(items):.0%})" for name in ("train", "valid", "test")]
-    note = f"no split is named, so the rows were divided at random, the same at every run: {', '.join(fractions)}"
+    note = f"the dataset has no splits; rows were split by a hash, the same in every run: {', '.join(fractions)}"
     return replace(draft, items=items, notes=[*draft.notes, note])
 
 
 def _drop_outside_files(draft: ManifestDraft, copy: LocalCopy) -> ManifestDraft:
-    """Without files that a copy's tables name outside the copy: a table from somebody else must not lead elsewhere."""
-    roots = tuple(os.path.abspath(root) for root in (copy.path, copy.unpack_folder))  # noqa: PTH100 - links of the user may stay
+    """Drop files outside the copy: tables of a downloaded dataset are untrusted and must not refer to other files."""
+    # abspath, not resolve: symbolic links of the user are allowed.
+    roots = tuple(os.path.abspath(root) for root in (copy.path, copy.unpack_folder))  # noqa: PTH100
     skip_counts = Counter(draft.skip_counts)
     items = []
     for item in draft.items:
         files = {column: path for column, path in item.files.items() if _is_below(path, roots)}
-        skip_counts.update(f"{column} files that lie outside the copy" for column in item.files.keys() - files.keys())
+        skip_counts.update(f"{column} files outside the copy" for column in item.files.keys() - files.keys())
         items.append(replace(item, files=files))
     return replace(draft, items=items, skip_counts=skip_counts)
 

@@ -1,4 +1,4 @@
-"""What a source makes of a local copy of a data set: rows that are not yet written, and what was left out of them."""
+"""Drafts of manifests: the rows that a source reads from a dataset, with captions, groups and splits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triptych.data.sources.local_copy import LocalCopy
 from triptych.errors import UsageError, describe_unknown
 from triptych.media.text import normalise
 
-# What data sets call their splits, and what we call them.
+# Names of splits in datasets -> our names.
 SPLIT_ALIASES = {
     "train": "train",
     "training": "train",
@@ -28,12 +28,12 @@ SPLIT_ALIASES = {
 }
 
 
-HELD_OUT_FRACTION = 0.1  # share of the rows in valid, and in test, where the data set names no splits
+HELD_OUT_FRACTION = 0.1  # of the rows, for valid and for test each, if the dataset has no splits
 
 
 @dataclass(frozen=True)
 class DraftItem:
-    """One row of the manifest to be."""
+    """A row of a manifest that is not written yet."""
 
     id: str
     files: Mapping[MediaType, Path] = field(default_factory=dict)
@@ -41,21 +41,21 @@ class DraftItem:
     group: str | None = None
     split: str | None = None
     label: str | None = None
-    start: float | None = None  # seconds: the moment of the sound or film that is meant
+    start: float | None = None  # seconds: the segment of the audio or video
     end: float | None = None
 
     @property
     def has_pair(self) -> bool:
-        """Whether anything in it belongs with anything else; a film is sound and pictures at once."""
+        """Whether the row has two or more modalities. A video counts as two: image and audio."""
         return len(self.files) + bool(self.texts) + ("video" in self.files) > 1
 
 
 @dataclass(frozen=True)
 class ManifestDraft:
-    """Everything a source found. `left_out` says of what kind how many were not taken; `notes` are for the user.
+    """The rows that a source read. `skip_counts` counts skipped items by reason; `notes` are printed for the user.
 
-    Where `units` is given and no item names a split, the rows are divided into splits once it is clear which of them
-    can be used: rows of one unit (id -> unit; its group unless given, else the row itself) stay in one split.
+    If `split_units` is not None and no item has a split, usable rows are split by hash. Rows of one unit stay in one
+    split. `split_units` maps ids to units; the default unit is the group, or else the row.
     """
 
     items: list[DraftItem]
@@ -66,24 +66,23 @@ class ManifestDraft:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A kind of local copy we can read: an entry of SOURCES."""
+    """A dataset or format that can be converted to a manifest: an entry of SOURCES."""
 
-    title: str  # what it is, in a few words
-    modalities: str  # what belongs together in it
-    expected_files: tuple[str, ...]  # what its local copy holds, a line each
+    title: str
+    modalities: str
+    expected_files: tuple[str, ...]  # the layout of a local copy, one line each
     licence: str
     read: Callable[..., ManifestDraft]  # (copy, *, options …)
-    installed_path: Path | None = None  # where it lies when it is installed as a package
-    is_user_folder: bool = False  # a user's own files: nothing is written among them unless asked
+    installed_path: Path | None = None  # the path if it is installed as a system package
+    is_user_folder: bool = False  # the user's own files: write nothing into the folder by default
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """The options its reading knows."""
-        parameters = inspect.signature(self.read).parameters.values()
-        return tuple(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY)
+        """The keyword-only parameters of `read`."""
+        return tuple(inspect.getfullargspec(self.read).kwonlyargs)
 
     def build_draft(self, copy: LocalCopy, options: Mapping[str, Any]) -> ManifestDraft:
-        """Read a copy; an option that means nothing here is an error, not ignored."""
+        """Read a copy. Raise UsageError for an unknown option."""
         for name in options:
             if name not in self.option_names:
                 available = ", ".join(f"--{option}" for option in self.option_names) or "none"
@@ -92,39 +91,48 @@ class Dataset:
 
 
 def clean_captions(*texts: str | None) -> tuple[str, ...]:
-    """The texts that say something, each once, in one clean form."""
+    """Return the texts normalised, without empty ones and repetitions."""
     return tuple(dict.fromkeys(filter(None, (normalise(text) for text in texts if text))))
 
 
 def check_choice(option: str, value: Any, allowed: Iterable[Any]) -> None:
-    """The one check for options that are one of a few."""
+    """Raise UsageError unless the value of an option is one of the allowed values."""
     if value not in allowed:
         raise UsageError(describe_unknown(f"--{option}", str(value), map(str, allowed)))
 
 
-def file_kind_from_suffix(path: Path) -> MediaType | None:
-    """The manifest's column for a file, by its ending."""
+def media_type_from_suffix(path: Path) -> MediaType | None:
+    """Return the manifest column for a file by its suffix, or None."""
     suffix = path.suffix.lower()
-    return next((kind for kind, endings in MEDIA_EXTENSIONS.items() if suffix in endings), None)
+    return next((media_type for media_type, suffixes in MEDIA_EXTENSIONS.items() if suffix in suffixes), None)
+
+
+def index_by_stem(copy: LocalCopy, *media_types: MediaType) -> dict[str, list[Path]]:
+    """Return all files of these types at any depth, by their name without suffix."""
+    paths_by_stem: dict[str, list[Path]] = {}
+    for path in copy.find_files("*"):
+        if media_type_from_suffix(path) in media_types:
+            paths_by_stem.setdefault(path.stem, []).append(path)
+    return paths_by_stem
 
 
 def hash_to_fraction(*names: str) -> float:
-    """A number in [0, 1) that only the names decide, evenly spread: how data without official splits is split."""
+    """Hash names to a number in [0, 1), uniformly distributed. It splits data without official splits."""
     return int.from_bytes(hashlib.sha256("\0".join(names).encode("utf-8", "replace")).digest()[:8]) / 2**64
 
 
 def split_by_hash(source: str, key: str, valid_fraction: float = 0.1, test_fraction: float = 0.2) -> str:
-    """The split of a key that the data set itself gives none."""
+    """Return a split for a key, for datasets without official splits."""
     fraction = hash_to_fraction(source, key)
     return "test" if fraction < test_fraction else "valid" if fraction < test_fraction + valid_fraction else "train"
 
 
 def assign_hash_splits(items: list[DraftItem], source: str, split_units: Mapping[str, str]) -> list[DraftItem]:
-    """Give every row a split: 80 % train, 10 % valid and 10 % test of the rows, as near as whole units allow.
+    """Assign 80 % of the rows to train, 10 % to valid and 10 % to test, as closely as whole units allow.
 
-    A hash of the units decides their order. Test is filled from its beginning and valid from its end, with what fits: a
-    few more rows change little. Where only larger units are left, the smallest is taken if that comes nearer, or if the
-    split would be empty.
+    Units are sorted by hash. Test takes units that fit from the beginning of this order, valid from its end, so that
+    adding rows moves few others. If only larger units remain, the smallest is taken if this comes closer to the target
+    size, or if the split would be empty.
     """
     unit_of = {item.id: split_units.get(item.id) or item.group or item.id for item in items}
     sizes = Counter(unit_of.values())
@@ -153,9 +161,9 @@ def assign_hash_splits(items: list[DraftItem], source: str, split_units: Mapping
 
 
 def find_connected_groups(links: Mapping[str, Iterable[object]]) -> dict[str, str]:
-    """Names that share a link, directly or through others, share a group: each name -> the first name of its group.
+    """Return the connected components of names that share links: each name -> the first name of its component.
 
-    Two rows with the same caption are right answers to each other, and so are two rows with the same file.
+    Links are captions or files: rows that share one are positives of each other.
     """
     parent = {name: name for name in links}
 
@@ -174,7 +182,7 @@ def find_connected_groups(links: Mapping[str, Iterable[object]]) -> dict[str, st
 
 
 def separate_groups_by_split(items: Iterable[DraftItem]) -> list[DraftItem]:
-    """Name a group that reaches over several splits once for each: answers are sought within one split."""
+    """Rename groups that occur in several splits, so that each split has its own: retrieval stays within a split."""
     items = list(items)
     splits: dict[str, set[str | None]] = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""Files with the same bytes: found by size first, so that most files are never read."""
+"""Find files with the same bytes. Sizes are compared first, so that most files are never read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 
-PREFIX_BYTES = 1 << 16  # bytes that are compared before whole files are
+PREFIX_BYTES = 1 << 16  # compared before whole files
 
 
 def hash_identical_files(paths: Iterable[Path]) -> dict[Path, str]:
-    """Path -> a name of its content, for the files whose content occurs more than once; the others are left out."""
+    """Return path -> content hash for all files whose content occurs more than once."""
     candidates = [list(paths)]
     for key in (_file_size, _hash_prefix):
         candidates = [part for group in candidates for part in _group_by_key(group, key)]
@@ -21,7 +21,7 @@ def hash_identical_files(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _group_by_key(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> list[list[Path]]:
-    """The paths by a key, where at least two share it; files that cannot be read share nothing."""
+    """Group paths by key. Groups of one and unreadable files are dropped."""
     groups: dict[Hashable, list[Path]] = {}
     for path in paths:
         try:

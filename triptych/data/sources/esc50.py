@@ -1,4 +1,4 @@
-"""ESC-50: 2,000 clips of environmental sound in 50 classes and 5 official folds."""
+"""ESC-50: 2,000 environmental recordings in 50 classes and 5 official folds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from triptych.errors import ManifestError, UsageError
 FOLDS = (1, 2, 3, 4, 5)
 CAPTION_CHOICES = ("both", "classes", "titles")
 SPLIT_CHOICES = ("three", "two")
-# The first number that leaves the pairs of classes which share recordings (hen and rooster, clock tick and clock
-# alarm) in one class fold each: nothing that is heard in training is heard again in the test.
+# The first seed that puts classes which share recordings (hen and rooster, clock tick and clock alarm) into the same
+# fold, so that no recording occurs in train and test.
 CLASS_SEED = 0
 ATTRIBUTION = re.compile(r"- \[(\d+-\d+)-\w+\.ogg\]:\s+clip derived from (.*?)\s*\(https?://\S+\) by ")
 AUDIO_SUFFIX = re.compile(r"\.(wav|mp3|aiff?|flac|ogg|m4a)$", re.IGNORECASE)
@@ -30,7 +30,7 @@ ESCAPED_CHARACTER = re.compile(r"\\u([0-9a-f]{4})")
 
 
 def assign_class_folds(classes: list[str]) -> dict[str, int]:
-    """Every class -> its fold of 1 to 5 for class-disjoint splits: ten classes each, in an order a hash decides."""
+    """Assign each class to a fold from 1 to 5, for class-disjoint splits: ten classes each, in order of a hash."""
     order = sorted(classes, key=lambda name: hash_to_fraction("esc50 classes", str(CLASS_SEED), name))
     size = -(-len(order) // len(FOLDS))
     return {name: 1 + position // size for position, name in enumerate(order)}
@@ -44,17 +44,17 @@ def read(
     captions: str = "both",
     splits: str = "three",
 ) -> ManifestDraft:
-    """One fold is the test split and the next one valid: a fold of clips, or with `classes` a fold of classes.
+    """Read one row for each clip. One fold is the test split, the next one the valid split.
 
-    splits: three, or two, where the fold that would be valid is learned from as well.
-
-    captions: the class in words, the title the clip had on Freesound, or both. A class fits every clip of it, so the
-    group is the class; titles alone tell clips apart, so the group is the title.
+    fold, classes: the test fold: an official fold of clips, or a fold of classes.
+    captions: the class name, the title of the clip on Freesound, or both. A class name fits every clip of the class, so
+      the group is the class; for `titles` the group is the title.
+    splits: three, or two: the valid fold is added to train.
     """
     check_choice("captions", captions, CAPTION_CHOICES)
     check_choice("splits", splits, SPLIT_CHOICES)
     if fold is not None and classes is not None:
-        raise UsageError("--fold and --classes cannot go together: the test split is a fold of clips or of classes")
+        raise UsageError("--fold and --classes exclude each other: the test split is a fold of clips or of classes")
     test_fold = classes or fold or 1
     check_choice("fold" if classes is None else "classes", test_fold, FOLDS)
     table = copy.require_file("meta/esc50.csv", "meta.csv", "esc50.csv")
@@ -63,10 +63,10 @@ def read(
     notes = []
     if captions != "classes" and not titles:
         if captions == "titles":
-            raise ManifestError(f"{table}: has no titles, and LICENSE beside it names none; use --captions classes")
-        notes.append("no titles here (neither a title column nor the LICENSE file): the captions are the classes alone")
+            raise ManifestError(f"{table}: there are no titles, neither here nor in LICENSE; use --captions classes")
+        notes.append("there are no titles (no title column and no LICENSE file): captions are class names only")
         captions = "classes"
-    audio_folder = copy.find_base_folder((row["filename"] for row in rows), "sound files")
+    audio_folder = copy.find_base_folder((row["filename"] for row in rows), "audio files")
     class_fold_by_name = assign_class_folds(sorted({row["category"] for row in rows}))
     items = []
     for row in rows:
@@ -79,32 +79,27 @@ def read(
 def _build_item(row: dict[str, str], audio_folder: Path, titles: dict[str, str], caption_choice: str) -> DraftItem:
     name = Path(row["filename"]).stem
     label = row["category"].replace("_", " ")
-    caption_by_choice = {"classes": f"this is a sound of {label}", "titles": titles.get(name)}
-    texts = clean_captions(
-        *(caption_by_choice[one] for one in (("classes", "titles") if caption_choice == "both" else (caption_choice,)))
-    )
+    class_caption = f"this is a sound of {label}" if caption_choice != "titles" else None
+    title = titles.get(name) if caption_choice != "classes" else None
+    texts = clean_captions(class_caption, title)
     group = texts[0].casefold() if caption_choice == "titles" and texts else label
     return DraftItem(name, files={"audio": audio_folder / row["filename"]}, texts=texts, group=group, label=label)
 
 
 def _split_from_fold(fold_number: int, test_fold: int, has_valid: bool) -> str:
-    return (
-        "test"
-        if fold_number == test_fold
-        else "valid"
-        if has_valid and fold_number == test_fold % len(FOLDS) + 1
-        else "train"
-    )
+    if fold_number == test_fold:
+        return "test"
+    return "valid" if has_valid and fold_number == test_fold % len(FOLDS) + 1 else "train"
 
 
 def _read_titles(copy: LocalCopy, rows: list[dict[str, str]]) -> dict[str, str]:
-    """Clip -> title: from a title column, else from the attributions in the data set's LICENSE file."""
+    """Return clip -> title, from the title column or from the attributions in LICENSE."""
     if "title" in rows[0]:
         return {Path(row["filename"]).stem: _clean_title(row["title"] or "") for row in rows}
     licence = copy.find_file("LICENSE")
     matches = map(ATTRIBUTION.match, read_lines(licence) if licence else ())
     title_by_recording = {match[1]: match[2] for match in matches if match}
-    # By recording, 1-100032 of 1-100032-A-0: its clips share a title, and one clip is misspelt there.
+    # By recording (1-100032 of 1-100032-A-0): its clips share a title, and LICENSE misspells the name of one clip.
     names = {Path(row["filename"]).stem for row in rows}
     return {
         name: _clean_title(title_by_recording[recording])
@@ -114,18 +109,18 @@ def _read_titles(copy: LocalCopy, rows: list[dict[str, str]]) -> dict[str, str]:
 
 
 def _clean_title(title: str) -> str:
-    """A title as words: without the ending of a sound file, with spaces for underscores."""
+    """Remove the suffix of an audio file from a title, and replace underscores with spaces."""
     unescaped = ESCAPED_CHARACTER.sub(lambda match: chr(int(match[1], 16)), title).replace("\u200b", "")
     return AUDIO_SUFFIX.sub("", unescaped.strip()).replace("_", " ")
 
 
 SOURCE = Dataset(
-    title="ESC-50, environmental sounds in 50 classes",
+    title="ESC-50: environmental recordings in 50 classes",
     modalities="audio–text",
     expected_files=(
         "meta/esc50.csv or meta.csv",
         "audio/*.wav or *.ogg",
-        "LICENSE, for the titles (where meta.csv has none)",
+        "LICENSE, for titles (if meta.csv has none)",
     ),
     licence="CC BY-NC 3.0 as a whole; each clip CC0, CC BY, CC BY-NC or Sampling+ (see its LICENSE)",
     read=read,

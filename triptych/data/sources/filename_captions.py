@@ -1,4 +1,4 @@
-"""Names of files and folders to captions: the words in them, where they say anything about the content."""
+"""Extract captions from file and folder names, if these describe the content."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What cameras, phones and programs put into names; never part of a caption.
+# Words that cameras, phones and programs put into names; never part of a caption.
 TECHNICAL_WORDS = _word_set(
     """
     img imag dsc dscn dscf dscs cimg hpim pict sdc pxl mvi gopr gx gh dji mov vid wa mg mp fullsizerender jpg
     jpeg png gif tif tiff bmp heic webp psd wav ogg flac aac avi mkv mp3 mp4 m4a copy kopie copie copia kopia
     """
 )
-# Words that say nothing about a content by themselves: a name of nothing else is no caption. In this order: places to
-# put files, kinds of files, devices and programs, times, what systems in other languages call new folders and files.
+# Words that do not describe content: a name of only these is no caption. In this order: storage folders, file types,
+# devices and programs, dates, default names of folders and files in other languages.
 GENERIC_WORDS = _word_set(
     """
     untitled unnamed unknown noname new folder folders directory dir file files document documents download
@@ -41,14 +41,14 @@ GENERIC_WORDS = _word_set(
     titolo 新しいフォルダー 新建文件夹
     """
 )
-# Words that name things in the name of a file, but places to put files in the name of a folder.
+# Words that can describe content in a file name, but not in a folder name.
 GENERIC_FOLDER_WORDS = _word_set(
     """
     camera roll phone apple laptop computer pc mac disk drive usb sd card signal screen shots music songs musik
     musique library gallery home work user users private public field cd dvd disc year month day march sun sat trash
     """
 )
-# Words that only join others.
+# Articles, prepositions and conjunctions.
 FUNCTION_WORDS = _word_set(
     """
     a an the of from to at on in and or my our your with for by is von vom der die das und mit de du des la le les
@@ -62,7 +62,7 @@ HEXADECIMAL = re.compile(r"(?=.*\d)[0-9a-f]{8,}")
 
 
 def extract_words(name: str, is_folder: bool = False) -> str:
-    """The words of a file's or folder's name in small letters; "" where they say nothing about the content.
+    """Return the words of a file or folder name in lower case; "" if they do not describe the content.
 
     "GoldenGate_Bridge-02" gives "golden gate bridge"; "IMG_2034", "untitled folder 2" and "3f2a9c0b7d" give "".
     """
@@ -75,7 +75,7 @@ def extract_words(name: str, is_folder: bool = False) -> str:
 
 
 def build_caption(name: str, folder: str) -> str:
-    """One caption from the words of a file's name and of its folder, either of which may be ""."""
+    """Build a caption from the words of a file name and of its folder. Either can be ""."""
     name_words, folder_words = set(name.split()), set(folder.split())
     if not name or not folder or folder_words <= name_words:
         return name or folder
@@ -83,13 +83,13 @@ def build_caption(name: str, folder: str) -> str:
 
 
 def _split_token(token: str) -> list[str]:
-    """The words of a token without white space; codes and numbers give none."""
+    """Split a token into words. Codes and numbers give none."""
     lowercase = token.lower()
     if lowercase in TECHNICAL_WORDS or lowercase in GENERIC_WORDS:
         return [lowercase]
     letter_runs = DIGITS.split(token)
-    # Digits before or after a word count things; letters and digits in turn are a code, as are hexadecimal digits.
-    if sum(bool(piece) for piece in letter_runs) > 1 or HEXADECIMAL.fullmatch(lowercase):
+    # Digits before or after a word are a counter. Alternating letters and digits, or hexadecimal digits, are a code.
+    if sum(bool(run) for run in letter_runs) > 1 or HEXADECIMAL.fullmatch(lowercase):
         return []
     letters = "".join(letter_runs)
     words = [letters.lower()] if letters.lower() in GENERIC_WORDS else CAMEL_CASE.sub(" ", letters).lower().split()

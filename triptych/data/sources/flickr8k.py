@@ -6,8 +6,14 @@ import csv
 from collections import Counter
 from dataclasses import replace
 
-from triptych.data.sources.draft import SPLIT_ALIASES, Dataset, DraftItem, ManifestDraft, check_choice
-from triptych.data.sources.draft import clean_captions as clean
+from triptych.data.sources.draft import (
+    SPLIT_ALIASES,
+    Dataset,
+    DraftItem,
+    ManifestDraft,
+    check_choice,
+    clean_captions,
+)
 from triptych.data.sources.local_copy import LocalCopy, read_lines
 
 SPLIT_LISTS = ("train", "dev", "test")
@@ -15,18 +21,19 @@ CAPTION_CHOICES = ("together", "single")
 
 
 def read(copy: LocalCopy, *, captions: str = "together") -> ManifestDraft:
-    """Rows are photographs, each a group of its own; those in no official list are left out.
+    """Read one row for each image. Images in no official list are skipped.
 
-    captions: all of a photograph in one row, or single: a row each, so that every caption is a pair of its own.
+    captions: `together`: one row for each image with all its captions. `single`: one row for each caption; the rows of
+      an image share a group.
     """
     check_choice("captions", captions, CAPTION_CHOICES)
     texts, splits = read_captions(copy), read_splits(copy)
-    image_folder = copy.find_base_folder(splits, "photographs")
+    image_folder = copy.find_base_folder(splits, "images")
     items = [
         DraftItem(
             name.removesuffix(".jpg"),
             files={"image": image_folder / name},
-            texts=clean(*texts.get(name, {}).values()),
+            texts=clean_captions(*texts.get(name, {}).values()),
             split=split,
         )
         for name, split in splits.items()
@@ -37,11 +44,11 @@ def read(copy: LocalCopy, *, captions: str = "together") -> ManifestDraft:
             for item in items
             for number, text in enumerate(item.texts)
         ]
-    return ManifestDraft(items, Counter({"photographs in no official list": len(texts.keys() - splits.keys())}))
+    return ManifestDraft(items, Counter({"images in no official list": len(texts.keys() - splits.keys())}))
 
 
 def read_captions(copy: LocalCopy) -> dict[str, dict[int, str]]:
-    """Photograph -> number of the caption -> caption."""
+    """Return image -> caption number -> caption."""
     texts: dict[str, dict[int, str]] = {}
     tokens = copy.find_file("Flickr8k.token.txt")
     if tokens:
@@ -58,19 +65,19 @@ def read_captions(copy: LocalCopy) -> dict[str, dict[int, str]]:
 
 
 def read_splits(copy: LocalCopy) -> dict[str, str]:
-    """Photograph -> split, by the official lists."""
+    """Return image -> split, from the official lists."""
     lists = {part: copy.require_file(f"Flickr_8k.{part}Images.txt") for part in SPLIT_LISTS}
     return {name: SPLIT_ALIASES[part] for part, path in lists.items() for name in read_lines(path)}
 
 
 SOURCE = Dataset(
-    title="Flickr8k, photographs with five captions",
+    title="Flickr8k: photographs with five captions",
     modalities="image–text",
     expected_files=(
         "Flickr8k.token.txt (or captions.txt: image, caption)",
         "Flickr_8k.trainImages.txt, …devImages.txt, …testImages.txt",
-        "the photographs in images/, Flicker8k_Dataset/ or any folder",
+        "images in images/, Flicker8k_Dataset/ or any folder",
     ),
-    licence="research use only; the photographs belong to their authors",
+    licence="research use only; photographs belong to their authors",
     read=read,
 )

@@ -1,4 +1,4 @@
-"""Any folder: files of one name belong together; a file that is alone gets a caption from its name and its folder's."""
+"""Any folder: files of the same name are one row; a single file gets a caption from file and folder names."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from triptych.data.sources.draft import (
     DraftItem,
     ManifestDraft,
     clean_captions,
-    file_kind_from_suffix,
     find_connected_groups,
+    media_type_from_suffix,
 )
 from triptych.data.sources.duplicates import hash_identical_files
 from triptych.data.sources.filename_captions import build_caption, extract_words
@@ -24,51 +24,51 @@ from triptych.errors import MediaError
 from triptych.media import TEXT_EXTENSIONS
 from triptych.media import text as texts
 
-# Folders that say what kind of files they hold; they are no labels, and audio/dog.wav belongs to images/dog.jpg.
+# Folders named after a media type are no labels, and audio/dog.wav is paired with images/dog.jpg.
 MEDIA_FOLDER_NAMES = frozenset(
-    f"{name}{many}"
+    f"{name}{plural}"
     for name in ("audio", "sound", "wav", "image", "picture", "photo", "video", "film", "text", "caption")
-    for many in ("", "s")
+    for plural in ("", "s")
 )
-MAX_EXAMPLES = 5  # captions that the user is shown
-MAX_SUFFIXES = 8  # that the user is shown of files that are not read
+MAX_EXAMPLES = 5  # captions in a note
+MAX_SUFFIXES = 8  # suffixes of unsupported files in a note
 
-PathKey = tuple[str, ...]  # the names of the folders that a file lies in
+PathKey = tuple[str, ...]  # the folders of a file below the root, and its stem
 
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The files of one name."""
+    """Files with the same name except for the suffix."""
 
     files: dict[MediaType, Path]
     texts: list[Path] = field(default_factory=list)
 
 
 def read(copy: LocalCopy) -> ManifestDraft:
-    """dog.wav, dog.jpg and dog.txt are one row; folders named train, valid, test are splits.
+    """Read one row for each file name: dog.wav, dog.jpg and dog.txt are one row. Folders train, valid, test are splits.
 
-    Each line of a text file is a caption. A row of one file without a text gets the words of its name and of the
-    innermost folder that says something as its caption, and the caption as its group: the words fit every such file.
+    Each line of a text file is a caption. A single file without a text file gets a caption from the words of its name
+    and of the innermost folder with a meaningful name. The caption is also its group, as it fits all such files.
     """
     skip_counts: Counter[str] = Counter()
     notes: list[str] = []
     file_groups = _group_files(copy, skip_counts, notes)
     if not any(file_group.files for file_group in file_groups.values()):
-        raise copy.missing_error("sound, picture or film files")
+        raise copy.missing_error("audio, image or video files")
     split_folders = _find_split_folders(file_groups)
     items: list[DraftItem] = []
     name_captions: dict[str, str] = {}
-    for key, own in sorted(file_groups.items()):
-        item = _build_item(key, own, split_folders, skip_counts)
+    for key, file_group in sorted(file_groups.items()):
+        item = _build_item(key, file_group, split_folders, skip_counts)
         caption = "" if item.texts else _caption_from_key(item, key, split_folders)
         if caption:
             name_captions[item.id] = caption
             item = replace(item, texts=clean_captions(caption), group=caption)
         elif not item.files:
-            skip_counts["text files without a sound, picture or film of the same name"] += 1
+            skip_counts["text files without an audio, image or video file of the same name"] += 1
             continue
         elif not item.has_pair:
-            skip_counts["files without a caption: neither name nor folder says anything"] += 1
+            skip_counts["files without a caption: neither file nor folder name is meaningful"] += 1
             continue
         items.append(item)
     contents = hash_identical_files(path for item in items for path in item.files.values())
@@ -82,16 +82,16 @@ def read(copy: LocalCopy) -> ManifestDraft:
 
 
 def _group_files(copy: LocalCopy, skip_counts: Counter[str], notes: list[str]) -> dict[PathKey, FileGroup]:
-    """The files by the folders they lie in, but for those that name a kind of file, and by their name."""
+    """Group files by their folders, without folders named after a media type, and by their name."""
     file_groups: dict[PathKey, FileGroup] = {}
     suffix_counts: Counter[str] = Counter()
     for path in copy.find_files("*"):
         parts = path.relative_to(copy.path).parts
         if any(part.startswith(".") for part in parts):
             continue
-        file_kind = file_kind_from_suffix(path)
-        if file_kind is None and path.suffix.lower() not in TEXT_EXTENSIONS:
-            suffix_counts[path.suffix.lower() or "no ending"] += 1
+        media_type = media_type_from_suffix(path)
+        if media_type is None and path.suffix.lower() not in TEXT_EXTENSIONS:
+            suffix_counts[path.suffix.lower() or "no suffix"] += 1
             continue
         if path.stat().st_size == 0:
             skip_counts["empty files"] += 1
@@ -99,27 +99,26 @@ def _group_files(copy: LocalCopy, skip_counts: Counter[str], notes: list[str]) -
         file_group = file_groups.setdefault(
             (*(part for part in parts[:-1] if part.lower() not in MEDIA_FOLDER_NAMES), path.stem), FileGroup({})
         )
-        if file_kind in file_group.files and file_group.files[file_kind].parent != path.parent:
-            file_group = file_groups.setdefault(
-                (*parts[:-1], path.stem), FileGroup({})
-            )  # photos/1.jpg and pictures/1.jpg are two things
-        if file_kind is None:
+        if media_type in file_group.files and file_group.files[media_type].parent != path.parent:
+            # photos/1.jpg and pictures/1.jpg are two items
+            file_group = file_groups.setdefault((*parts[:-1], path.stem), FileGroup({}))
+        if media_type is None:
             file_group.texts.append(path)
-        elif file_kind in file_group.files:
-            skip_counts[f"second {file_kind} files of one name"] += 1
+        elif media_type in file_group.files:
+            skip_counts[f"further {media_type} files of the same name"] += 1
         else:
-            file_group.files[file_kind] = path
+            file_group.files[media_type] = path
     if suffix_counts:
-        most_common = ", ".join(f"{ending} {count}" for ending, count in suffix_counts.most_common(MAX_SUFFIXES))
+        most_common = ", ".join(f"{suffix} {count}" for suffix, count in suffix_counts.most_common(MAX_SUFFIXES))
         more = " …" if len(suffix_counts) > MAX_SUFFIXES else ""
-        notes.append(f"files of other kinds were passed over: {most_common}{more}")
+        notes.append(f"ignored files of other types: {most_common}{more}")
     return file_groups
 
 
 def _find_split_folders(keys: Iterable[PathKey]) -> set[PathKey]:
-    """The folders that are splits: called so, and either not the only split beside each other, or alone there.
+    """Find folders that are splits: with the name of a split, beside another split or without other folders beside it.
 
-    A folder "train" among "plane" and "ship" is full of trains.
+    A folder "train" beside "plane" and "ship" contains trains.
     """
     children: dict[PathKey, set[str]] = {}
     for key in keys:
@@ -148,17 +147,17 @@ def _build_item(
 
 
 def _extract_folder_words(key: PathKey, split_folders: set[PathKey]) -> str:
-    """What the innermost folder says that says anything."""
+    """Return the words of the innermost folder with a meaningful name."""
     folders = (key[:depth] for depth in range(len(key) - 1, 0, -1))
     words = (extract_words(folder[-1], is_folder=True) for folder in folders if folder not in split_folders)
     return next(filter(None, words), "")
 
 
 def _caption_from_key(item: DraftItem, key: PathKey, split_folders: set[PathKey]) -> str:
-    """The caption of a row of one file, from names; "" where they say nothing.
+    """Return the caption of a single file from file and folder names; "" if they are not meaningful.
 
-    A film pairs with itself. A caption that it shares with all others of its folder would take that away, as rows with
-    one caption are right answers to each other: it gets one only if its own name says something.
+    A video is a pair by itself. Videos of one folder would be positives of each other if they shared its name as
+    caption, so a video gets a caption only if its file name is meaningful.
     """
     if len(item.files) != 1:
         return ""
@@ -169,9 +168,9 @@ def _caption_from_key(item: DraftItem, key: PathKey, split_folders: set[PathKey]
 def _merge_duplicates(
     items: list[DraftItem], name_captions: dict[str, str], contents: dict[Path, str], skip_counts: Counter[str]
 ) -> list[DraftItem]:
-    """One row for all copies of a file, with the captions that their names gave; rows of several files stay.
+    """Merge duplicates of a single file to one row with the captions of all. Rows of several files are not merged.
 
-    The copy in the fewest folders gives the row: others are rather in folders of backups.
+    The file in the fewest folders gives the row: deeper ones are more likely backups.
     """
     items_by_content: dict[tuple[str, str | None], list[DraftItem]] = {}
     for item in items:
@@ -184,23 +183,23 @@ def _merge_duplicates(
             duplicates[0], texts=clean_captions(*(text for item in duplicates for text in item.texts))
         )
     if len(merged_items) < len(items):
-        skip_counts["copies of files, whose captions went to the row of the original"] += len(items) - len(merged_items)
+        skip_counts["duplicate files (their captions were added to the first file)"] += len(items) - len(merged_items)
     return [merged_items[item.id] for item in items if item.id in merged_items]
 
 
 def _caption_notes(items: list[DraftItem], name_captions: dict[str, str], skip_counts: Counter[str]) -> Iterator[str]:
-    """What to tell of the captions from names: how many, some of them, and what to do about the rest."""
+    """Yield notes on captions from names: their number, examples, and what to do about files without one."""
     rows = [item for item in items if item.id in name_captions]
     distinct_captions = list({text: item for item in rows for text in item.texts}.items())
     if rows:
         step = max(1, len(distinct_captions) // MAX_EXAMPLES)
         examples = [f"\n    {item.id}: {text}" for text, item in distinct_captions[::step][:MAX_EXAMPLES]]
         yield (
-            f"{len(rows)} rows have captions from names of files and folders, {len(distinct_captions)} different ones, such as"
+            f"{len(rows)} rows have captions from file and folder names, {len(distinct_captions)} distinct, such as"
             f"{''.join(examples)}"
         )
     if any(reason.startswith("files without a caption") for reason in skip_counts):
-        yield "to use files without a caption, give them names that say what they hold, or put the words into NAME.txt"
+        yield "to use files without a caption, give them names that describe their content, or write NAME.txt"
 
 
 def _leak_notes(items: list[DraftItem], contents: dict[Path, str]) -> Iterator[str]:
@@ -211,12 +210,12 @@ def _leak_notes(items: list[DraftItem], contents: dict[Path, str]) -> Iterator[s
                 splits.setdefault(contents[path], set()).add(item.split)
     leaks = sum(len(file_splits) > 1 for file_splits in splits.values())
     if leaks:
-        yield f"{leaks} files have copies in another split: what is measured on them was seen in training"
+        yield f"{leaks} files have duplicates in another split: results on them are biased (train/test leakage)"
 
 
 def _read_caption_lines(path: Path, skip_counts: Counter[str]) -> Iterable[str]:
     try:
-        texts.read(path)  # within its limits, and UTF-8
+        texts.read(path)  # checks size and encoding
     except MediaError:
         skip_counts["text files that cannot be read"] += 1
         return ()
@@ -224,12 +223,12 @@ def _read_caption_lines(path: Path, skip_counts: Counter[str]) -> Iterable[str]:
 
 
 SOURCE = Dataset(
-    title="any folder of sounds, pictures, films and text files",
-    modalities="whatever lies together",
+    title="Any folder of audio, image, video and text files",
+    modalities="any",
     expected_files=(
-        "files of one name belong together: dog.wav, dog.jpg, dog.txt (also in audio/, images/, captions/)",
-        "a file that is alone gets the words of its name and folder as caption: rain/on a tin roof.wav",
-        "folders train, valid, test beside each other are splits",
+        "files of the same name are one row: dog.wav, dog.jpg, dog.txt (also in audio/, images/, captions/)",
+        "a single file gets a caption from file and folder names: rain/on a tin roof.wav",
+        "folders train, valid and test are splits",
     ),
     licence="yours",
     read=read,

@@ -1,4 +1,4 @@
-"""GCompris: pictures of things, the word for each in English and French, and a human voice that says it."""
+"""GCompris: images of objects with the word for each in English and French, as text and recorded speech."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ COLUMNS = ("id", "image", "lesson", *(column for columns in LANGUAGES.values() f
 
 
 def read(copy: LocalCopy, *, language: str = "en") -> ManifestDraft:
-    """A row is a picture, a word and a voice in one language; with `both`, the two rows of a picture share a group.
+    """Read one row for each object and language: image, word and speech. With `both`, the two rows share a group.
 
-    Things with the same word (an orange and the colour orange) share a group: who hears only the word cannot tell them
-    apart. The split is a hash of the thing and of all that share a word with it in any language, so that the splits of
-    all languages agree.
+    Objects with the same word (the fruit orange and the colour orange) share a group: text and speech cannot distinguish
+    them. The split is a hash over all objects connected by a word in any language, so that it is the same for all
+    values of `language`.
     """
     check_choice("language", language, (*LANGUAGES, "both"))
     languages = LANGUAGES if language == "both" else {language: LANGUAGES[language]}
     rows = read_csv(copy.require_file("meta.csv"), COLUMNS)
     groups = find_connected_groups({row["id"]: _list_words(row, languages) for row in rows})
     all_language_groups = find_connected_groups({row["id"]: _list_words(row, LANGUAGES) for row in rows})
-    image_folder = copy.find_base_folder((row["image"] for row in rows if row["image"]), "pictures")
-    speech_folder = copy.find_base_folder((row["speech_en_US"] for row in rows if row["speech_en_US"]), "voices")
+    image_folder = copy.find_base_folder((row["image"] for row in rows if row["image"]), "images")
+    speech_folder = copy.find_base_folder((row["speech_en_US"] for row in rows if row["speech_en_US"]), "speech files")
     items: list[DraftItem] = []
     skip_counts: Counter[str] = Counter()
     num_without_speech: Counter[str] = Counter()
     for row in rows:
         for name, (text, speech) in languages.items():
             if not row[text] and not row[speech]:
-                skip_counts[f"things without word and voice in {name}"] += 1
+                skip_counts[f"objects without word and speech in {name}"] += 1
                 continue
             num_without_speech[name] += not row[speech]
             items.append(
@@ -55,7 +55,7 @@ def read(copy: LocalCopy, *, language: str = "en") -> ManifestDraft:
                 )
             )
     notes = [
-        f"{count} things have no voice in {name}: picture and word only"
+        f"{count} objects have no speech in {name}: image and word only"
         for name, count in num_without_speech.items()
         if count
     ]
@@ -72,12 +72,12 @@ def _list_words(row: dict[str, str], languages: dict[str, tuple[str, str]]) -> l
 
 
 SOURCE = Dataset(
-    title="GCompris, pictures of things with words and voices",
+    title="GCompris: images of objects with words and speech",
     modalities="image–speech–text",
     expected_files=(
         "meta.csv: id, image, chapter, lesson, text_en, text_fr, speech_en_US, speech_fr",
         "images/*.jpg and audio/*.ogg",
     ),
-    licence="pictures CC BY-SA 4.0; voices GPL-3+ or CC BY-SA 4.0",
+    licence="images CC BY-SA 4.0; speech GPL-3+ or CC BY-SA 4.0",
     read=read,
 )

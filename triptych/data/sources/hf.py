@@ -1,4 +1,4 @@
-"""Hugging Face data sets on disk: folders of save_to_disk, and Parquet files with embedded sounds and pictures."""
+"""Hugging Face datasets on disk: save_to_disk folders, and Parquet files with embedded audio and images."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from triptych.data.sources.draft import (
     DraftItem,
     ManifestDraft,
     clean_captions,
-    file_kind_from_suffix,
     find_connected_groups,
+    media_type_from_suffix,
 )
 from triptych.data.sources.local_copy import LocalCopy
 from triptych.data.sources.manifest_writer import sidecar_path
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CAPTION_COLUMN = re.compile(r"(text|texts|captions?|sentences?|description|transcription|caption_?\d+)")
 LABEL_COLUMNS = ("label", "labels", "category", "class")
-BATCH_ROWS = 16  # rows in memory; each may hold a film
+BATCH_ROWS = 16  # rows in memory; each may contain a video
 MAGIC_BYTES: tuple[tuple[bytes, int, str], ...] = (
     (b"\x89PNG", 0, ".png"),
     (b"\xff\xd8\xff", 0, ".jpg"),
@@ -54,18 +54,18 @@ MAGIC_BYTES: tuple[tuple[bytes, int, str], ...] = (
 
 @dataclass(frozen=True)
 class ColumnRoles:
-    """What the columns of a data set mean."""
+    """The roles of the columns of a dataset."""
 
     media: tuple[str, ...]
     texts: tuple[str, ...]
     label: str | None
-    label_names: tuple[str, ...]  # of a label that is a number
+    label_names: tuple[str, ...]  # names of integer labels (ClassLabel)
 
 
 def read(copy: LocalCopy, *, text: str | None = None) -> ManifestDraft:
-    """Sounds and pictures are written out beside the manifest, each once; rows with the same file share a group.
+    """Extract embedded audio and images to files beside the manifest. Rows with the same file share a group.
 
-    text: the columns with captions, with commas; unless given, those that are called text, caption and the like.
+    text: the caption columns, comma-separated. Default: columns named text, caption or similar.
     """
     tables = _find_tables(copy)
     if not tables:
@@ -85,12 +85,12 @@ def read(copy: LocalCopy, *, text: str | None = None) -> ManifestDraft:
     groups = find_connected_groups({item.id: item.files.values() for item in items})
     sizes = Counter(groups.values())
     items = [replace(item, group=groups[item.id]) if sizes[groups[item.id]] > 1 else item for item in items]
-    notes = [f"files written into {copy.unpack_folder}"]
+    notes = [f"files were written to {copy.unpack_folder}"]
     return ManifestDraft(items, skip_counts, notes, split_units={})
 
 
 def _find_tables(copy: LocalCopy) -> list[Path]:
-    """The files with rows; of save_to_disk's folders only its data, and no manifest of our own."""
+    """Find the files with rows, without caches of `datasets` and without manifests of our own."""
     if copy.path.is_file():
         return [copy.path]
     arrow = [path for path in copy.find_files("*.arrow") if not path.name.startswith("cache-")]
@@ -98,7 +98,7 @@ def _find_tables(copy: LocalCopy) -> list[Path]:
 
 
 def _split_from_path(path: Path, copy: LocalCopy) -> str | None:
-    """By the file's name (train-00000-of-00002.parquet) or its folder's (train/data-00000-of-00001.arrow)."""
+    """Return the split in the file name (train-00000-of-00002.parquet) or folder (train/data-00000-of-00001.arrow)."""
     parent_names = path.relative_to(copy.path).parts[:-1] if copy.path.is_dir() else ()
     words = [re.split(r"[-_.]", path.name)[0], *reversed(parent_names)]
     return next((SPLIT_ALIASES[word.lower()] for word in words if word.lower() in SPLIT_ALIASES), None)
@@ -129,7 +129,7 @@ def _infer_roles(schema: pyarrow.Schema, path: Path, text: str | None) -> Column
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
     media = tuple(f.name for f in schema if types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0)
     if not media:
-        raise ManifestError(f"{path}: no column holds sounds or pictures; found: {', '.join(schema.names)}")
+        raise ManifestError(f"{path}: no column contains audio or images; found: {', '.join(schema.names)}")
     text_columns = [name.strip() for name in text.split(",")] if text else []
     unknown_columns = [name for name in text_columns if name not in schema.names]
     if unknown_columns:
@@ -165,13 +165,13 @@ def _build_item(
     files: dict[MediaType, Path] = {}
     for column in roles.media:
         path = media_writer.write(row[column])
-        file_kind = file_kind_from_suffix(path) if path else None
-        if path is None or file_kind is None:
-            skip_counts[f"cells of {column} without bytes we know"] += 1
-        elif file_kind in files:
-            skip_counts[f"second {file_kind} files of a row"] += 1
+        media_type = media_type_from_suffix(path) if path else None
+        if path is None or media_type is None:
+            skip_counts[f"cells of {column} without content of a known format"] += 1
+        elif media_type in files:
+            skip_counts[f"second {media_type} files of a row"] += 1
         else:
-            files[file_kind] = path
+            files[media_type] = path
     values = [
         one for column in roles.texts for one in (row[column] if isinstance(row[column], list) else [row[column]])
     ]
@@ -184,18 +184,18 @@ def _build_item(
 
 
 class _MediaWriter:
-    """The files of the sounds and pictures in one table, named by a hash of their bytes: each is written once."""
+    """Write the media files of one table. A hash of the bytes names a file, so that each content is written once."""
 
     def __init__(self, table: Path, folder: Path) -> None:
         self.table, self.folder = table, folder
         self._remaining_bytes = max_unpacked_bytes(table)
 
     def write(self, cell: dict[str, Any] | None) -> Path | None:
-        """The file of a cell; None where the cell holds no bytes."""
+        """Write the content of a cell and return its path; None if the cell is empty."""
         content = (cell or {}).get("bytes")
         if not content:
             return None
-        suffix = next((e for magic, offset, e in MAGIC_BYTES if content[offset : offset + len(magic)] == magic), None)
+        suffix = next((s for magic, offset, s in MAGIC_BYTES if content[offset : offset + len(magic)] == magic), None)
         suffix = suffix or Path((cell or {}).get("path") or "").suffix.lower()
         path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}{suffix}"
         if not (path.is_file() and path.stat().st_size == len(content)):
@@ -208,12 +208,12 @@ class _MediaWriter:
 
 
 SOURCE = Dataset(
-    title="Hugging Face data sets on disk",
-    modalities="whatever a row holds",
+    title="Hugging Face datasets on disk",
+    modalities="any",
     expected_files=(
-        "a folder of save_to_disk (dataset_info.json, *.arrow, perhaps in train/ and test/),",
-        "or Parquet files with embedded sounds or pictures, such as data/train-00000-of-00001.parquet",
+        "a save_to_disk folder (dataset_info.json, *.arrow, optionally in train/ and test/),",
+        "or Parquet files with embedded audio or images, such as data/train-00000-of-00001.parquet",
     ),
-    licence="that of the data set",
+    licence="that of the dataset",
     read=read,
 )

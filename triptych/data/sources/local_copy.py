@@ -1,4 +1,4 @@
-"""A local copy of a data set, and how things are found in it: what is missing is named with what was there instead."""
+"""Find and read files in a local copy of a dataset. Errors name the expected files and those that exist."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any
 from triptych.data.manifest_problems import to_printable
 from triptych.errors import ManifestError
 
-MAX_DEPTH = 3  # how many folders down we look for where files lie
+MAX_DEPTH = 3  # of the search for base folders
 MAX_FOLDERS = 5000
-SAMPLE_SIZE = 50  # so many names decide where files lie
+SAMPLE_SIZE = 50  # file names that are tested in each folder
 
 
 @dataclass(frozen=True)
 class LocalCopy:
-    """Where a copy lies, which source reads it, and the folder that may hold what has to be unpacked from it."""
+    """The path of a copy, the name of its source, and the folder to unpack files to."""
 
     source_name: str
-    path: Path  # a folder, or one archive
+    path: Path  # a folder or an archive
     unpack_folder: Path
 
     def missing_error(self, expected: str) -> ManifestError:
-        """The error for something that is not where it should be."""
+        """Build the error for missing files."""
         if not self.path.exists():
             return ManifestError(f"{self.path}: no such file or folder; {self.source_name} expects {expected}")
         if not self.path.is_dir():
@@ -36,18 +36,18 @@ class LocalCopy:
         contents = ", ".join(names[:8]) + (" …" if len(names) > 8 else "")
         return ManifestError(
             f"{self.path}: {self.source_name} expects {expected} here; found: {contents or 'nothing'}. "
-            f"`triptych data` lists every source's layout"
+            "`triptych data` lists the files that each source expects"
         )
 
     def require_file(self, *names: str) -> Path:
-        """The first of these files that is there, in the folder or one below it."""
+        """Return the first of these files that exists, in the folder or one level below. Raise if there is none."""
         path = self.find_file(*names)
         if path is None:
             raise self.missing_error(" or ".join(names))
         return path
 
     def find_file(self, *names: str) -> Path | None:
-        """As `file`, but None where there is none."""
+        """Like `require_file`, but return None if there is none."""
         if not self.path.is_dir():
             return None
         for name in names:
@@ -57,13 +57,13 @@ class LocalCopy:
         return None
 
     def find_files(self, *patterns: str) -> list[Path]:
-        """All files of these patterns, at any depth, in order."""
+        """Return all files that match the patterns, at any depth, sorted."""
         if not self.path.is_dir():
             return []
         return sorted({path for pattern in patterns for path in self.path.rglob(pattern) if path.is_file()})
 
     def find_base_folder(self, names: Iterable[str], description: str, prefer: str = "") -> Path:
-        """The folder under which most of these files lie; of equal ones, one whose name holds `prefer`."""
+        """Return the folder that contains most of these files; of equal ones, one whose name contains `prefer`."""
         sample = list(islice(names, SAMPLE_SIZE))
         best_folder, best_key = None, (0, False)
         for folder in list_folders(self.path):
@@ -77,7 +77,7 @@ class LocalCopy:
 
 
 def list_folders(root: Path) -> list[Path]:
-    """A folder and those in it, those near the top first."""
+    """Return a folder and its sub-folders, breadth first."""
     result, layer = [root], [root]
     for _ in range(MAX_DEPTH):
         layer = [entry for folder in layer for entry in sorted(folder.iterdir()) if entry.is_dir()]
@@ -88,7 +88,7 @@ def list_folders(root: Path) -> list[Path]:
 
 
 def read_csv(path: Path, columns: Sequence[str], **csv_options: Any) -> list[dict[str, str]]:
-    """The rows of a CSV file that must have these columns."""
+    """Read the rows of a CSV file. Raise if a column is missing."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, **csv_options)
         try:
@@ -103,7 +103,7 @@ def read_csv(path: Path, columns: Sequence[str], **csv_options: Any) -> list[dic
 
 
 def read_json(path: Path, *keys: str) -> Any:
-    """A JSON file; an object must have these keys."""
+    """Read a JSON file. If keys are given, it must contain an object with these keys."""
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ def read_json(path: Path, *keys: str) -> Any:
 
 
 def read_fields(entry: Any, path: Path, *keys: str) -> tuple[str, ...]:
-    """The values of these keys as texts, out of one entry of a JSON file."""
+    """Return the values of these keys as strings, from one entry of a JSON file."""
     missing_keys = [key for key in keys if not isinstance(entry, dict) or not isinstance(entry.get(key), str | int)]
     if missing_keys:
         raise ManifestError(f"{path}: an entry has no {' and no '.join(missing_keys)}: {to_printable(entry)}")
@@ -122,7 +122,7 @@ def read_fields(entry: Any, path: Path, *keys: str) -> tuple[str, ...]:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file that hold something."""
+    """Return the non-empty lines of a text file, stripped."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

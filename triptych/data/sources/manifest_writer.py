@@ -1,4 +1,4 @@
-"""Items to a manifest, with a sidecar beside it that says what it was made of and which exact test set it has."""
+"""Write a manifest, and a sidecar with its origin, licence, counts and hashes of the exact test set."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from triptych.files import atomic_write, write_text
 
 SIDECAR_SUFFIX = ".source.json"
 COLUMNS = ("id", "image", "audio", "video", "text", "group", "split", "label", "start", "end")
-MAX_CELL_LENGTH = 131_072  # what a CSV reader takes
-HASH_VERSION = 1  # raise it when the same rows would give another hash
+MAX_CELL_LENGTH = 131_072  # the field size limit of Python's csv module
+HASH_VERSION = 1  # increment when the same rows give another hash
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a manifest comes from, as the sidecar tells it."""
+    """The origin of a manifest, as recorded in the sidecar."""
 
     source: str
     options: Mapping[str, Any]
@@ -35,23 +35,23 @@ class Origin:
 
 @dataclass(frozen=True)
 class WrittenManifest:
-    """A manifest that has been written, read back, and found to hold this."""
+    """A manifest that was written and read back."""
 
     path: Path
     sidecar: Path
-    summary: dict[str, Any]  # what the sidecar says
-    needs_allow_outside: bool  # whether it can only be read with --allow-outside
+    summary: dict[str, Any]  # the content of the sidecar
+    needs_allow_outside: bool  # whether reading it needs --allow-outside
     num_errors: int
     num_warnings: int
 
 
 def sidecar_path(path: Path) -> Path:
-    """Where the sidecar of a manifest lies."""
+    """Return the path of the sidecar of a manifest."""
     return path.with_name(path.stem + SIDECAR_SUFFIX)
 
 
 def read_licence(path: Path) -> str:
-    """The licence a manifest's sidecar tells of; what is made of the manifest has it too."""
+    """Read the licence of a manifest from its sidecar. Derived manifests inherit it."""
     try:
         sidecar: Any = json.loads(sidecar_path(path).read_text(encoding="utf-8"))
         return str(sidecar["licence"])
@@ -60,31 +60,36 @@ def read_licence(path: Path) -> str:
 
 
 def unpack_folder_for(path: Path) -> Path:
-    """The folder for files that have to be unpacked or made for a manifest."""
+    """Return the folder for files that are unpacked for a manifest."""
     return path.with_name(f"{path.stem}_files")
 
 
 def resolve_output_path(path: Path) -> Path:
-    """Where to write: a folder means a manifest.csv in it; nobody else's file is replaced."""
+    """Return the path to write: for a folder, manifest.csv in it. Raise if it would replace a file not made by us."""
     if path.is_dir():
         path = path / "manifest.csv"
     if path.suffix.lower() not in TABLE_EXTENSIONS:
-        raise UsageError(f"-o {path}: a manifest ends in {', '.join(TABLE_EXTENSIONS)}")
+        raise UsageError(f"-o {path}: the suffix of a manifest must be one of {', '.join(TABLE_EXTENSIONS)}")
     if path.exists() and not sidecar_path(path).exists():
-        raise UsageError(f"{path} exists and was not made by `triptych data`; remove it or choose another with -o")
+        raise UsageError(
+            f"{path} exists and was not written by `triptych data`; remove it or choose another path with -o"
+        )
     return path
 
 
 def write_manifest(
     draft: ManifestDraft, path: Path, origin: Origin, on_file_hashed: Callable[[int], None] | None = None
 ) -> WrittenManifest:
-    """Write manifest and sidecar; the same copy and options give the same bytes. hashed is told of files hashed."""
+    """Write a manifest and its sidecar. The same copy and options give the same bytes.
+
+    `on_file_hashed(1)` is called after each file of the test set.
+    """
     draft = drop_unusable(draft)
     skip_counts = draft.skip_counts
     items = separate_groups_by_split(draft.items)
     if not items:
         reasons = "; ".join([*(f"{reason}: {count}" for reason, count in (+skip_counts).items()), *draft.notes])
-        raise ManifestError(f"{origin.source}: no row is left to write ({reasons or 'nothing was found'})")
+        raise ManifestError(f"{origin.source}: no rows to write ({reasons or 'the dataset is empty'})")
     paths = _PathFormatter(path)
     rows = [_to_cells(item, paths) for item in items]
     _write_table(path, rows)
@@ -109,10 +114,10 @@ def write_manifest(
 def hash_test_set(
     items: Iterable[DraftItem], split: str, on_file_hashed: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
-    """Two hashes of the exact test set: of its questions and answers, and of the bytes of its files.
+    """Return two hashes that identify the exact test set: of its rows and of its files.
 
-    `rows` covers ids, captions, groups, labels and which files a row has, not where they lie or how they are encoded:
-    two copies of a data set in other formats agree in it. `files` agrees only where every file is the same.
+    `rows_hash` covers ids, captions, groups, labels and the media types of a row, but neither paths nor content: copies
+    in different audio or image formats agree. `files_hash` covers the bytes of all files.
     """
     rows, files = hashlib.sha256(), hashlib.sha256()
     split_items = sorted((item for item in items if item.split == split), key=lambda item: item.id)
@@ -135,7 +140,7 @@ def hash_test_set(
 
 
 def drop_unusable(draft: ManifestDraft) -> ManifestDraft:
-    """The draft without files that are not there, as far as anything in its items still belongs together."""
+    """Drop missing and empty files, and then rows that are no longer a pair."""
     skip_counts = Counter(draft.skip_counts)
     items: list[DraftItem] = []
     for item in draft.items:
@@ -174,7 +179,7 @@ def _has_utf8_paths(item: DraftItem) -> bool:
 
 
 class _PathFormatter:
-    """Paths as the manifest will have them: from its own folder where they lie below it, else absolute."""
+    """Format paths for a manifest: relative to its folder if they are below it, otherwise absolute."""
 
     def __init__(self, manifest_file: Path) -> None:
         self.root = manifest_file.parent.resolve()
@@ -185,7 +190,7 @@ class _PathFormatter:
         parent = self._resolved_parents.get(path.parent)
         if parent is None:
             parent = self._resolved_parents[path.parent] = path.parent.resolve()
-        unresolved = parent / path.name  # not resolved itself: a link's own name has the ending, its target may not
+        unresolved = parent / path.name  # a symbolic link keeps its name: its target may have another suffix
         if not parent.is_relative_to(self.root):
             self.has_outside_paths = True
             return str(unresolved)
@@ -216,7 +221,7 @@ def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _unwrap_single_caption(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One caption as a string, several as a list."""
+    """Return the row with a single caption as a string, several as a list."""
     unwrapped_text = {"text": row["text"][0]} if len(row.get("text", ())) == 1 else {}
     return {**row, **unwrapped_text}
 
@@ -230,13 +235,13 @@ def _to_csv_row(path: Path, row: Mapping[str, Any], columns: Sequence[str]) -> M
     if "text" not in columns:
         return row
     text = _format_captions(row.get("text", ()))
-    if len(text) >= MAX_CELL_LENGTH:  # with room for an apostrophe
-        raise ManifestError(f"{path}: the captions of row {row['id']!r} are too long for CSV; write a .jsonl")
+    if len(text) >= MAX_CELL_LENGTH:  # one character is reserved for the apostrophe of `write_rows`
+        raise ManifestError(f"{path}: the captions of row {row['id']!r} are too long for CSV; write .jsonl instead")
     return {**row, "text": text}
 
 
 def _format_captions(texts: Sequence[str]) -> str:
-    """One caption as it is; several, none, or one that starts like a list as a JSON list."""
+    """Format one caption as plain text; several, none, or one that starts with "[" as a JSON list."""
     if len(texts) == 1 and not texts[0].startswith("["):
         return texts[0]
     return json.dumps(list(texts), ensure_ascii=False)

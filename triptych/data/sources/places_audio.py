@@ -1,4 +1,4 @@
-"""Places Audio Captions: photographs of places that people describe aloud."""
+"""Places Audio Captions: photographs of places with spoken descriptions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from triptych.data.sources.draft import Dataset, DraftItem, ManifestDraft, check
 from triptych.data.sources.local_copy import LocalCopy, read_fields, read_json, read_lines
 from triptych.errors import ManifestError
 
-# val of the first publication is what everybody measures on; the parts of 2020 have a test of their own.
+# Papers report results on val of the first release; the 2020 release has its own test splits.
 SPLIT_NAMES = {
     "train": "train",
     "val": "test",
@@ -22,21 +22,21 @@ SPLIT_NAMES = {
     "test_unseen": "test_unseen",
 }
 TABLE_NAME = re.compile(r"(train|val|dev_seen|dev_unseen|test_seen|test_unseen)(?:_2020)?")
-Utterance = tuple[str, str, str, str]  # id, sound, picture, words
+Utterance = tuple[str, str, str, str]  # id, audio file, image file, transcript
 
 
 def read(copy: LocalCopy, *, captions: str = "none") -> ManifestDraft:
-    """Rows are utterances; those about one photograph share its group.
+    """Read one row for each utterance. Utterances about one image share a group.
 
-    captions: `none`, or `asr` for the words a recogniser heard in the speech; they hold its mistakes.
+    captions: `none`, or `asr`: transcripts by a speech recogniser, with its errors.
     """
     check_choice("captions", captions, ("none", "asr"))
     parts = dict(_read_tables(copy)) or dict(_read_lists(copy))
     if not parts:
         raise copy.missing_error("train.json and val.json, or metadata/utt2wav, metadata/utt2image and lists/*_uttids,")
     all_utterances = [utterance for part in parts.values() for utterance in part]
-    audio_folder = copy.find_base_folder((sound for _, sound, _, _ in all_utterances), "sound files")
-    image_folder = copy.find_base_folder((picture for _, _, picture, _ in all_utterances), "photographs")
+    audio_folder = copy.find_base_folder((audio_name for _, audio_name, _, _ in all_utterances), "audio files")
+    image_folder = copy.find_base_folder((image_name for _, _, image_name, _ in all_utterances), "images")
     items = [
         _build_item(utterance, audio_folder, image_folder, SPLIT_NAMES[part], captions == "asr")
         for part, utterances in parts.items()
@@ -60,7 +60,7 @@ def _build_item(
 
 
 def _read_tables(copy: LocalCopy) -> Iterator[tuple[str, list[Utterance]]]:
-    """The JSON layout: train.json, val.json; or train_2020.json, dev_seen_2020.json and so on."""
+    """Read the JSON layout: train.json and val.json, or train_2020.json, dev_seen_2020.json and so on."""
     for path in copy.find_files("*.json"):
         match = TABLE_NAME.fullmatch(path.stem)
         if match:
@@ -73,7 +73,7 @@ def _read_utterance(entry: Any, table: Path) -> Utterance:
 
 
 def _read_lists(copy: LocalCopy) -> Iterator[tuple[str, list[Utterance]]]:
-    """The text layout: a file for each property of an utterance, and lists of the utterances of each split."""
+    """Read the text layout: one file for each property of utterances, and a list of utterances for each split."""
     paths = {name: copy.find_file(f"metadata/{name}", name) for name in ("utt2wav", "utt2image")}
     audio_names, image_names = (_read_mapping(path) if path else {} for path in paths.values())
     transcript_path = copy.find_file("metadata/utt2ASR", "metadata/utt2ASR_text")
@@ -85,7 +85,7 @@ def _read_lists(copy: LocalCopy) -> Iterator[tuple[str, list[Utterance]]]:
             missing_names = [name for name in names if name not in audio_names or name not in image_names]
             if missing_names:
                 raise ManifestError(
-                    f"{path}: {missing_names[0]} is in neither utt2wav nor utt2image, and {len(missing_names) - 1} more"
+                    f"{path}: {missing_names[0]} and {len(missing_names) - 1} more are missing from utt2wav or utt2image"
                 )
             yield match[1], [(name, audio_names[name], image_names[name], transcripts.get(name, "")) for name in names]
 
@@ -95,12 +95,12 @@ def _read_mapping(path: Path) -> dict[str, str]:
 
 
 SOURCE = Dataset(
-    title="Places Audio Captions, photographs and spoken descriptions",
+    title="Places Audio Captions: photographs and spoken descriptions",
     modalities="image–speech",
     expected_files=(
         "train.json, val.json (or …_2020.json): data, each with uttid, wav, image",
         "or metadata/utt2wav, utt2image and lists/*_train_uttids, *_val_uttids",
-        "the sounds and photographs in any folders",
+        "audio and images in any folders",
     ),
     licence="speech CC BY-SA 4.0; photographs under the terms of Places",
     read=read,

@@ -1,4 +1,4 @@
-"""Tux Paint's stamps: pictures with captions in many languages, sound effects, and voices that read the captions."""
+"""Tux Paint stamps: images with captions in many languages, sound effects, and captions read aloud."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ AUDIO_CHOICES = ("both", "effects", "speech")
 
 
 def read(copy: LocalCopy, *, language: str = "en", audio: str = "both") -> ManifestDraft:
-    """A row for each sound of a stamp: its effect with the captions, and each voice with the caption it reads.
+    """Read one row for each audio file of a stamp: its effect with all captions, and each speech file with its caption.
 
-    A stamp without either is one row of picture and captions. Stamps with the same caption share a group; the split is
-    a hash of the English caption. language: one, several with commas, or `all`. sounds: effects, speech or both.
+    A stamp without audio is one row of image and captions. Stamps with the same caption share a group. The split is a
+    hash of the English caption.
+
+    language: one or several languages, comma-separated, or `all`.
+    audio: effects, speech or both.
     """
     check_choice("audio", audio, AUDIO_CHOICES)
     root = _find_root(copy)
     stamps = {str(path.relative_to(root).with_suffix("").as_posix()): path for path in sorted(root.rglob("*.txt"))}
     if not stamps:
-        raise copy.missing_error("stamps: pictures with a .txt of the same name")
+        raise copy.missing_error("stamps: images with a .txt file of the same name")
     captions_by_stamp = {name: _read_captions(path) for name, path in stamps.items()}
     languages = _parse_languages(language, captions_by_stamp)
     groups = find_connected_groups(
@@ -51,7 +54,7 @@ def read(copy: LocalCopy, *, language: str = "en", audio: str = "both") -> Manif
     for name, path in stamps.items():
         image_path = path.with_suffix(".png")
         if not image_path.exists():
-            skip_counts["pictures that are only SVG, which we cannot decode"] += path.with_suffix(".svg").exists()
+            skip_counts["images that exist as SVG only, which is not supported"] += path.with_suffix(".svg").exists()
         stamp = DraftItem(
             name,
             files={"image": image_path} if image_path.exists() else {},
@@ -69,13 +72,13 @@ def read(copy: LocalCopy, *, language: str = "en", audio: str = "both") -> Manif
 
 
 def _find_root(copy: LocalCopy) -> Path:
-    """The folder of the stamps: the one given, the one in an unpacked package, or a package that we unpack."""
+    """Find the folder of the stamps: in an unpacked package, or the folder itself. A .deb file is unpacked first."""
     if copy.path.is_file() and copy.path.suffix == ".deb":
         unpack(copy.path, copy.unpack_folder, _is_stamp)
         return copy.unpack_folder / STAMPS_PATH
     if not copy.path.is_dir():
         raise copy.missing_error(
-            "the folder of Debian's package tuxpaint-stamps-default (install it), or its .deb file"
+            "the folder of the Debian package tuxpaint-stamps-default (install it), or its .deb file"
         )
     candidates = (copy.path / STAMPS_PATH, copy.path / "tuxpaint/stamps", copy.path / "stamps")
     return next((folder for folder in candidates if folder.is_dir()), copy.path)
@@ -86,7 +89,7 @@ def _is_stamp(name: PurePosixPath) -> bool:
 
 
 def _read_captions(path: Path) -> dict[str, str]:
-    """Language -> caption: the first line is English, the others name theirs: fr.utf8=Un chien."""
+    """Return language -> caption. The first line is English; other lines name their language: fr.utf8=Un chien."""
     texts: dict[str, str] = {}
     for number, line in enumerate(read_lines(path)):
         name, equals, text = line.partition(".utf8=")
@@ -130,18 +133,18 @@ def _build_items(stamp: DraftItem, stem: Path, texts: dict[str, str], audio: str
 
 
 def _find_audio(stem: Path, *stem_suffixes: str) -> Path | None:
-    """The first sound there is; some effects (numbers, letters) are spoken, and have one for each language."""
+    """Return the first audio file that exists. Some effects (numbers, letters) are speech, one file per language."""
     names = (
-        stem.with_name(stem.name + stem_suffix + ending) for stem_suffix in stem_suffixes for ending in AUDIO_SUFFIXES
+        stem.with_name(stem.name + stem_suffix + suffix) for stem_suffix in stem_suffixes for suffix in AUDIO_SUFFIXES
     )
     return next((path for path in names if path.is_file()), None)
 
 
 SOURCE = Dataset(
-    title="Tux Paint stamps, pictures with captions, effects and voices",
+    title="Tux Paint stamps: images with captions, effects and speech",
     modalities="image–audio–text",
     expected_files=(
-        "the folder of Debian's package tuxpaint-stamps-default (found by itself where it is installed),",
+        "the folder of the Debian package tuxpaint-stamps-default (default: where it is installed),",
         "or its .deb file (`apt-get download tuxpaint-stamps-default`)",
     ),
     licence="GPL-2+",

@@ -1,26 +1,26 @@
-"""WavCaps: 400,000 sounds of four sites with captions a language model wrote from their descriptions."""
+"""WavCaps: 400,000 recordings of four sites; a language model wrote captions from their descriptions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
-from triptych.data.sources.draft import Dataset, DraftItem, ManifestDraft, clean_captions, file_kind_from_suffix
+from triptych.data.sources.draft import Dataset, DraftItem, ManifestDraft, clean_captions, index_by_stem
 from triptych.data.sources.local_copy import LocalCopy, read_fields, read_json
 
-# The blacklists that keep test sets of others out; a third one, all_ac, is for those who also train on Clotho's rest.
+# Blacklists that exclude test sets of other datasets. A third one, all_ac, excludes all of AudioCaps and Clotho.
 BLACKLISTS = ("blacklist_exclude_test_ac.json", "blacklist_exclude_ub*8k_esc50_vggsound.json")
 
 
 def read(copy: LocalCopy) -> ManifestDraft:
-    """Everything is train: there is no official split. What the data set's own blacklists name is left out."""
+    """Read all rows as train: there are no official splits. Recordings on the blacklists are skipped."""
     tables = [path for path in copy.find_files("*.json") if path.parent.name != "blacklist" and "_final" in path.stem]
     tables = [path for path in tables if not path.stem.endswith("_2s")]  # a part of the same table
     if not tables:
         raise copy.missing_error("json_files/*/*_final.json")
-    audio_files = _index_audio_files(copy)
+    audio_files = index_by_stem(copy, "audio")
     if not audio_files:
-        raise copy.missing_error("sound files named after id, such as FreeSound_flac/1234.flac,")
+        raise copy.missing_error("audio files named after id, such as FreeSound_flac/1234.flac,")
     excluded_names = _read_blacklists(copy)
     items: list[DraftItem] = []
     skip_counts: Counter[str] = Counter()
@@ -31,9 +31,9 @@ def read(copy: LocalCopy) -> ManifestDraft:
             name = name.removesuffix(".wav")
             path = _find_audio_file(audio_files, site, name)
             if name in excluded_names.get(site.split("_")[0], ()):
-                skip_counts["sounds on a blacklist: they are in a test set"] += 1
+                skip_counts["recordings on a blacklist: they are in a test set"] += 1
             elif path is None:
-                skip_counts["captions without a sound file"] += 1
+                skip_counts["captions without an audio file"] += 1
             else:
                 items.append(
                     DraftItem(f"{site}/{name}", files={"audio": path}, texts=clean_captions(caption), split="train")
@@ -41,21 +41,13 @@ def read(copy: LocalCopy) -> ManifestDraft:
     notes = (
         []
         if excluded_names
-        else ["no blacklist is here: sounds of the test sets of AudioCaps, Clotho, ESC-50 may be in it"]
+        else ["there are no blacklists: rows may contain recordings of the test sets of AudioCaps, Clotho and ESC-50"]
     )
     return ManifestDraft(items, skip_counts, notes)
 
 
-def _index_audio_files(copy: LocalCopy) -> dict[str, list[Path]]:
-    audio_files: dict[str, list[Path]] = {}
-    for path in copy.find_files("*"):
-        if file_kind_from_suffix(path) == "audio":
-            audio_files.setdefault(path.stem, []).append(path)
-    return audio_files
-
-
 def _find_audio_file(audio_files: dict[str, list[Path]], site: str, name: str) -> Path | None:
-    """The file in a folder that names the site: FreeSound and SoundBible both number their sounds."""
+    """Find the file in a folder named after the site: FreeSound and SoundBible use the same numbers."""
     candidates = audio_files.get(name, [])
     site_files = [path for path in candidates if any(part.startswith(site) for part in path.parts)]
     return site_files[0] if site_files else None
@@ -70,12 +62,12 @@ def _read_blacklists(copy: LocalCopy) -> dict[str, set[str]]:
 
 
 SOURCE = Dataset(
-    title="WavCaps, sounds with captions by a language model",
+    title="WavCaps: recordings with captions by a language model",
     modalities="audio–text",
     expected_files=(
         "json_files/SITE/*_final.json: data, each with id and caption",
-        "sounds named ID.flac in a folder whose name starts with SITE (AudioSet_SL, BBC_Sound_Effects, …)",
-        "json_files/blacklist/*.json, to keep test sets of others out",
+        "ID.flac in a folder whose name starts with SITE (AudioSet_SL, BBC_Sound_Effects, …)",
+        "json_files/blacklist/*.json, to exclude test sets of other datasets",
     ),
     licence="academic use only",
     read=read,

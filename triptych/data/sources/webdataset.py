@@ -1,4 +1,4 @@
-"""WebDataset: tar shards in which the members of one name are one sample."""
+"""WebDataset: tar shards. Members with the same name up to the first dot are one sample."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triptych.data.sources.draft import (
     DraftItem,
     ManifestDraft,
     clean_captions,
-    file_kind_from_suffix,
+    media_type_from_suffix,
 )
 from triptych.data.sources.local_copy import LocalCopy
 from triptych.errors import ManifestError
@@ -24,13 +24,13 @@ SHARDS = ("*.tar", "*.tar.gz", "*.tgz")
 TEXT_SUFFIXES = (".txt", ".text", ".caption")
 CAPTION_KEYS = ("text", "caption", "captions")
 LABEL_SUFFIXES = (".cls", ".label")
-MAX_TEXT_BYTES = 1_000_000  # bytes of a text or JSON member
+MAX_TEXT_BYTES = 1_000_000  # of a text or JSON member
 
 
 def read(copy: LocalCopy) -> ManifestDraft:
-    """Members are unpacked beside the manifest; a shard's name or folder may name the split.
+    """Unpack the members beside the manifest. The split is taken from the name or folder of a shard.
 
-    Captions come from .txt members, or from text, caption or captions in .json members; the label from .cls.
+    Captions are in .txt members, or under text, caption or captions in .json members; labels in .cls members.
     """
     shards = [copy.path] if copy.path.is_file() else copy.find_files(*SHARDS)
     if not shards:
@@ -43,7 +43,7 @@ def read(copy: LocalCopy) -> ManifestDraft:
         shard_folder = copy.unpack_folder / name
         samples: dict[str, dict[str, Path]] = {}
         for path in unpack(shard, shard_folder, _is_supported_member):
-            # By the format's own rule a sample's name ends at the first dot of the file's name.
+            # In this format the key of a sample ends at the first dot of the file name.
             stem, _, suffix = path.name.partition(".")
             key = path.relative_to(shard_folder.resolve()).with_name(stem).as_posix()
             samples.setdefault(key, {})[f".{suffix.lower()}"] = path
@@ -51,14 +51,14 @@ def read(copy: LocalCopy) -> ManifestDraft:
             _build_item(f"{name}/{key}", members, _split_from_name(name), skip_counts)
             for key, members in samples.items()
         ]
-    notes = [f"unpacked into {copy.unpack_folder}"]
+    notes = [f"unpacked to {copy.unpack_folder}"]
     return ManifestDraft(items, skip_counts, notes, split_units={})
 
 
 def _is_supported_member(name: PurePosixPath) -> bool:
     return (
         name.suffix.lower() in {".json", *TEXT_SUFFIXES, *LABEL_SUFFIXES}
-        or file_kind_from_suffix(Path(name)) is not None
+        or media_type_from_suffix(Path(name)) is not None
     )
 
 
@@ -72,11 +72,11 @@ def _build_item(name: str, members: dict[str, Path], split: str | None, skip_cou
     texts: list[str] = []
     label = None
     for suffix, path in sorted(members.items()):
-        file_kind = file_kind_from_suffix(path)
-        if file_kind in files:
-            skip_counts[f"second {file_kind} members of a sample"] += 1
-        elif file_kind:
-            files[file_kind] = path
+        media_type = media_type_from_suffix(path)
+        if media_type in files:
+            skip_counts[f"second {media_type} members of a sample"] += 1
+        elif media_type:
+            files[media_type] = path
         elif suffix in TEXT_SUFFIXES:
             texts.append(_read_text(path))
         elif suffix == ".json":
@@ -98,17 +98,17 @@ def _read_json_captions(path: Path) -> list[str]:
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"{path}: cannot be read as JSON: {error}") from error
     values = [content.get(key) for key in CAPTION_KEYS] if isinstance(content, dict) else []
-    flat_values = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    return [one for one in flat_values if isinstance(one, str)]
+    captions = [caption for value in values for caption in (value if isinstance(value, list) else [value])]
+    return [caption for caption in captions if isinstance(caption, str)]
 
 
 SOURCE = Dataset(
-    title="WebDataset, tar shards of samples",
-    modalities="whatever a sample holds",
+    title="WebDataset: tar shards",
+    modalities="any",
     expected_files=(
-        "tar shards at any depth, or one: members 0001.flac, 0001.jpg, 0001.txt, 0001.json, 0001.cls",
-        "train, valid or test in a shard's name or folder is its split",
+        "tar shards at any depth, or a single shard: members 0001.flac, 0001.jpg, 0001.txt, 0001.json, 0001.cls",
+        "train, valid or test in the name or folder of a shard: its split",
     ),
-    licence="that of the data set",
+    licence="that of the dataset",
     read=read,
 )
