@@ -259,7 +259,9 @@ def test_nothing_is_written_into_a_user_folder(tmp_path, monkeypatch):
         assert not written.needs_allow_outside
         assert sorted(root.rglob("*")) == before
     root.parent.chmod(0o555)
-    with pytest.raises(UsageError, match=r"cannot write beside .* nothing is written into it by default; choose an output with -o"):
+    with pytest.raises(
+        UsageError, match=r"cannot write beside .* nothing is written into it by default; choose an output with -o"
+    ):
         default_output_path("folder", source, root)
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert default_output_path("folder", source, root) == Path("archive-manifest.csv")
