@@ -1,1 +1,1 @@
-"""A user's files, embedded once and searched by text, sound or picture."""
+"""Collections of embedded files and texts, and the search over them."""

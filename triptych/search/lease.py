@@ -1,8 +1,8 @@
-"""The right to change a collection, which one process has at a time.
+"""Exclusive write access to a collection.
 
-In a folder it is a lock file, which the system releases when its holder ends. On an object store it is a lease: an
-object lease/NUMBER, created on condition that it does not exist yet. The highest number holds the collection. Its
-holder renews the object; when it has not been renewed for LEASE_SECONDS, by the store's own clock, another process may
+In a folder this is a lock file, which the operating system releases when the process ends. On an object store it is a
+lease: an object lease/NUMBER that is created on condition that it does not exist. The highest number holds the lease. Its
+holder renews the object. If it has not been renewed for LEASE_SECONDS, by the clock of the store, another process may
 create the next number.
 """
 
@@ -27,26 +27,26 @@ from triptych.errors import CollectionError
 from triptych.files import lock, suggest_remedy
 
 LOCK_FILE, LEASE_PREFIX, PROBE_PREFIX = "indexing.lock", "lease", "lease-probe"
-LEASE_SECONDS = 60.0  # how long a holder that is dead, or cut off, keeps others waiting
-RENEWALS_PER_LEASE = 4  # within that time
+LEASE_SECONDS = 60.0  # after which the lease of a dead or disconnected process expires
+RENEWALS_PER_LEASE = 4
 
 
 @dataclass(frozen=True)
 class WriteAccess:
-    """The right to change a collection, as its holder sees it."""
+    """Write access to a collection, from the view of its holder."""
 
-    check: Callable[[], None] = lambda: None  # raises CollectionError once another process has taken over
-    is_takeover: bool = False  # the holder before has not given it back: it may be alive, and about to write
+    check: Callable[[], None] = lambda: None  # raises CollectionError if another process has taken over
+    is_takeover: bool = False  # the lease of the previous holder expired: it may still be running, and about to write
 
 
 @contextmanager
 def acquire_write_access(uri: str) -> Iterator[WriteAccess]:
-    """Hold the right to change the collection in a place until the block ends; refuses where another process has it."""
+    """Hold write access to the collection at a URI during the block. Raise CollectionError if another process has it."""
     folder = local_folder(uri)
     if folder is not None:
         with _lock_folder(uri, folder) as access:
             yield access
-    elif uri.startswith("memory://"):  # nobody else sees it
+    elif uri.startswith("memory://"):  # not visible to other processes
         yield WriteAccess()
     else:
         lease = Lease(uri)
@@ -58,7 +58,7 @@ def acquire_write_access(uri: str) -> Iterator[WriteAccess]:
 
 
 def local_folder(uri: str) -> Path | None:
-    """The folder a place means; None where it is on an object store."""
+    """Return the folder of a URI; None if it is on an object store."""
     if uri.startswith("file://"):
         return Path(url2pathname(urlsplit(uri).path))
     return None if "://" in uri else Path(uri)
@@ -77,9 +77,9 @@ def _lock_folder(uri: str, folder: Path) -> Iterator[WriteAccess]:
             ) from error
         if not is_acquired:
             holder = "another process"
-            with suppress(OSError, ValueError):  # Windows lets nobody read a locked file
+            with suppress(OSError, ValueError):  # on Windows, locked files cannot be read
                 holder = path.read_text(encoding="utf-8") or holder
-            raise CollectionError(f"{uri}: {holder} is indexing into it; wait until it is done")
+            raise CollectionError(f"{uri}: {holder} is indexing into it; wait until it has finished")
         with suppress(OSError):
             path.write_text(_describe_process(), encoding="utf-8")
         yield WriteAccess()
@@ -87,19 +87,19 @@ def _lock_folder(uri: str, folder: Path) -> Iterator[WriteAccess]:
 
 @dataclass(frozen=True)
 class _LeaseRecord:
-    """The lease with the highest number."""
+    """The content of the lease object with the highest number."""
 
     generation: int
     token: str
     holder: str
     is_released: bool
-    renewed_at: datetime  # by the store's clock
+    renewed_at: datetime  # by the clock of the store
 
 
 class Lease:
-    """A lease on the collection at an address of an object store.
+    """A lease on a collection on an object store.
 
-    It asks of the store only what LanceDB asks of it, too: to honour `If-None-Match: *`. That is tried out first.
+    Like LanceDB, it requires that the store supports `If-None-Match: *`. This is checked before anything is written.
     """
 
     def __init__(self, uri: str) -> None:
@@ -114,12 +114,12 @@ class Lease:
             self._store: Any = from_url(uri)
         except (BaseError, ValueError) as error:
             raise CollectionError(
-                f"{uri}: a collection at such an address can be searched, but not written ({summarise_store_error(error)}); give a "
-                "folder, or an address that begins with s3://, gs:// or az://"
+                f"{uri}: collections at such a URI can be searched, but not written ({summarise_store_error(error)}); "
+                "give a folder, or a URI that starts with s3://, gs:// or az://"
             ) from error
 
     def acquire(self) -> None:
-        """Take the lease, and renew it from now on in the background; refuses where another process has it."""
+        """Acquire the lease and renew it in the background. Raise CollectionError if another process has it."""
         from obstore import delete, put
         from obstore.exceptions import AlreadyExistsError
 
@@ -132,7 +132,7 @@ class Lease:
                     raise CollectionError(self._format_conflict(current.holder, LEASE_SECONDS - age))
                 self.is_takeover = True
             generation = current.generation + 1 if current else 1
-            with suppress(AlreadyExistsError):  # by another process, or by this one, whose answer was lost
+            with suppress(AlreadyExistsError):  # created by another process, or by this one if the response was lost
                 put(self._store, _lease_path(generation), self._encode_record(), mode="create")
             winner = self._read_current()
             if winner is None or winner.token != self._token:
@@ -146,24 +146,24 @@ class Lease:
         self._renewal_thread.start()
 
     def check(self) -> None:
-        """See that no other process has taken over."""
+        """Raise CollectionError if another process has taken over."""
         with self._translate_errors():
             current = self._read_current()
         if current is None or current.token != self._token:
             holder = current.holder if current else "another process"
             raise CollectionError(
-                f"{self.uri}: {holder} has taken over while this process was stopped or cut off for more than "
-                f"{LEASE_SECONDS:.0f} s; what was stored before is kept: run the same command again when that is done"
+                f"{self.uri}: {holder} has taken over while this process was suspended or disconnected for more than "
+                f"{LEASE_SECONDS:.0f} s; nothing that was stored is lost: run the same command again when it has finished"
             )
 
     def release(self) -> None:
-        """Give the lease back."""
+        """Release the lease."""
         from obstore import put
         from obstore.exceptions import BaseError
 
         self._stop_event.set()
         self._renewal_thread.join()
-        with suppress(BaseError, OSError):  # else it runs out by itself
+        with suppress(BaseError, OSError):  # otherwise it expires
             put(self._store, _lease_path(self._generation), self._encode_record(is_released=True))
 
     def _renew_until_stopped(self) -> None:
@@ -171,12 +171,14 @@ class Lease:
         from obstore.exceptions import BaseError
 
         while not self._stop_event.wait(LEASE_SECONDS / RENEWALS_PER_LEASE):
-            with suppress(BaseError, OSError, CollectionError):  # the next try may succeed; the writer checks by itself
+            with suppress(
+                BaseError, OSError, CollectionError
+            ):  # the next attempt may succeed; the writer checks the lease itself
                 self.check()
                 put(self._store, _lease_path(self._generation), self._encode_record())
 
     def _check_conditional_writes(self) -> datetime:
-        """The store's time; refuses a store on which two processes could both believe that they hold the lease."""
+        """Return the time of the store. Raise CollectionError if two processes could both acquire the lease on it."""
         from obstore import delete, head, put
         from obstore.exceptions import AlreadyExistsError
 
@@ -191,9 +193,9 @@ class Lease:
         finally:
             delete(self._store, path)
         raise CollectionError(
-            f"{self.uri}: this object store ignores conditional writes (If-None-Match), so that processes could "
-            "overwrite each other's changes; it can be searched, but not written: index into a folder, or into a store "
-            "that honours them, such as Amazon S3, Google Cloud Storage, Azure, Cloudflare R2 or MinIO"
+            f"{self.uri}: this object store ignores conditional writes (If-None-Match), so processes could overwrite "
+            "each other's changes; it can be searched, but not written: index into a folder, or into a store that "
+            "supports them, such as Amazon S3, Google Cloud Storage, Azure, Cloudflare R2 or MinIO"
         )
 
     def _read_current(self) -> _LeaseRecord | None:
@@ -201,7 +203,7 @@ class Lease:
 
         while paths := self._list_lease_paths():
             newest = max(paths)
-            with suppress(FileNotFoundError):  # a higher one has come since, and this one was removed
+            with suppress(FileNotFoundError):  # replaced by a newer one in the meantime
                 response = get(self._store, newest)
                 record = json.loads(bytes(response.bytes()))
                 generation, renewed_at = int(newest.rpartition("/")[2]), response.meta["last_modified"]
@@ -218,26 +220,26 @@ class Lease:
 
     def _format_conflict(self, holder: str, seconds: float) -> str:
         return (
-            f"{self.uri}: {holder} is indexing into it; wait until it is done. If that process is dead, run this "
-            f"again in {seconds:.0f} s: then its lease has run out"
+            f"{self.uri}: {holder} is indexing into it; wait until it has finished. If that process is dead, run this "
+            f"again in {seconds:.0f} s, when its lease has expired"
         )
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Errors of the object store, as one clear sentence."""
+        """Raise errors of the object store as a CollectionError that says what to do."""
         from obstore.exceptions import BaseError
 
         try:
             yield
         except (BaseError, OSError, ValueError, KeyError, TypeError) as error:
             raise CollectionError(
-                f"{self.uri}: the object store cannot be written ({summarise_store_error(error)}); check the address, the "
-                "permission to write, and the variables with the credentials (such as AWS_ACCESS_KEY_ID)"
+                f"{self.uri}: the object store cannot be written ({summarise_store_error(error)}); check the URI, the "
+                "write permission, and the credentials in the environment (such as AWS_ACCESS_KEY_ID)"
             ) from error
 
 
 def summarise_store_error(error: BaseException) -> str:
-    """What an object store says of an error: its own code for it, or the beginning of the text."""
+    """Return the error code of an object store, or the beginning of the error text."""
     code = re.search(r"<Code>(\w+)</Code>", str(error))
     return code.group(1) if code else " ".join(str(error).partition("Debug source")[0].split())[:200]
 

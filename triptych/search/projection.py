@@ -1,4 +1,4 @@
-"""A collection on a plane: what is alike lies together, whatever its modality."""
+"""Project the keys of a collection to two dimensions, all modalities together."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 
 import numpy as np
 
-TSNE_LANDMARKS = 1500  # items that are laid out by t-SNE; the others are put among those most like them
+TSNE_LANDMARKS = 1500  # items that t-SNE places; the others are placed between their nearest landmarks
 NEIGHBOURS = 5
-PCA_COMPONENTS = 32  # directions that are kept before
+PCA_COMPONENTS = 32  # dimensions before t-SNE
 
 
 def project_2d(keys: Sequence[np.ndarray], seed: int = 0) -> list[np.ndarray]:
-    """Keys of each modality (M_i, S) to places (M_i, 2) within 0 and 1.
+    """Project the keys of each modality (M_i, S) to points (M_i, 2) between 0 and 1.
 
-    In a joint space each modality fills a region of its own; so each is centred and scaled by itself first, and what
-    remains is what things have in common. Then principal components and t-SNE (van der Maaten and Hinton 2008), with
-    a fixed seed: the same collection has the same map.
+    The modalities of a joint space occupy separate regions (the modality gap), so each is centred and scaled by itself
+    first. Then follow PCA and t-SNE (van der Maaten and Hinton 2008), with a fixed seed.
     """
-    counts = [len(some) for some in keys]
-    all_keys = np.concatenate([_standardise(some) for some in keys]) if sum(counts) else np.empty((0, 2))
+    counts = [len(modality_keys) for modality_keys in keys]
+    all_keys = (
+        np.concatenate([_standardise(modality_keys) for modality_keys in keys]) if sum(counts) else np.empty((0, 2))
+    )
     if len(all_keys) < 4:
         points = np.tile(np.linspace(0.3, 0.7, max(1, len(all_keys)))[: len(all_keys), None], (1, 2))
     else:
@@ -33,7 +34,7 @@ def _standardise(keys: np.ndarray) -> np.ndarray:
 
 
 def _reduce_by_pca(keys: np.ndarray) -> np.ndarray:
-    """The principal components, fewer and without noise."""
+    """Return the first principal components."""
     centred = keys - keys.mean(axis=0)
     sample = centred if len(centred) <= 10_000 else centred[:: len(centred) // 10_000]
     _, vectors = np.linalg.eigh(sample.T @ sample)
@@ -41,7 +42,7 @@ def _reduce_by_pca(keys: np.ndarray) -> np.ndarray:
 
 
 def _fit_tsne(keys: np.ndarray, seed: int) -> np.ndarray:
-    from sklearn.manifold import TSNE  # takes a second to load
+    from sklearn.manifold import TSNE  # slow to import
 
     order = np.random.default_rng(seed).permutation(len(keys))
     landmarks, others = order[:TSNE_LANDMARKS], order[TSNE_LANDMARKS:]
@@ -61,6 +62,6 @@ def _fit_tsne(keys: np.ndarray, seed: int) -> np.ndarray:
 
 
 def _scale_to_unit_square(points: np.ndarray) -> np.ndarray:
-    """Within 0.03 and 0.97, both directions filled."""
+    """Scale both axes to the range 0.03 to 0.97."""
     low, high = points.min(axis=0), points.max(axis=0)
     return 0.03 + 0.94 * (points - low) / np.maximum(high - low, 1e-9)

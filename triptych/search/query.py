@@ -1,4 +1,4 @@
-"""What is asked of a collection: one thing or several, each wanted or not wanted, within limits."""
+"""Queries of one or several weighted parts, and filters on metadata."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from triptych.media import modalities_of, video
 
 @dataclass(frozen=True)
 class EmbeddedQuery:
-    """Something that is embedded already, as a server does with several requests at once."""
+    """A query part that is already embedded, such as in a batch of requests."""
 
     features: Features  # of one item
     modality: Modality
-    content_hashes: frozenset[str] = frozenset()  # of the file it was made of, as `items.contents_of_query` tells them
+    content_hashes: frozenset[str] = frozenset()  # of the query file; see `scan.query_content_hashes`
 
 
 @dataclass(frozen=True)
 class QueryPart:
-    """One part of a question: a source, or an item of the collection by its id; a negative weight says "but not"."""
+    """One part of a query: a source, or an item of the collection by id. A negative weight excludes similar items."""
 
-    value: Source | EmbeddedQuery | str  # a string is an item's id
+    value: Source | EmbeddedQuery | str  # a string is the id of an item
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.weight) or self.weight == 0:
-            raise UsageError(f"weight {self.weight:g}: give a number other than 0; negative for what is not wanted")
+            raise UsageError(f"weight {self.weight:g}: give a finite number other than 0; negative: not like this part")
 
 
 @dataclass(frozen=True)
 class Query:
-    """Several parts at once: like this and this, but not like that."""
+    """A query of one or several parts."""
 
     parts: tuple[QueryPart, ...]
 
     def __post_init__(self) -> None:
         if not self.parts:
-            raise UsageError("an empty query: give words, a file or an item")
+            raise UsageError("empty query: give a text, a file or an item")
 
     @staticmethod
     def wrap(query: Source | Query) -> Query:
-        """A single source as a query of one part."""
+        """Return a query of one part for a source; return a query unchanged."""
         return query if isinstance(query, Query) else Query((QueryPart(query),))
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which items may be found at all; what is left out does not restrict."""
+    """Conditions that hits must satisfy. Fields that are None or empty do not restrict."""
 
     folder: str | Path | None = None  # files below it
-    min_duration: float | None = None  # seconds, of sounds, films and their moments; what has no duration is left out
+    min_duration: float | None = None  # seconds; excludes items without a duration
     max_duration: float | None = None
-    since: datetime | date | None = None  # by the file's time of change; texts of manifests have none
-    until: datetime | date | None = None  # a day without a time: to its end
-    columns: Mapping[str, str] = field(default_factory=dict)  # of the manifest: name to value
+    since: datetime | date | None = None  # of the modification time; excludes texts of manifests
+    until: datetime | date | None = None  # inclusive; a date includes the whole day
+    columns: Mapping[str, str] = field(default_factory=dict)  # of the manifest, by name
 
     def __post_init__(self) -> None:
         for name in ("min_duration", "max_duration"):
@@ -70,7 +70,7 @@ class Filter:
 
     @property
     def sql(self) -> str:
-        """As a condition on the store's columns; empty where nothing restricts."""
+        """The filter as an SQL condition on the columns of the table; empty if it does not restrict."""
         conditions = []
         if self.folder is not None:
             prefix = str(Path(self.folder).expanduser().resolve()).rstrip("/") + "/"
@@ -92,7 +92,7 @@ PART_NAMES = ("text", "audio", "image", "video", "item", "not")  # the parts of 
 
 @dataclass(frozen=True)
 class QueryInputs:
-    """The inputs of a query by kind, as given on the command line."""
+    """The inputs of a query by type, as given on the command line."""
 
     text: str = ""
     audio: Sequence[Path] = ()
@@ -156,21 +156,21 @@ def parse_modalities(names: str) -> list[Modality]:
 
 
 def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:
-    """A film as parts of a question: its middle picture and its sound, as far as it has and the space knows them."""
+    """Return the middle frame and the audio of a video as query parts, as far as the space has these modalities."""
     if len(modalities_of(path)) < 2:
-        raise MediaError(f"{path}: does not end like a film; give it as a picture or as a sound")
+        raise MediaError(f"{path}: not a video file by its extension; give it as image or audio")
     info = video.read_info(path)
     has_stream: dict[Modality, bool] = {"image": info.has_video, "audio": info.has_audio}
-    available: list[Modality] = [m for m, there in has_stream.items() if there and m in modalities]
+    available: list[Modality] = [m for m, is_present in has_stream.items() if is_present and m in modalities]
     if not available:
-        raise MediaError(f"{path}: has neither pictures nor sound that this space knows ({', '.join(modalities)})")
+        raise MediaError(f"{path}: has no stream of the modalities of this space ({', '.join(modalities)})")
     return tuple(QueryPart(Source(m, path), weight / len(available)) for m in available)
 
 
 def make_negative_parts(
     text_or_path: str, modalities: Sequence[Modality], weight: float = 1.0
 ) -> tuple[QueryPart, ...]:
-    """What should not be found, as parts of a question: an existing file by what it is, anything else as words."""
+    """Return negative query parts for an existing file, by its type, or for a text."""
     path = Path(text_or_path)
     file_modalities = modalities_of(path) if path.is_file() else ()
     if len(file_modalities) > 1:
@@ -179,25 +179,27 @@ def make_negative_parts(
 
 
 def parse_date(text: str) -> datetime | date:
-    """A day such as 2025-01-31, or a moment such as 2025-01-31T18:30."""
+    """Parse a date such as 2025-01-31, or a time such as 2025-01-31T18:30."""
     for date_type in (date, datetime):
         with suppress(ValueError):
             return date_type.fromisoformat(text)
-    raise UsageError(f"{text!r} is no day; write 2025-01-31, or 2025-01-31T18:30 with a time")
+    raise UsageError(f"{text!r} is not a date; write 2025-01-31 or 2025-01-31T18:30")
 
 
 def quote_sql(text: str) -> str:
-    """A text as SQL has it."""
+    """Quote a text for SQL."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{text!r}: is not UTF-8, so no item of a collection has it; give it as UTF-8") from None
+        raise UsageError(
+            f"{text!r}: is not UTF-8, and no item of a collection contains such text; give it as UTF-8"
+        ) from None
     return "'" + text.replace("'", "''") + "'"
 
 
 def _to_timestamp(day_or_time: datetime | date, default_time: time) -> float:
     local_time = day_or_time if isinstance(day_or_time, datetime) else datetime.combine(day_or_time, default_time)
     try:
-        return local_time.timestamp()  # without a zone: the local one, as people mean it
+        return local_time.timestamp()  # without a time zone: local time
     except (ValueError, OverflowError, OSError) as error:
-        raise UsageError(f"{day_or_time}: no file is of that time; give a year like {date.today().year}") from error
+        raise UsageError(f"{day_or_time}: out of range; give a year like {date.today().year}") from error

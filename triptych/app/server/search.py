@@ -16,6 +16,7 @@ import torch
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
+from triptych import explain as explanations
 from triptych.app.server.errors import HTTPError, error_responses
 from triptych.app.server.items import make_hit_responses, make_item_response
 from triptych.app.server.queries import (
@@ -44,7 +45,6 @@ from triptych.app.server.schemas import (
 )
 from triptych.app.server.state import AppState, StateDep
 from triptych.interfaces import Features, Modality, Source
-from triptych.search import explain as search_explain
 from triptych.search import query as search_queries
 from triptych.search.collection import Collection
 from triptych.search.projection import project_2d
@@ -147,7 +147,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             for resolved, features in zip(resolved_parts, query_features, strict=True):
                 score = float(space.scores(features, hit_features))
                 with state.batcher.workers.sandbox():  # uploads are decoded again
-                    explanation = search_explain.explain(
+                    explanation = explanations.explain(
                         space, opened.get(resolved.source, resolved.source), hit_source, score
                     )
                 explanations.append(_make_part_explanation(explanation, resolved))
@@ -155,7 +155,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
 
         parts = await state.run_with_files(state.explain_executor, list(entries_by_source.values()), work)
     return ExplainResponse(
-        item=make_item_response(entry), parts=parts, method=search_explain.describe_method(state.collection.space)
+        item=make_item_response(entry), parts=parts, method=explanations.describe_method(state.collection.space)
     )
 
 
@@ -166,7 +166,7 @@ def _part_features(collection: Collection, resolved: ResolvedPart) -> Features:
     return collection.load_features(str(query_input))
 
 
-def _make_part_explanation(explanation: search_explain.Explanation, resolved: ResolvedPart) -> PartExplanation:
+def _make_part_explanation(explanation: explanations.Explanation, resolved: ResolvedPart) -> PartExplanation:
     contributions = explanation.contributions
     return PartExplanation(
         part_index=resolved.part_index,
@@ -181,7 +181,7 @@ def _make_part_explanation(explanation: search_explain.Explanation, resolved: Re
     )
 
 
-def _make_side_response(side: search_explain.ExplainedItem, contributions: torch.Tensor) -> SideResponse:
+def _make_side_response(side: explanations.ExplainedItem, contributions: torch.Tensor) -> SideResponse:
     modality: Modality = side.modality
     return SideResponse(
         modality=modality,

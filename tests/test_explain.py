@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from tests.conftest import TINY_OVERRIDES
 from triptych.checkpoint import load
 from triptych.data import manifest
-from triptych.interfaces import Features, Source
-from triptych.recipe import Recipe
-from triptych.search.explain import (
+from triptych.explain import (
     decompose_embedding,
     explain,
     matchmap_contributions,
     pooling_contributions,
     word_region_contributions,
 )
+from triptych.interfaces import Features, Source
+from triptych.recipe import Recipe
 from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
 from triptych.space import Space

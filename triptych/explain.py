@@ -1,4 +1,4 @@
-"""Why a hit: how much each part of the query and each part of the hit add to the score, and where those parts lie."""
+"""Explain a score: the contribution of each pair of parts of the query and the hit, and the locations of the parts."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
 from triptych.space import Space
 
-INTEGRATION_STEPS = 32  # of the integral along the head, where it is not linear
+INTEGRATION_STEPS = 32  # of the integrated gradients of a head that is not linear
 METHOD_DESCRIPTIONS = {
-    "pooled": "An item's vector is the sum of its parts' vectors, so the score is a sum over pairs of parts: each pair "
-    "adds the product of its two vectors. What the network adds whatever the parts are is the rest.",
-    "matchmap": "Every part is compared with every part of the other side; those comparisons are the heat. Of each "
-    "moment only the best region counts, by its share in the mean.",
-    "word_region": "Each word looks at the regions that speak for it; that attention is the heat. A word adds its "
-    "share in the score, spread over the regions it looks at.",
+    "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: each "
+    "pair contributes the inner product of its two vectors. The residual is what the network adds for any input.",
+    "matchmap": "Every part is compared with every part of the other item; the attribution shows these similarities. For "
+    "each audio frame only the best region contributes, with its share of the mean.",
+    "word_region": "Each word attends to regions; the attribution shows this attention. A word contributes its share of "
+    "the score, distributed over the regions it attends to.",
 }
 
 
 @dataclass(frozen=True)
 class ExplainedItem:
-    """One side of an explanation: where its parts lie; words are put together from their pieces.
+    """One side of an explanation with the locations of its parts; the tokens of a word are merged.
 
-    Parts that lie nowhere (the start and end marks of a text, its padding, the class token of a picture) are put
-    together as well. They come last, as one part with an empty place: their share belongs to the item as a whole.
+    Parts without a location (special tokens of a text, padding, the class token of an image) are merged into one last part
+    with an empty location. Its contribution belongs to the item as a whole.
     """
 
     modality: Modality
-    text: str | None  # what the places of a text count characters of
-    span: tuple[float, float] | None  # seconds of a sound that were heard
+    text: str | None  # that the locations of a text refer to
+    span: tuple[float, float] | None  # the encoded range of an audio file, in seconds
     part_locations: Sequence[Region]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a score comes about: score = contributions.sum() + rest.
+    """A decomposed score: score = contributions.sum() + residual.
 
-    heat is what to light up, on the similarity's own scale; in pooled spaces it is the contributions themselves.
+    The attribution is what to highlight, on the scale of the similarity. In pooled spaces it equals the contributions.
     """
 
     query: ExplainedItem
@@ -60,10 +60,10 @@ class Explanation:
 
 @torch.inference_mode()
 def explain(space: Space, query: Source, hit: Source, score: float | None = None) -> Explanation:
-    """Take the score of a query and a hit apart; `score` is the one that was shown, should it differ by rounding."""
+    """Decompose the score of a query and a hit; `score` is the displayed one, if it differs by rounding."""
     space.eval()
     parts = {source: _encode_parts(space, source) for source in (query, hit)}
-    # Not every similarity is symmetric: as in training, it gets the two in the order of MODALITIES.
+    # Not every similarity is symmetric: as in training, its arguments are in the order of MODALITIES.
     is_swapped = MODALITIES.index(query.modality) > MODALITIES.index(hit.modality)
     a, b = (hit, query) if is_swapped else (query, hit)
     contributions, attribution, method = _compute_contributions(space, a, parts[a], b, parts[b])
@@ -73,7 +73,7 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
     sides = [_make_explained_item(space, source, parts[source].shape[1]) for source in (query, hit)]
     for axis, side in enumerate(sides):
         groups = _group_parts(side)
-        if groups != [[number] for number in range(len(side.part_locations))]:
+        if groups != [[index] for index in range(len(side.part_locations))]:
             locations = [_merge_locations([side.part_locations[i] for i in group]) for group in groups]
             sides[axis] = replace(side, part_locations=locations)
             contributions = _reduce_groups(contributions, groups, axis, should_sum=True)
@@ -86,13 +86,13 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
 
 
 def describe_method(space: Space) -> str:
-    """How the contributions in a space come about, in plain words."""
+    """Describe how the contributions in a space are computed."""
     methods = {Matchmap: "matchmap", WordRegion: "word_region"}
     return METHOD_DESCRIPTIONS[methods.get(type(space.similarity), "pooled")]
 
 
 def _encode_parts(space: Space, source: Source) -> Tensor:
-    """What the encoder makes of a source: (1, P, W), real parts alone."""
+    """Return the parts of a source without padding: (1, P, W)."""
     encoder = space.encoder(source.modality)
     parts, mask = encoder(*collate([encoder.prepare(source)]))
     return parts[:, mask[0]]
@@ -105,7 +105,7 @@ def _make_features(space: Space, source: Source, parts: Tensor) -> Features:
 def _compute_contributions(
     space: Space, a: Source, a_parts: Tensor, b: Source, b_parts: Tensor
 ) -> tuple[Tensor, Tensor, str]:
-    """What every pair of parts adds to the score (A, B), the heat (A, B), and which kind of sum it is."""
+    """Return the contribution of each pair of parts (A, B), the attribution (A, B), and the method."""
     similarity = space.similarity
     if isinstance(similarity, Matchmap):
         attribution = similarity.attribution(_make_features(space, a, a_parts), _make_features(space, b, b_parts))[0]
@@ -124,16 +124,16 @@ def _compute_contributions(
     contributions = similarity.attribution(a_features, b_features)[0]
     if isinstance(similarity, Mahalanobis) and similarity.form == "rooted":
         contributions = contributions / (abs(float(similarity(a_features, b_features))) or 1.0)  # -√gap = -gap / √gap
-    contributions = contributions[:-1, :-1]  # the last of each is what belongs to no part
+    contributions = contributions[:-1, :-1]  # the last row and column belong to no part
     return contributions, contributions, "pooled"
 
 
 def decompose_embedding(space: Space, modality: Modality, parts: Tensor) -> Features:
-    """An item as parts (1, P + 1, D) whose mean is its embedding exactly; the last is what belongs to no part.
+    """Decompose an embedding into parts (1, P + 1, D) whose mean is the embedding; the last belongs to no part.
 
-    embedding = h(Σ_p x_p) / scale with x_p the part's own share of what is pooled. Where the head h is linear, part p
-    has h(x_p); else it has what it adds along the straight way from nothing:
-    h(x) = h(0) + Σ_p ∫₀¹ J_h(t·x) x_p dt   (integrated gradients, by the midpoint rule; its error goes to the last)
+    embedding = h(Σ_p x_p) / scale, with x_p the contribution of part p to the pooled vector. If the head h is linear,
+    part p gets h(x_p); otherwise its integrated gradients along the straight line from zero:
+    h(x) = h(0) + Σ_p ∫₀¹ J_h(t·x) x_p dt   (by the midpoint rule; the last part contains its error)
     """
     pooled = pooling_contributions(parts[0], space.recipe.space.pooling == "mean_max")  # (P, W')
 
@@ -151,13 +151,13 @@ def decompose_embedding(space: Space, modality: Modality, parts: Tensor) -> Feat
         contributions = torch.stack(derivatives).mean(dim=0)
     scaled = torch.cat([contributions, (output - contributions.sum(dim=0))[None]])  # (P + 1, D)
     embedding = _make_features(space, Source(modality, ""), parts).embedding
-    scale = float(output.norm() / embedding.norm().clamp_min(1e-12))  # what the geometry divided by
+    scale = float(output.norm() / embedding.norm().clamp_min(1e-12))  # the normalisation of the geometry
     scaled = scaled * (len(scaled) / max(scale, 1e-12))
     return Features(embedding, scaled[None], torch.ones(1, len(scaled), dtype=torch.bool), modality)
 
 
 def pooling_contributions(parts: Tensor, has_max: bool) -> Tensor:
-    """Each part's own share of what is pooled, (P, W) or (P, 2W): of the mean a P-th, of the maximum where it wins."""
+    """Return the contribution of each part to the pooled vector, (P, W) or (P, 2W): 1/P of the mean, and the maxima."""
     mean_terms = parts / len(parts)
     if not has_max:
         return mean_terms
@@ -166,7 +166,7 @@ def pooling_contributions(parts: Tensor, has_max: bool) -> Tensor:
 
 
 def matchmap_contributions(attribution: Tensor, aggregation: str) -> Tensor:
-    """What each region (rows) and frame (columns) adds to a matchmap's score: the winners' share in the mean."""
+    """Return the contribution of each region (rows) and frame (columns) to a matchmap's score: the maxima over their count."""
     if aggregation == "sisa":
         return attribution / attribution.numel()
     axis = 0 if aggregation == "misa" else 1
@@ -175,10 +175,10 @@ def matchmap_contributions(attribution: Tensor, aggregation: str) -> Tensor:
 
 
 def word_region_contributions(similarity: WordRegion, a: Features, b: Features) -> Tensor:
-    """What each region (rows) and word (columns) adds to R = log Σ_t exp(γ·cos_t).
+    """Return the contribution of each region (rows) and word (columns) to R = log Σ_t exp(γ·cos_t).
 
-    With π = softmax(γ·cos): R = Σ_t π_t (γ·cos_t - log π_t) and every bracket is R, so word t adds π_t · R; region r
-    has of that the share of α_tr <a_r, b_t> in <c_t, b_t>, or of α where that is too near to 0.
+    With π = softmax(γ·cos): R = Σ_t π_t (γ·cos_t - log π_t) and every bracket equals R, so word t contributes π_t · R.
+    Region r gets the fraction α_tr <a_r, b_t> / <c_t, b_t> of it, or α_tr if the denominator is close to 0.
     """
     attention = similarity.attention_maps(a, b)[0].T  # (R, T)
     score = similarity(a, b)[0, 0]
@@ -197,7 +197,7 @@ def _make_explained_item(space: Space, source: Source, count: int) -> ExplainedI
     text_content = text.read_source(source) if source.modality == "text" else None
     span = None
     if source.modality == "audio":
-        ends = [place[1] for place in locations if place]
+        ends = [location[1] for location in locations if location]
         start = source.start or 0.0
         end = max(ends) if ends else min(start + encoder.max_seconds, audio.read_duration(Path(source.content)))
         span = (start, min(end, source.end) if source.end is not None else end)
@@ -205,7 +205,7 @@ def _make_explained_item(space: Space, source: Source, count: int) -> ExplainedI
 
 
 def _group_parts(item: ExplainedItem) -> list[list[int]]:
-    """Which parts are shown as one: the pieces of a word (up to the next space); last, all parts that lie nowhere."""
+    """Group the tokens of each word (up to the next space); the last group has all parts without a location."""
     groups: dict[int, list[int]] = {}
     unlocated: list[int] = []
     for index, location in enumerate(item.part_locations):
@@ -219,13 +219,13 @@ def _group_parts(item: ExplainedItem) -> list[list[int]]:
 
 
 def _merge_locations(locations: Sequence[Region]) -> Region:
-    """The place of a group: that of its only part, from the first to the last piece of a word, or nowhere."""
+    """Return the location of a group: of its only part, or from the first to the last token; empty if there is none."""
     if len(locations) == 1 or not locations[0]:
         return locations[0]
-    return (min(place[0] for place in locations), max(place[1] for place in locations))
+    return (min(location[0] for location in locations), max(location[1] for location in locations))
 
 
 def _reduce_groups(values: Tensor, groups: Sequence[Sequence[int]], axis: int, should_sum: bool) -> Tensor:
-    """Rows or columns of one word put together: their sum, or their mean."""
+    """Merge the rows or columns of each group by their sum or mean."""
     selected = [values.index_select(axis, torch.tensor(group)) for group in groups]
     return torch.stack([x.sum(dim=axis) if should_sum else x.mean(dim=axis) for x in selected], dim=axis)

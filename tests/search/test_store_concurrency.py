@@ -159,7 +159,7 @@ def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch
     assert Counter(row["id"] for row in rows) == dict.fromkeys(expected_ids, 1)
     assert len({row["row_id"] for row in rows}) == len(rows)
     assert Counter(len(row["origins"]) for row in rows) == {2: 10, 1: 1}, "what a process has stored was lost"
-    message = rf"{uri}: (process \d+ on \S+|another process) is indexing into it; wait until it is done.*"
+    message = rf"{uri}: (process \d+ on \S+|another process) is indexing into it; wait until it has finished.*"
     assert [line for line in output.splitlines() if not re.fullmatch(message, line)] == []
 
 
@@ -204,7 +204,7 @@ def test_a_process_that_lost_its_lease_cannot_write(s3, tmp_path, monkeypatch):
             store = Store.open(uri)
             assert store
             second = Writer(store, access)
-            with pytest.raises(CollectionError, match="has taken over while this process was stopped"):
+            with pytest.raises(CollectionError, match="has taken over while this process was suspended"):
                 first.upsert(make_row(first, "refused by the lease"))
             with pytest.raises(CollectionError, match="another process changed the collection's store"):
                 late.upsert(make_row(late, "refused by the table"))
@@ -263,7 +263,7 @@ def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monke
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("s3://no-such-bucket/collection", r"the object store cannot be written \(NoSuchBucket\); check the address"),
+        ("s3://no-such-bucket/collection", r"the object store cannot be written \(NoSuchBucket\); check the URI"),
         ("s3+ddb://bucket/collection", "can be searched, but not written .* s3://, gs:// or az://"),
     ],
 )

@@ -6,9 +6,9 @@ import torch
 from tests.conftest import TINY_OVERRIDES
 from triptych.data import manifest
 from triptych.data.loader import collate, source_of
+from triptych.explain import explain
 from triptych.interfaces import Source
 from triptych.recipe import Recipe
-from triptych.search.explain import explain
 from triptych.space import Space
 
 pytest.importorskip("transformers", reason="transformers is not installed (triptych[pretrained])")
