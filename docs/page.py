@@ -84,8 +84,8 @@ def _search(page: Page, words: str, name: str = "page-search") -> None:
 
 def _why(page: Page, words: str, thing: str) -> None:
     page.goto(f"?text={words}&modality=image")
-    page.locator(".why-button").first.click()
-    page.locator("#why .score").wait_for()
+    page.locator(".explain-button").first.click()
+    page.locator("#explanation .score").wait_for()
     page.locator(".word", has_text=thing).hover()
     _save(page, "page-why")
 
@@ -93,7 +93,7 @@ def _why(page: Page, words: str, thing: str) -> None:
 def _sounds(page: Page) -> None:
     page.goto("?text=waves on a beach&modality=audio")
     page.locator(".hit").first.wait_for()
-    for swap in page.locator(".swap").all()[::2]:
+    for swap in page.locator(".toggle-view").all()[::2]:
         swap.click()
     page.evaluate("scrollTo(0, 0)")
     _save(page, "page-real-sounds")
@@ -109,7 +109,7 @@ def _map(page: Page, words: str, name: str = "page-map", colour: str = "label") 
 def _dark(page: Page, words: str) -> None:
     page.goto(f"?text={words}&text=clocks&weight=-0.5&modality=audio&modality=image&view=list")
     page.locator(".hit").first.wait_for()
-    page.locator(".swap").first.click()
+    page.locator(".toggle-view").first.click()
     page.evaluate("scrollTo(0, 0)")
     _save(page, "page-dark")
 

@@ -24,11 +24,11 @@ def test_search_by_text(open_page, client):
     assert page.locator(".hit").evaluate_all("all => all.map(one => one.dataset.id)") == [hit["id"] for hit in expected]
     bar = page.locator(".relevance").first
     assert f"score {expected[0]['score']:.3f}" in (bar.get_attribute("title") or "")
-    assert page.locator(".below").count() == 1
+    assert page.locator(".relevance-line").count() == 1
     page.reload()
     expect(wait_for_hits(page)).to_have_count(24)
     assert page.input_value("#text") == "two red bells"
-    page.click("#further")
+    page.click("#load-more")
     expect(wait_for_hits(page)).to_have_count(48)
 
 
@@ -83,12 +83,12 @@ def test_audio_playback_and_spectrogram(open_page):
     page.wait_for_function(
         "() => { const p = document.getElementById('player'); return !p.paused && p.currentTime > 0; }"
     )
-    expect(page.locator(".sound.playing")).to_have_count(1)
+    expect(page.locator(".audio.playing")).to_have_count(1)
     page.locator(".hit").first.focus()
     page.keyboard.press("Space")
-    expect(page.locator(".sound.playing")).to_have_count(0)
+    expect(page.locator(".audio.playing")).to_have_count(0)
     page.keyboard.press("Space")
-    expect(page.locator(".sound.playing")).to_have_count(1)
+    expect(page.locator(".audio.playing")).to_have_count(1)
     page.keyboard.press("s")
     picture = page.locator(".hit").first.locator(".spectrogram")
     expect(picture).to_be_visible()
@@ -97,22 +97,22 @@ def test_audio_playback_and_spectrogram(open_page):
 
 def test_explanation_sums_to_score_and_highlights_linked_parts(open_page):
     page = open_page(f"{QUERY_STRING}&modality=image")
-    wait_for_hits(page).first.locator(".why-button").click()
-    dialog = page.locator("#why")
+    wait_for_hits(page).first.locator(".explain-button").click()
+    dialog = page.locator("#explanation")
     expect(dialog.locator(".score")).to_be_visible()
     assert float(dialog.locator(".total").inner_text()) == pytest.approx(
         float(dialog.locator(".score").inner_text()), abs=0.0015
     )
     words = dialog.locator(".word small").all_inner_texts()
     assert sum(map(float, words)) == pytest.approx(float(dialog.locator(".total").inner_text()), abs=0.003)
-    expect(page).to_have_url(re.compile("why="))
-    heat = "() => document.querySelector('.heat-picture canvas').toDataURL()"
-    page.wait_for_function("() => document.querySelector('.heat-picture canvas').width > 100")
+    expect(page).to_have_url(re.compile("explain="))
+    heat = "() => document.querySelector('.image-attribution canvas').toDataURL()"
+    page.wait_for_function("() => document.querySelector('.image-attribution canvas').width > 100")
     before = page.evaluate(heat)
     dialog.locator(".word").nth(1).hover()
     page.wait_for_function(f"before => ({heat})() !== before", arg=before)
-    expect(dialog.locator(".heat-sound")).to_be_visible()  # the sound that belongs to the picture
-    box = dialog.locator(".heat-picture canvas").bounding_box()
+    expect(dialog.locator(".audio-attribution")).to_be_visible()  # the sound that belongs to the picture
+    box = dialog.locator(".image-attribution canvas").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     page.wait_for_function(
@@ -120,20 +120,20 @@ def test_explanation_sums_to_score_and_highlights_linked_parts(open_page):
     )
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
-    expect(page).not_to_have_url(re.compile("why="))
+    expect(page).not_to_have_url(re.compile("explain="))
 
 
 def test_explanation_of_video_shows_image_and_audio(open_page, tmp_path):
     page = open_page("?text=two+red+bells&modality=image")
-    assert page.get_attribute("#about", "title") is None
+    assert page.get_attribute("#collection-info", "title") is None
     page.set_input_files("#picker", save_video(tmp_path / "clip.webm", seconds=2.0))
     expect(page.locator("#parts .chip")).to_contain_text("clip.webm")
-    wait_for_hits(page).first.locator(".why-button").click()
-    dialog = page.locator("#why")
+    wait_for_hits(page).first.locator(".explain-button").click()
+    dialog = page.locator("#explanation")
     expect(dialog.locator(".score")).to_have_count(3)  # of the words, the film's picture, the film's sound
-    asked = dialog.locator(".strip h3", has_text="the query").all_inner_texts()
-    assert [title.split(": ")[1] for title in asked] == ["text", "picture", "sound"]
-    film = dialog.locator(".heat-picture video")
+    asked = dialog.locator(".strip h3", has_text="query:").all_inner_texts()
+    assert [title.split(": ")[1] for title in asked] == ["text", "image", "audio"]
+    film = dialog.locator(".image-attribution video")
     page.wait_for_function("film => film.videoWidth === 64 && film.currentTime > 0.5", arg=film.element_handle())
     page.wait_for_function("film => film.nextSibling.width > 100", arg=film.element_handle())
 
@@ -143,13 +143,13 @@ def test_more_like_this_weights_and_filters(open_page):
     first = wait_for_hits(page).first.get_attribute("data-id")
     page.locator(".hit").first.get_by_role("button", name="Less like").click()
     chip = page.locator("#parts .chip")
-    expect(chip).to_have_class(re.compile("minus"))
+    expect(chip).to_have_class(re.compile("negative"))
     expect(page).to_have_url(re.compile(re.escape(f"item={first}&weight=-0.5")))
     expect(page.locator(f'.hit[data-id="{first}"]')).to_have_count(0)
     chip.locator(".sign").click()
-    expect(chip).not_to_have_class(re.compile("minus"))
-    page.locator("#more summary").click()
-    page.locator("#menu select").last.select_option("frog")
+    expect(chip).not_to_have_class(re.compile("negative"))
+    page.locator("#filter-menu summary").click()
+    page.locator("#filter-controls select").last.select_option("frog")
     expect(page.locator("#filters .chip")).to_contain_text("label: frog")
     expect(page).to_have_url(re.compile(re.escape("column.label=frog")))
     page.get_by_role("button", name="Remove the filter").click()
@@ -191,7 +191,7 @@ def test_map_lasso_and_query_position(open_page):
     for point in points[1:]:
         page.mouse.move(*point)
     page.mouse.up()
-    expect(page.locator(".map-list h2")).to_contain_text("chosen")
+    expect(page.locator(".map-list h2")).to_contain_text("selected")
     assert page.locator(".map-list .entry").count() > 100
     page.select_option("#map-colour", "label")
     expect(page.locator(".map-legend")).to_contain_text("frog")
@@ -208,7 +208,7 @@ def test_empty_state_and_filter_reset(open_page, browser, address):
     page.locator(".empty li button").first.click()
     expect(wait_for_hits(page).first).to_be_visible()
     page = open_page("?text=bells&column.label=zebra")
-    expect(page.locator(".empty")).to_contain_text("Nothing passes these filters")
+    expect(page.locator(".empty")).to_contain_text("No item matches these filters")
     page.get_by_role("button", name="Remove the filters").click()
     expect(wait_for_hits(page).first).to_be_visible()
 
@@ -237,8 +237,8 @@ def test_axe_reports_no_violations(open_page, scheme, query):
     assert page.evaluate("document.documentElement.dataset.theme") == scheme
     check_accessibility(page)
     if QUERY_STRING in query:
-        page.locator(".why-button").first.click()
-        expect(page.locator("#why .score").first).to_be_visible()
+        page.locator(".explain-button").first.click()
+        expect(page.locator("#explanation .score").first).to_be_visible()
         check_accessibility(page)
 
 
@@ -253,8 +253,8 @@ def test_narrow_viewport_does_not_scroll_horizontally(open_page):
     sideways = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
     assert page.evaluate(sideways) <= 0
     check_accessibility(page)
-    page.locator(".why-button").first.click()
-    expect(page.locator("#why .score").first).to_be_visible()
+    page.locator(".explain-button").first.click()
+    expect(page.locator("#explanation .score").first).to_be_visible()
     assert page.evaluate(sideways) <= 0
     page.keyboard.press("Escape")
     page.click("#tab-map")

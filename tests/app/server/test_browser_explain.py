@@ -22,7 +22,7 @@ from triptych.space import Space
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 HAS_ATTRIBUTION = """() => {
-    const heat = document.querySelector(".heat-picture canvas");
+    const heat = document.querySelector(".image-attribution canvas");
     return heat.width > 100 && heat.getContext("2d").getImageData(0, 0, heat.width, heat.height).data.some(Boolean);
 }"""
 
@@ -52,23 +52,23 @@ def address(synthetic_manifest, tmp_path_factory):
         yield where
 
 
-@pytest.mark.parametrize(("want", "whole"), [("image", "the whole picture"), ("audio", "the whole sound")])
+@pytest.mark.parametrize(("want", "whole"), [("image", "whole image"), ("audio", "whole audio")])
 def test_unlocated_parts_are_shown_and_sum_to_score(open_page, want, whole):
     page = open_page(f"?text=a+cat&modality={want}")
-    wait_for_hits(page).first.locator(".why-button").click()
-    query, hit = (page.locator("#why .strip", has=page.locator("h3", has_text=name)) for name in ("query", "the hit"))
+    wait_for_hits(page).first.locator(".explain-button").click()
+    query, hit = (page.locator("#explanation .strip", has=page.locator("h3", has_text=name)) for name in ("query:", "hit:"))
     expect(query.locator(".word")).to_have_count(3)
     labels = [text.split("\n")[0] for text in query.locator(".word").all_inner_texts()]
-    assert labels == ["a", "cat", "the whole text"]
+    assert labels == ["a", "cat", "whole text"]
     shares = query.locator("small").all_inner_texts()
-    assert sum(map(float, shares)) == pytest.approx(float(page.locator("#why .total").inner_text()), abs=0.002)
+    assert sum(map(float, shares)) == pytest.approx(float(page.locator("#explanation .total").inner_text()), abs=0.002)
     assert [text.split("\n")[0] for text in hit.locator(".word").all_inner_texts()] == [whole]
-    expect(page.locator("#why .note", has_text="The whole text: what stands for no single word")).to_be_visible()
+    expect(page.locator("#explanation .note", has_text="Whole text: tokens that belong to no single word")).to_be_visible()
     if want == "image":  # of a sound that is heard at once, the whole is all there is
         page.wait_for_function(HAS_ATTRIBUTION)
         hit.locator(".word").focus()
         page.wait_for_function(
-            "shares => [...document.querySelectorAll('#why .word small')].some((w, i) => w.textContent !== shares[i])",
+            "shares => [...document.querySelectorAll('#explanation .word small')].some((w, i) => w.textContent !== shares[i])",
             arg=shares,
         )
         expect(hit.locator(".word")).to_have_attribute("aria-pressed", "true")

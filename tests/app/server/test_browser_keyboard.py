@@ -27,9 +27,9 @@ def test_keyboard_navigation(open_page):
     page.keyboard.press("ArrowDown")
     expect(page.locator(".hit:focus")).to_have_count(1)
     page.keyboard.press("Enter")
-    expect(page.locator("#why .score").first).to_be_visible()
+    expect(page.locator("#explanation .score").first).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.locator("#why")).not_to_be_visible()
+    expect(page.locator("#explanation")).not_to_be_visible()
     page.locator(".hit").nth(1).focus()
     page.keyboard.press("m")
     expect(page.locator("#parts .chip")).to_have_count(1)
@@ -53,14 +53,14 @@ def test_focus_stays_on_hits_after_more_or_less_like_this(open_page, key):
     page.keyboard.press("ArrowRight")
     expect(page.locator(".hit").nth(1)).to_be_focused()
     kept = page.locator(".hit").nth(1).get_attribute("data-id")
-    page.evaluate("document.getElementById('further').click()")
+    page.evaluate("document.getElementById('load-more').click()")
     expect(wait_for_hits(page)).to_have_count(48)
     expect(page.locator(f'.hit[data-id="{kept}"]')).to_be_focused()
 
 
 def test_focus_stays_on_changed_chip(open_page):
     page = open_page(f"{QUERY_STRING}&text=frog&column.label=bell")
-    for control in (page.locator("#kinds .kind").nth(1), page.locator("#parts .sign")):
+    for control in (page.locator("#modalities .modality").nth(1), page.locator("#parts .sign")):
         before = control.get_attribute("aria-pressed")
         control.focus()
         page.keyboard.press("Enter")
@@ -69,7 +69,7 @@ def test_focus_stays_on_changed_chip(open_page):
     page.get_by_role("button", name="Remove the filter").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#filters .chip")).to_have_count(0)
-    expect(page.locator("#more summary")).to_be_focused()
+    expect(page.locator("#filter-menu summary")).to_be_focused()
 
 
 def test_focus_moves_to_hits_after_filter_reset(open_page):
@@ -79,15 +79,15 @@ def test_focus_moves_to_hits_after_filter_reset(open_page):
     expect(wait_for_hits(page).first).to_be_focused()
 
 
-@pytest.mark.parametrize("inside", ["#more summary", "#menu select >> nth=0", "#menu input[type=number] >> nth=0"])
+@pytest.mark.parametrize("inside", ["#filter-menu summary", "#filter-controls select >> nth=0", "#filter-controls input[type=number] >> nth=0"])
 def test_escape_closes_filter_menu(open_page, inside):
     page = open_page(QUERY_STRING)
-    page.locator("#more summary").click()
+    page.locator("#filter-menu summary").click()
     page.locator(inside).focus()
     page.keyboard.press("Escape")
-    expect(page.locator("#more")).not_to_have_attribute("open", "")
-    expect(page.locator("#more summary")).to_be_focused()
+    expect(page.locator("#filter-menu")).not_to_have_attribute("open", "")
+    expect(page.locator("#filter-menu summary")).to_be_focused()
     page.keyboard.press("Enter")
-    expect(page.locator("#menu")).to_be_visible()
-    page.locator("#about").click()
-    expect(page.locator("#menu")).not_to_be_visible()
+    expect(page.locator("#filter-controls")).to_be_visible()
+    page.locator("#collection-info").click()
+    expect(page.locator("#filter-controls")).not_to_be_visible()

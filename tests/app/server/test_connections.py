@@ -166,7 +166,7 @@ def test_health_reports_busy_collection(collection, monkeypatch):
     monkeypatch.setattr("triptych.app.server.pages.HEALTH_TIMEOUT", 0.2)
     release, app = threading.Event(), create_app(collection)
     with run_server(app) as where:
-        app.state.desk.collection_executor.pool.submit(release.wait, 30)
+        app.state.app_state.collection_executor.pool.submit(release.wait, 30)
         try:
             health = httpx.get(f"{where}/healthz", timeout=20).json()
             assert (health["status"], health["items"]) == ("busy", len(collection))

@@ -1,47 +1,47 @@
-// The page, top to bottom: what is in the address is read, asked, shown; whatever changes goes back into the address.
-import * as box from "./box.js";
+// The main module: parse the URL, search, render. Every change of the state is written back to the URL.
+import { listenToBox, renderBox, setBoxText, toggleRecording } from "./search_box.js";
 import * as chips from "./chips.js";
 import { byId, icon, keepFocus } from "./elements.js";
-import * as keys from "./keys.js";
-import * as map from "./map.js";
-import { conditions, isEmpty, read, state, write } from "./query.js";
-import { overview as ask, search, usable } from "./requests.js";
+import { listenToKeys, showHelp } from "./keyboard.js";
+import { drawMap, openMap } from "./map.js";
+import { formatUrl, isEmpty, makeFilter, parseUrl, state } from "./query.js";
+import { fetchCollection, search, usableParts } from "./requests.js";
 import * as results from "./results.js";
-import { stop } from "./sound.js";
-import * as why from "./why.js";
+import { stop } from "./audio.js";
+import { openExplanation } from "./explanation.js";
 
-let overview = null;
-let asking = null;
-let shown = ""; // the address whose hits are on the page
+let collection = null;
+let pendingSearch = null;
+let renderedUrl = ""; // the URL whose hits are on the page
 
 const actions = {
   like: (id, weight = 1) => {
-    state.parts = [...state.parts.filter((part) => part.id !== id), { kind: "item", id, weight }];
+    state.parts = [...state.parts.filter((part) => part.id !== id), { type: "item", id, weight }];
     state.tab = "search";
-    changed();
+    onChange();
     scrollTo({ top: 0 });
   },
-  why: (id) => { state.why = id; changed(); },
-  ask: (words) => { byId("text").value = words; box.boxed(words); changed(); },
-  unfilter: () => { state.filters = []; state.modalities = []; changed(); },
-  again: () => { shown = ""; render(); },
-  layout: () => { state.view = state.view === "grid" ? "list" : "grid"; changed(); },
-  theme: () => paint(document.documentElement.dataset.theme === "dark" ? "light" : "dark", true),
-  record: () => box.toggleRecording(changed, complain),
-  changed: () => changed(),
+  explain: (id) => { state.explain = id; onChange(); },
+  searchText: (text) => { byId("text").value = text; setBoxText(text); onChange(); },
+  removeFilters: () => { state.filters = []; state.modalities = []; onChange(); },
+  retry: () => { renderedUrl = ""; render(); },
+  layout: () => { state.view = state.view === "grid" ? "list" : "grid"; onChange(); },
+  theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark", true),
+  record: () => toggleRecording(onChange, showError),
+  onChange: () => onChange(),
 };
 
-function changed({ typing = false } = {}) {
-  const address = write(state);
-  if (address !== location.search) history[typing ? "replaceState" : "pushState"](null, "", address);
+function onChange({ isTyping = false } = {}) {
+  const url = formatUrl(state);
+  if (url !== location.search) history[isTyping ? "replaceState" : "pushState"](null, "", url);
   render();
 }
 
 function render() {
-  box.fill();
-  chips.partChips(changed);
-  chips.filterChips(changed);
-  chips.kindChips(overview, changed);
+  renderBox();
+  chips.renderPartChips(onChange);
+  chips.renderFilterChips(onChange);
+  chips.renderModalityChips(collection, onChange);
   for (const name of ["grid", "list"]) byId(name).setAttribute("aria-pressed", String(state.view === name));
   byId("results").className = `results ${state.view}`;
   for (const name of ["search", "map"]) {
@@ -49,105 +49,105 @@ function render() {
     const tab = byId(`tab-${name}`);
     if (state.tab === name) tab.setAttribute("aria-current", "page");
     else tab.removeAttribute("aria-current");
-    tab.href = write({ ...state, tab: name, why: null });
+    tab.href = formatUrl({ ...state, tab: name, explain: null });
   }
   document.querySelector(".views").hidden = state.tab === "map";
   byId("home").href = location.pathname;
-  document.title = isEmpty() ? "triptych" : `${state.parts[0].text ?? state.parts[0].name ?? "like an item"} · triptych`;
-  if (state.tab === "map") map.open(overview, actions);
-  else find();
-  const dialog = byId("why");
-  if (state.why && usable(state.parts).length) why.open(state.why, () => changed());
+  document.title = isEmpty() ? "triptych" : `${state.parts[0].text ?? state.parts[0].name ?? "similar items"} · triptych`;
+  if (state.tab === "map") openMap(collection, actions);
+  else runSearch();
+  const dialog = byId("explanation");
+  if (state.explain && usableParts(state.parts).length) openExplanation(state.explain, () => onChange());
   else if (dialog.open) dialog.close();
 }
 
-async function find() {
-  const parts = usable(state.parts);
-  const wanted = write({ ...state, view: "grid", why: null }) + parts.length;
-  if (wanted === shown) return;
-  asking?.abort();
+async function runSearch() {
+  const parts = usableParts(state.parts);
+  const requestedUrl = formatUrl({ ...state, view: "grid", explain: null }) + parts.length;
+  if (requestedUrl === renderedUrl) return;
+  pendingSearch?.abort();
   stop();
   if (!parts.length) {
-    shown = wanted;
-    withoutHits(results.empty(overview, actions));
+    renderedUrl = requestedUrl;
+    showMessage(results.makeEmptyState(collection, actions));
     return;
   }
-  asking = new AbortController();
-  const { signal } = asking;
+  pendingSearch = new AbortController();
+  const { signal } = pendingSearch;
   byId("results").classList.add("waiting");
   byId("status").textContent = "searching …";
   try {
-    const answer = await search({ modalities: state.modalities, k: state.k, filter: conditions(state.filters) }, parts, signal);
+    const answer = await search({ modalities: state.modalities, k: state.k, filter: makeFilter(state.filters) }, parts, signal);
     if (signal.aborted) return;
-    shown = wanted;
+    renderedUrl = requestedUrl;
     showHits(answer);
-    const good = answer.hits.filter((hit) => hit.relevance >= answer.relevance_threshold).length;
-    byId("status").textContent = `${answer.hits.length} hits, ${good} probably relevant · ${Math.round(1000 * answer.seconds)} ms${answer.notes.map((note) => ` · ${note}`).join("")}`;
+    const numRelevant = answer.hits.filter((hit) => hit.relevance >= answer.relevance_threshold).length;
+    byId("status").textContent = `${answer.hits.length} hits, ${numRelevant} probably relevant · ${Math.round(1000 * answer.seconds)} ms${answer.notes.map((note) => ` · ${note}`).join("")}`;
   } catch (error) {
     if (error.name === "AbortError") return;
-    complain(error.message);
+    showError(error.message);
   } finally {
     if (!signal.aborted) byId("results").classList.remove("waiting");
   }
 }
 
 function showHits(answer) {
-  const before = document.activeElement?.closest("#results .hit")?.dataset.id;
+  const focusedId = document.activeElement?.closest("#results .hit")?.dataset.id;
   keepFocus(byId("search"), () => {
-    results.show(answer, actions);
-    byId("state").replaceChildren(...(answer.hits.length ? [] : [results.nothing(actions)]));
-    byId("further").hidden = answer.hits.length < state.k || state.k >= overview.limits.max_hits;
-  }, (places) => places.find((place) => before && place.dataset.id === before) ?? places.find((place) => place.matches(".hit, #state button")));
+    results.renderHits(answer, actions);
+    byId("message").replaceChildren(...(answer.hits.length ? [] : [results.makeNoHitsState(actions)]));
+    byId("load-more").hidden = answer.hits.length < state.k || state.k >= collection.limits.max_hits;
+  }, (candidates) => candidates.find((candidate) => focusedId && candidate.dataset.id === focusedId) ?? candidates.find((candidate) => candidate.matches(".hit, #message button")));
 }
 
-function withoutHits(message) {
+function showMessage(message) {
   keepFocus(byId("search"), () => {
     byId("results").replaceChildren();
     byId("results").classList.remove("waiting");
-    byId("further").hidden = true;
+    byId("load-more").hidden = true;
     byId("status").textContent = "";
-    byId("state").replaceChildren(message);
-  }, (places) => places.find((place) => place.matches("#state button")) ?? byId("text"));
+    byId("message").replaceChildren(message);
+  }, (candidates) => candidates.find((candidate) => candidate.matches("#message button")) ?? byId("text"));
 }
 
-const complain = (message) => withoutHits(results.trouble(message, actions));
+const showError = (message) => showMessage(results.makeErrorState(message, actions));
 
-function paint(theme, chosen = false) {
+function setTheme(theme, isChosen = false) {
   document.documentElement.dataset.theme = theme;
   byId("theme").replaceChildren(icon(theme === "dark" ? "sun" : "moon"));
-  if (chosen) localStorage.setItem("theme", theme);
-  document.querySelectorAll(".sound").forEach((strip) => strip.redraw?.());
-  map.draw();
+  if (isChosen) localStorage.setItem("theme", theme);
+  document.querySelectorAll(".audio").forEach((element) => element.redraw?.());
+  drawMap();
 }
 
 async function start() {
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const wished = () => localStorage.getItem("theme") ?? (dark.matches ? "dark" : "light");
-  paint(wished());
-  dark.addEventListener("change", () => paint(wished()));
+  const preferredTheme = () => localStorage.getItem("theme") ?? (dark.matches ? "dark" : "light");
+  setTheme(preferredTheme());
+  dark.addEventListener("change", () => setTheme(preferredTheme()));
   byId("theme").addEventListener("click", actions.theme);
-  byId("keys").addEventListener("click", keys.help);
+  byId("keys").addEventListener("click", showHelp);
   byId("grid").append(icon("grid"));
   byId("list").append(icon("list"));
-  for (const name of ["grid", "list"]) byId(name).addEventListener("click", () => { state.view = name; changed(); });
-  byId("further").addEventListener("click", () => { state.k = Math.min(overview.limits.max_hits, 2 * state.k); changed(); });
+  for (const name of ["grid", "list"]) byId(name).addEventListener("click", () => { state.view = name; onChange(); });
+  byId("load-more").addEventListener("click", () => { state.k = Math.min(collection.limits.max_hits, 2 * state.k); onChange(); });
   for (const name of ["search", "map"]) {
-    byId(`tab-${name}`).addEventListener("click", (event) => { event.preventDefault(); state.tab = name; changed(); });
+    byId(`tab-${name}`).addEventListener("click", (event) => { event.preventDefault(); state.tab = name; onChange(); });
   }
-  addEventListener("popstate", () => { Object.assign(state, read(location.search)); byId("text").blur(); render(); });
-  box.listen(changed, complain);
-  keys.listen(actions);
+  addEventListener("popstate", () => { Object.assign(state, parseUrl(location.search)); byId("text").blur(); render(); });
+  listenToBox(onChange, showError);
+  listenToKeys(actions);
   try {
-    overview = await ask();
+    collection = await fetchCollection();
   } catch (error) {
-    byId("state").replaceChildren(results.trouble(error.message, { again: () => location.reload() }));
+    byId("message").replaceChildren(results.makeErrorState(error.message, { retry: () => location.reload() }));
     return;
   }
-  byId("about").textContent = `${overview.name} · ${overview.items.toLocaleString("en")} items`;
-  byId("tab-report").hidden = !overview.report;
-  byId("tab-review").hidden = !overview.review;
-  chips.filterMenu(overview, changed);
-  Object.assign(state, read(location.search));
+  byId("collection-info").textContent = `${collection.name} · ${collection.items.toLocaleString("en")} items`;
+  byId("tab-report").hidden = !collection.report;
+  byId("tab-review").hidden = !collection.review;
+  chips.renderFilterMenu(collection, onChange);
+  Object.assign(state, parseUrl(location.search));
   render();
   if (isEmpty()) byId("text").focus();
 }

@@ -1,63 +1,63 @@
-// The query, whole, in the address: parts in order (text, item, file), each with its weight after it; kinds; filters.
-export const state = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", why: null, k: 24, colour: "" };
+// The state of the page, stored completely in the URL: query parts in order, each followed by its weight; modalities; filters.
+export const state = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", explain: null, k: 24, colour: "" };
 
-const PARTS = new Set(["text", "item", "file"]);
+const PART_TYPES = new Set(["text", "item", "file"]);
 const FILTERS = new Set(["folder", "min_duration", "max_duration", "since", "until"]);
-export const COLUMN = "column.";
+export const COLUMN_PREFIX = "column.";
 
-export function read(address) {
-  const fresh = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", why: null, k: 24, colour: "" };
-  for (const [name, value] of new URLSearchParams(address)) {
-    if (PARTS.has(name) && value) fresh.parts.push({ kind: name, weight: 1, ...named(name, value) });
-    else if (name === "weight" && fresh.parts.length && Number.isFinite(Number(value))) fresh.parts.at(-1).weight = clamp(Number(value));
-    else if (name === "modality") fresh.modalities.push(value);
-    else if ((FILTERS.has(name) || name.startsWith(COLUMN)) && value) fresh.filters.push({ name, value });
-    else if (name === "view" && value === "list") fresh.view = "list";
-    else if (name === "tab" && value === "map") fresh.tab = "map";
-    else if (name === "why" && value) fresh.why = value;
-    else if (name === "colour") fresh.colour = value;
-    else if (name === "k" && Number(value) > 0) fresh.k = Math.min(200, Math.round(Number(value)));
+export function parseUrl(queryString) {
+  const parsed = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", explain: null, k: 24, colour: "" };
+  for (const [name, value] of new URLSearchParams(queryString)) {
+    if (PART_TYPES.has(name) && value) parsed.parts.push({ type: name, weight: 1, ...partFields(name, value) });
+    else if (name === "weight" && parsed.parts.length && Number.isFinite(Number(value))) parsed.parts.at(-1).weight = clampWeight(Number(value));
+    else if (name === "modality") parsed.modalities.push(value);
+    else if ((FILTERS.has(name) || name.startsWith(COLUMN_PREFIX)) && value) parsed.filters.push({ name, value });
+    else if (name === "view" && value === "list") parsed.view = "list";
+    else if (name === "tab" && value === "map") parsed.tab = "map";
+    else if (name === "explain" && value) parsed.explain = value;
+    else if (name === "colour") parsed.colour = value;
+    else if (name === "k" && Number(value) > 0) parsed.k = Math.min(200, Math.round(Number(value)));
   }
-  // A file itself cannot be in an address: of one that is still known here, the bytes are kept.
-  for (const part of fresh.parts) {
-    if (part.kind === "file") part.file = state.parts.find((old) => old.kind === "file" && old.name === part.name)?.file;
+  // The URL has only the names of files: reuse the contents that this page still has.
+  for (const part of parsed.parts) {
+    if (part.type === "file") part.file = state.parts.find((old) => old.type === "file" && old.name === part.name)?.file;
   }
-  return fresh;
+  return parsed;
 }
 
-function named(kind, value) {
-  if (kind === "text") return { text: value };
-  return kind === "item" ? { id: value } : { name: value };
+function partFields(type, value) {
+  if (type === "text") return { text: value };
+  return type === "item" ? { id: value } : { name: value };
 }
 
-// As the server takes them: folder, min_duration, max_duration, since, until, and columns by name.
-export function conditions(filters) {
-  const found = { columns: {} };
+// The filter of a search request: folder, min_duration, max_duration, since, until, and columns by name.
+export function makeFilter(filters) {
+  const filter = { columns: {} };
   for (const { name, value } of filters) {
-    if (name.startsWith(COLUMN)) found.columns[name.slice(COLUMN.length)] = value;
-    else found[name] = name === "min_duration" || name === "max_duration" ? Number(value) : value;
+    if (name.startsWith(COLUMN_PREFIX)) filter.columns[name.slice(COLUMN_PREFIX.length)] = value;
+    else filter[name] = name === "min_duration" || name === "max_duration" ? Number(value) : value;
   }
-  return found;
+  return filter;
 }
 
-export function clamp(weight) {
+export function clampWeight(weight) {
   return Math.max(-2, Math.min(2, Math.round(weight * 10) / 10)) || 0.1;
 }
 
-export function write(query) {
-  const found = new URLSearchParams();
+export function formatUrl(query) {
+  const parameters = new URLSearchParams();
   for (const part of query.parts) {
-    found.append(part.kind, part.text ?? part.id ?? part.name);
-    if (part.weight !== 1) found.append("weight", part.weight);
+    parameters.append(part.type, part.text ?? part.id ?? part.name);
+    if (part.weight !== 1) parameters.append("weight", part.weight);
   }
-  for (const kind of query.modalities) found.append("modality", kind);
-  for (const { name, value } of query.filters) found.append(name, value);
-  if (query.view !== "grid") found.set("view", query.view);
-  if (query.tab !== "search") found.set("tab", query.tab);
-  if (query.colour) found.set("colour", query.colour);
-  if (query.k !== 24) found.set("k", query.k);
-  if (query.why) found.set("why", query.why);
-  const text = found.toString();
+  for (const modality of query.modalities) parameters.append("modality", modality);
+  for (const { name, value } of query.filters) parameters.append(name, value);
+  if (query.view !== "grid") parameters.set("view", query.view);
+  if (query.tab !== "search") parameters.set("tab", query.tab);
+  if (query.colour) parameters.set("colour", query.colour);
+  if (query.k !== 24) parameters.set("k", query.k);
+  if (query.explain) parameters.set("explain", query.explain);
+  const text = parameters.toString();
   return text ? `?${text}` : location.pathname;
 }
 

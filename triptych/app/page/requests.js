@@ -1,84 +1,84 @@
-// Everything the page asks the server; a failure is an Error whose message is the server's own sentence.
-async function answered(response) {
+// All requests to the server. A failed request throws an Error with the server's message.
+async function parseResponse(response) {
   if (response.ok) return response.json();
-  let message = `the server answered ${response.status}`;
+  let message = `the server returned status ${response.status}`;
   try {
     message = (await response.json()).error.message;
-  } catch { /* not one of our answers: the status must do */ }
+  } catch { /* not an error response of this server */ }
   const error = new Error(message);
   error.status = response.status;
-  error.retry = Number(response.headers.get("Retry-After")) || 0;
+  error.retryAfter = Number(response.headers.get("Retry-After")) || 0;
   throw error;
 }
 
-async function ask(address, settings = {}) {
+async function send(url, options = {}) {
   let response;
   try {
-    response = await fetch(address, settings);
+    response = await fetch(url, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("the server does not answer; is `triptych serve` still running?");
   }
-  if (response.status === 503 && !settings.again) {
+  if (response.status === 503 && !options.isRetry) {
     const seconds = Number(response.headers.get("Retry-After")) || 1;
-    await new Promise((done) => setTimeout(done, 1000 * Math.min(seconds, 5)));
-    return ask(address, { ...settings, again: true });
+    await new Promise((resolve) => setTimeout(resolve, 1000 * Math.min(seconds, 5)));
+    return send(url, { ...options, isRetry: true });
   }
   return response;
 }
 
-const read = async (address, settings) => answered(await ask(address, settings));
+const fetchJson = async (url, options) => parseResponse(await send(url, options));
 
-// A query with files goes as a form: the query itself as JSON in `query`, each file under the name its part has.
-function body(query, parts) {
-  const files = parts.filter((part) => part.file);
-  if (!files.length) return { body: JSON.stringify(query), headers: { "Content-Type": "application/json" } };
+// A query with files is sent as a form: the query as JSON in `query`, and each file in the field its part names.
+function makeBody(query, parts) {
+  const fileParts = parts.filter((part) => part.file);
+  if (!fileParts.length) return { body: JSON.stringify(query), headers: { "Content-Type": "application/json" } };
   const form = new FormData();
   form.append("query", JSON.stringify(query));
-  files.forEach((part, place) => form.append(`file${place}`, part.file, part.name));
+  fileParts.forEach((part, index) => form.append(`file${index}`, part.file, part.name));
   return { body: form };
 }
 
-export function wire(parts) {
-  let place = 0;
+export function serializeParts(parts) {
+  let fileIndex = 0;
   return parts.map((part) => {
     const weight = part.weight;
-    if (part.kind === "text") return { text: part.text, weight };
-    if (part.kind === "item") return { item: part.id, weight };
-    return { file: `file${place++}`, weight };
+    if (part.type === "text") return { text: part.text, weight };
+    if (part.type === "item") return { item: part.id, weight };
+    return { file: `file${fileIndex++}`, weight };
   });
 }
 
-export const usable = (parts) => parts.filter((part) => part.kind !== "file" || part.file);
+export const usableParts = (parts) => parts.filter((part) => part.type !== "file" || part.file);
 
 export function search(query, parts, signal) {
-  return read("v1/search", { method: "POST", signal, ...body({ ...query, parts: wire(parts) }, parts) });
+  return fetchJson("v1/search", { method: "POST", signal, ...makeBody({ ...query, parts: serializeParts(parts) }, parts) });
 }
 
 export function explain(parts, item, signal) {
-  return read("v1/explain", { method: "POST", signal, ...body({ parts: wire(parts), item }, parts) });
+  return fetchJson("v1/explain", { method: "POST", signal, ...makeBody({ parts: serializeParts(parts), item }, parts) });
 }
 
-export async function land(parts, signal) {
-  const found = await read("v1/map", { method: "POST", signal, ...body({ parts: wire(parts) }, parts) });
-  return "x" in found ? found : null; // not yet: the map is being drawn again
+export async function locateQuery(parts, signal) {
+  const position = await fetchJson("v1/map", { method: "POST", signal, ...makeBody({ parts: serializeParts(parts) }, parts) });
+  return "x" in position ? position : null; // null: the map is being computed again
 }
 
-export const overview = () => read("v1/collection");
-export const item = (id) => read(`v1/items/${id}`);
-export const peaks = (id, count) => read(`v1/items/${id}/peaks?count=${count}`);
+export const fetchCollection = () => fetchJson("v1/collection");
+export const fetchItem = (id) => fetchJson(`v1/items/${id}`);
+export const fetchPeaks = (id, count) => fetchJson(`v1/items/${id}/peaks?count=${count}`);
 
-export async function map(column, signal) {
+export async function fetchMap(column, signal) {
   for (;;) {
-    const response = await ask(`v1/map${column ? `?column=${encodeURIComponent(column)}` : ""}`, { signal });
-    if (response.status !== 202) return answered(response);
-    await new Promise((done) => setTimeout(done, 700));
+    const response = await send(`v1/map${column ? `?column=${encodeURIComponent(column)}` : ""}`, { signal });
+    if (response.status !== 202) return parseResponse(response);
+    await new Promise((resolve) => setTimeout(resolve, 700));
   }
 }
 
-export const address = {
+export const urls = {
   media: (id) => `v1/items/${id}/media`,
-  sound: (id) => `v1/items/${id}/audio.wav`,
+  audio: (id) => `v1/items/${id}/audio.wav`,
   thumbnail: (id, size = 512) => `v1/items/${id}/thumbnail?size=${size}`,
   spectrogram: (id, width = 512) => `v1/items/${id}/spectrogram?width=${width}`,
 };

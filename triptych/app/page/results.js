@@ -1,47 +1,47 @@
-// Hits as cards or rows, best first; the line below which nothing is probably right; empty and error states.
-import { ONE, byId, clock, icon, make } from "./elements.js";
-import { remember } from "./chips.js";
-import { address } from "./requests.js";
-import { strip } from "./sound.js";
+// Hits as cards or rows, most relevant first; the relevance line; empty and error states.
+import { MODALITY_NAMES, byId, formatTime, icon, make } from "./elements.js";
+import { cacheLabel } from "./chips.js";
+import { urls } from "./requests.js";
+import { makeAudioStrip } from "./audio.js";
 
-const place = byId("results");
+const container = byId("results");
 
-export function show(answer, actions) {
+export function renderHits(answer, actions) {
   const cards = [];
-  let drawn = false;
+  let hasLine = false;
   for (const hit of answer.hits) {
-    const beneath = hit.relevance < answer.relevance_threshold;
-    if (beneath && !drawn) {
-      drawn = true;
-      cards.push(make("p", { class: "below", role: "separator" }, cards.length ? "below this, probably not relevant" : "nothing here stands out; these are the nearest, probably not relevant"));
+    const isIrrelevant = hit.relevance < answer.relevance_threshold;
+    if (isIrrelevant && !hasLine) {
+      hasLine = true;
+      cards.push(make("p", { class: "relevance-line", role: "separator" }, cards.length ? "hits below are probably not relevant" : "no hit stands out; these are the nearest, probably not relevant"));
     }
-    cards.push(card(hit, beneath, actions));
+    cards.push(makeCard(hit, isIrrelevant, actions));
   }
-  place.replaceChildren(...cards);
-  const first = place.querySelector(".hit");
+  container.replaceChildren(...cards);
+  const first = container.querySelector(".hit");
   if (first) first.tabIndex = 0;
 }
 
-function card(hit, beneath, actions) {
+function makeCard(hit, isIrrelevant, actions) {
   const label = hit.modality === "text" ? hit.text : hit.name;
-  remember(hit);
+  cacheLabel(hit);
   const percent = Math.round(100 * hit.relevance);
-  const each = hit.parts.length > 1 ? ` (${hit.parts.map((score) => score.toFixed(3)).join(", ")})` : "";
-  const said = `relevance ${percent} %, score ${hit.score.toFixed(3)}${each}`;
+  const partScores = hit.parts.length > 1 ? ` (${hit.parts.map((score) => score.toFixed(3)).join(", ")})` : "";
+  const description = `relevance ${percent} %, score ${hit.score.toFixed(3)}${partScores}`;
   const element = make(
-    "article", { class: `hit${beneath ? " beneath" : ""}`, tabindex: "-1", data: { id: hit.id, modality: hit.modality }, "aria-label": `${ONE[hit.modality]} ${label.slice(0, 120)}, relevance ${percent} %` },
-    shown(hit),
+    "article", { class: `hit${isIrrelevant ? " irrelevant" : ""}`, tabindex: "-1", data: { id: hit.id, modality: hit.modality }, "aria-label": `${MODALITY_NAMES[hit.modality]} ${label.slice(0, 120)}, relevance ${percent} %` },
+    makePreview(hit),
     make(
       "div", { class: "body" },
       hit.modality !== "text" && make("p", { class: `name of-${hit.modality}`, title: hit.path }, make("span", { class: "dot" }), make("b", {}, hit.name)),
-      make("p", { class: "where" }, where(hit)),
+      make("p", { class: "location" }, describeLocation(hit)),
       hit.captions.length > 0 && make("p", { class: "caption", title: hit.captions.join("\n") }, hit.captions.reduce((a, b) => (b.length > a.length ? b : a))),
       make(
         "div", { class: "row" },
-        make("div", { class: "relevance", title: said, role: "img", "aria-label": said }, make("span", { class: "bar" }, fill(percent)), `${percent} %`),
+        make("div", { class: "relevance", title: description, role: "img", "aria-label": description }, make("span", { class: "bar" }, makeBar(percent)), `${percent} %`),
         make("button", { type: "button", class: "plain", tabindex: "-1", title: "More like this (m)", "aria-label": `More like ${label.slice(0, 60)}`, onclick: () => actions.like(hit.id, 1) }, icon("plus", 17)),
         make("button", { type: "button", class: "plain", tabindex: "-1", title: "Less like this (l)", "aria-label": `Less like ${label.slice(0, 60)}`, onclick: () => actions.like(hit.id, -0.5) }, icon("minus", 17)),
-        make("button", { type: "button", class: "plain why-button", tabindex: "-1", title: "Why this hit? (Enter)", onclick: () => actions.why(hit.id) }, "Why?"),
+        make("button", { type: "button", class: "plain explain-button", tabindex: "-1", title: "Explain this hit (Enter)", onclick: () => actions.explain(hit.id) }, "Explain"),
       ),
     ),
   );
@@ -49,63 +49,63 @@ function card(hit, beneath, actions) {
   return element;
 }
 
-function fill(percent) {
+function makeBar(percent) {
   const bar = make("span", { class: "fill" });
   bar.style.display = "block";
   bar.style.width = `${percent}%`;
   return bar;
 }
 
-function where(hit) {
-  const moment = hit.start === null ? "" : `${clock(hit.start)} – ${hit.end === null ? "end" : clock(hit.end)}`;
-  const copies = hit.copies.length ? `+ ${hit.copies.length} nearly the same` : "";
-  return [hit.modality === "text" ? "text" : hit.folder, moment, copies].filter(Boolean).join(" · ");
+function describeLocation(hit) {
+  const segment = hit.start === null ? "" : `${formatTime(hit.start)} – ${hit.end === null ? "end" : formatTime(hit.end)}`;
+  const copies = hit.copies.length ? `+ ${hit.copies.length} near-duplicates` : "";
+  return [hit.modality === "text" ? "text" : hit.folder, segment, copies].filter(Boolean).join(" · ");
 }
 
-function shown(hit) {
-  if (hit.modality === "text") return make("div", { class: "shown words", tabindex: "-1" }, make("p", {}, hit.text));
-  if (hit.modality === "audio") return make("div", { class: "shown" }, strip(hit, { tabindex: -1 }));
-  const picture = make("img", { src: address.thumbnail(hit.id), alt: hit.captions[0] ?? hit.name, loading: "lazy", onerror: (event) => event.target.replaceWith(gone(hit)) });
-  if (hit.media_kind !== "video") return make("div", { class: "shown" }, picture);
-  const box = make("div", { class: "shown" }, picture);
-  const play = make("button", { type: "button", class: "film", tabindex: "-1", "aria-label": `Play ${hit.name}`, onclick: () => box.toggle() }, icon("play"));
-  box.append(play);
+function makePreview(hit) {
+  if (hit.modality === "text") return make("div", { class: "preview text", tabindex: "-1" }, make("p", {}, hit.text));
+  if (hit.modality === "audio") return make("div", { class: "preview" }, makeAudioStrip(hit, { tabindex: -1 }));
+  const image = make("img", { src: urls.thumbnail(hit.id), alt: hit.captions[0] ?? hit.name, loading: "lazy", onerror: (event) => event.target.replaceWith(makeMissingNote(hit)) });
+  if (hit.media_kind !== "video") return make("div", { class: "preview" }, image);
+  const box = make("div", { class: "preview" }, image);
+  const button = make("button", { type: "button", class: "play-video", tabindex: "-1", "aria-label": `Play ${hit.name}`, onclick: () => box.toggle() }, icon("play"));
+  box.append(button);
   box.toggle = () => {
-    const film = make("video", { src: `${address.media(hit.id)}#t=${hit.start ?? 0}`, controls: true, autoplay: true, playsinline: true });
-    film.addEventListener("timeupdate", () => { if (hit.end !== null && film.currentTime > hit.end && !film.dataset.past) { film.dataset.past = "yes"; film.pause(); } });
-    box.replaceChildren(film);
-    box.toggle = () => (film.paused ? film.play() : film.pause());
+    const video = make("video", { src: `${urls.media(hit.id)}#t=${hit.start ?? 0}`, controls: true, autoplay: true, playsinline: true });
+    video.addEventListener("timeupdate", () => { if (hit.end !== null && video.currentTime > hit.end && !video.dataset.past) { video.dataset.past = "yes"; video.pause(); } });
+    box.replaceChildren(video);
+    box.toggle = () => (video.paused ? video.play() : video.pause());
   };
   return box;
 }
 
-const gone = (hit) => make("p", { class: "where", role: "alert" }, `${hit.name} cannot be shown: it has gone or changed`);
+const makeMissingNote = (hit) => make("p", { class: "location", role: "alert" }, `${hit.name} cannot be shown: it was deleted or changed`);
 
-export function play(element) {
-  (element.querySelector(".sound") ?? element.querySelector(".shown"))?.toggle?.();
+export function togglePlayback(element) {
+  (element.querySelector(".audio") ?? element.querySelector(".preview"))?.toggle?.();
 }
 
-export function empty(overview, actions) {
-  const examples = overview.examples.map((words) => make("li", {}, make("button", { type: "button", class: "soft", onclick: () => actions.ask(words) }, words.length > 70 ? `${words.slice(0, 69)}…` : words)));
+export function makeEmptyState(collection, actions) {
+  const examples = collection.examples.map((text) => make("li", {}, make("button", { type: "button", class: "soft", onclick: () => actions.searchText(text) }, text.length > 70 ? `${text.slice(0, 69)}…` : text)));
   return make(
     "div", { class: "empty" }, icon("search", 44),
-    make("h2", {}, overview.items ? "Ask by words, a sound or a picture" : "This collection is empty"),
-    make("p", {}, overview.items ? "Type above, drop or paste a file anywhere, or record a sound. Every part can be weighed, or made a minus." : "Fill it: triptych index FOLDER --space RUN, then open this page again."),
+    make("h2", {}, collection.items ? "Search by text, audio or image" : "This collection is empty"),
+    make("p", {}, collection.items ? "Type a text, drop or paste a file anywhere, or record audio. Each part of a query has a weight and can be negative." : "Run `triptych index FOLDER --space RUN`, then reload this page."),
     examples.length > 0 && make("ul", { "aria-label": "Examples" }, ...examples),
   );
 }
 
-export function nothing(actions) {
+export function makeNoHitsState(actions) {
   return make(
-    "div", { class: "empty" }, icon("search", 44), make("h2", {}, "Nothing passes these filters"),
-    make("p", {}, "The collection may hold what you look for, but of another kind, folder or value."),
-    make("button", { type: "button", class: "go", onclick: actions.unfilter }, "Remove the filters"),
+    "div", { class: "empty" }, icon("search", 44), make("h2", {}, "No item matches these filters"),
+    make("p", {}, "Remove or change the filters to see other items."),
+    make("button", { type: "button", class: "go", onclick: actions.removeFilters }, "Remove the filters"),
   );
 }
 
-export function trouble(message, actions) {
+export function makeErrorState(message, actions) {
   return make(
-    "div", { class: "empty trouble", role: "alert" }, icon("trouble", 44), make("h2", {}, "That did not work"), make("pre", {}, message),
-    make("button", { type: "button", class: "go", onclick: actions.again }, "Try again"),
+    "div", { class: "empty error", role: "alert" }, icon("warning", 44), make("h2", {}, "Request failed"), make("pre", {}, message),
+    make("button", { type: "button", class: "go", onclick: actions.retry }, "Try again"),
   );
 }
