@@ -56,14 +56,18 @@ def address(synthetic_manifest, tmp_path_factory):
 def test_unlocated_parts_are_shown_and_sum_to_score(open_page, want, whole):
     page = open_page(f"?text=a+cat&modality={want}")
     wait_for_hits(page).first.locator(".explain-button").click()
-    query, hit = (page.locator("#explanation .strip", has=page.locator("h3", has_text=name)) for name in ("query:", "hit:"))
+    query, hit = (
+        page.locator("#explanation .strip", has=page.locator("h3", has_text=name)) for name in ("query:", "hit:")
+    )
     expect(query.locator(".word")).to_have_count(3)
     labels = [text.split("\n")[0] for text in query.locator(".word").all_inner_texts()]
     assert labels == ["a", "cat", "whole text"]
     shares = query.locator("small").all_inner_texts()
     assert sum(map(float, shares)) == pytest.approx(float(page.locator("#explanation .total").inner_text()), abs=0.002)
     assert [text.split("\n")[0] for text in hit.locator(".word").all_inner_texts()] == [whole]
-    expect(page.locator("#explanation .note", has_text="Whole text: tokens that belong to no single word")).to_be_visible()
+    expect(
+        page.locator("#explanation .note", has_text="Whole text: tokens that belong to no single word")
+    ).to_be_visible()
     if want == "image":  # of a sound that is heard at once, the whole is all there is
         page.wait_for_function(HAS_ATTRIBUTION)
         hit.locator(".word").focus()

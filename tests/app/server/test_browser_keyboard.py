@@ -79,7 +79,10 @@ def test_focus_moves_to_hits_after_filter_reset(open_page):
     expect(wait_for_hits(page).first).to_be_focused()
 
 
-@pytest.mark.parametrize("inside", ["#filter-menu summary", "#filter-controls select >> nth=0", "#filter-controls input[type=number] >> nth=0"])
+@pytest.mark.parametrize(
+    "inside",
+    ["#filter-menu summary", "#filter-controls select >> nth=0", "#filter-controls input[type=number] >> nth=0"],
+)
 def test_escape_closes_filter_menu(open_page, inside):
     page = open_page(QUERY_STRING)
     page.locator("#filter-menu summary").click()
