@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from triptych.audit.folds import ModalityContents, ModalityPair
-from triptych.audit.scoring import CaptionScores, ContentSets, FoldScores, RowScores, read_fold, write_fold
+from triptych.audit.scoring import (
+    CaptionScores,
+    ContentSets,
+    FoldScores,
+    RowScores,
+    concat_scores,
+    read_fold,
+    write_fold,
+)
 
 BY_ROW = [[0, 1], [2], [0, 1], [1, 3, 2]]
 
@@ -49,5 +57,5 @@ def test_a_damaged_or_missing_fold_is_scored_again(tmp_path):
 
 def test_folds_are_concatenated_field_by_field():
     first, second = make_fold(0).rows, make_fold(1).rows
-    both = RowScores.concat([first, second])
+    both = concat_scores([first, second])
     assert both.fit_score.tolist() == [*first.fit_score.tolist(), *second.fit_score.tolist()]

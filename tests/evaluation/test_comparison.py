@@ -119,7 +119,7 @@ def test_incomparable_runs_raise():
         one,
         items={**one.items, "text": replace(text, entries=[*text.entries[:-1], replace(text.entries[-1], group="x")])},
     )
-    with pytest.raises(UsageError, match="measured on other items: 300 and 300 of text"):
+    with pytest.raises(UsageError, match="measured on different items: 300 and 300 of text"):
         compare_evaluations([one], [other])
     with pytest.raises(UsageError, match="no direction"):
         compare_evaluations([one], [replace(one, directions=[])])

@@ -95,7 +95,7 @@ def test_a_class_with_one_item_is_supported():
 
 def test_unseen_classes_raise():
     x, names = gaussian_classes(3, 4)
-    with pytest.raises(UsageError, match="class 'bird' is never seen in training"):
+    with pytest.raises(UsageError, match="class 'bird' does not occur in the training rows"):
         probe("audio", x, names, x, [*names[:-1], "bird"])
 
 

@@ -148,9 +148,9 @@ def test_a_difference_is_significant_only_if_its_interval_excludes_zero():
 
 
 def test_invalid_arguments_raise():
-    with pytest.raises(InputError, match="3 values in 2 clusters"):
+    with pytest.raises(InputError, match="3 values, 2 cluster ids"):
         bootstrap_means(np.zeros(3), np.zeros(2))
-    with pytest.raises(InputError, match="draws = 0"):
+    with pytest.raises(InputError, match="num_resamples = 0"):
         bootstrap_means(np.zeros(3), np.zeros(3), num_resamples=0)
     with pytest.raises(InputError, match="1 and 2 runs; need at least 2 each"):
         compute_run_difference_intervals([np.zeros(3)], [np.zeros(3)] * 2, np.zeros(3))

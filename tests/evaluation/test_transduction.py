@@ -95,7 +95,7 @@ def test_tiled_and_dense_scores_agree(monkeypatch):
 def test_too_many_scores_raise(monkeypatch):
     items = make_task(parts=3)
     monkeypatch.setattr(transduction, "MAX_DENSE_SCORES", 100)
-    with pytest.raises(UsageError, match=r"audio–text: 24 × 72 scores are too many .* at most 100 .* smaller split"):
+    with pytest.raises(UsageError, match=r"audio–text: 24 × 72 scores are too many .* limit is 100 .* smaller split"):
         measure_transductive(make_space("matchmap"), items, show_progress=False)
 
 

@@ -107,7 +107,7 @@ def test_more_candidate_classes_lower_the_chance_level(space, rows):
 
 
 def test_invalid_input_raises(space, rows):
-    with pytest.raises(UsageError, match=r"has no \{\} for the name of a class"):
+    with pytest.raises(UsageError, match=r"has no \{\} for the class name"):
         classify(space, rows, ["a sound"], show_progress=False)
     with pytest.raises(ManifestError, match="give rows a label, two at least"):
         classify(space, [replace(row, label=None) for row in rows], show_progress=False)
@@ -115,7 +115,7 @@ def test_invalid_input_raises(space, rows):
         classify(space, [replace(rows[0], label="x"), replace(rows[0], label="y")], show_progress=False)
     with pytest.raises(UsageError, match="not among the classes"):
         classify(space, rows, candidate_classes=["x", "y"], show_progress=False)
-    with pytest.raises(UsageError, match="image cannot be classified here; what can: audio"):
+    with pytest.raises(UsageError, match="image cannot be classified; available: audio"):
         classify(space, [replace(row, image=None) for row in rows], modalities=["image"], show_progress=False)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -33,24 +33,13 @@ from triptych.space import Space
 
 
 @dataclass(frozen=True)
-class ScoreArrays:
-    """Arrays of one length, which are saved and concatenated field by field."""
+class RowScores:
+    """Scores of N rows, by the mean over the captions of each. a and b are the two modalities."""
 
     row: np.ndarray  # index of the row in the manifest
     score: np.ndarray
     p_value: np.ndarray
     log_retained_mass: np.ndarray
-
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """Concatenate the arrays of several folds."""
-        return cls(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)})
-
-
-@dataclass(frozen=True)
-class RowScores(ScoreArrays):
-    """What a space says of N rows, by the mean over the captions of each. a and b are the two modalities."""
-
     margin: np.ndarray  # in units of the plan's epsilon
     near_duplicate: np.ndarray  # the row whose b the plan prefers for this row's a; -1 where there is none
     duplicate_cosine_a: np.ndarray  # cosine similarity of the two rows in a, and in b
@@ -70,9 +59,13 @@ class RowScores(ScoreArrays):
 
 
 @dataclass(frozen=True)
-class CaptionScores(ScoreArrays):
-    """What a space says of each single caption (or other content of b) of the rows."""
+class CaptionScores:
+    """Scores of each single caption (or other content of b) of the rows."""
 
+    row: np.ndarray
+    score: np.ndarray
+    p_value: np.ndarray
+    log_retained_mass: np.ndarray
     caption: np.ndarray  # index within its row
 
 
@@ -82,6 +75,15 @@ class FoldScores:
 
     rows: RowScores
     captions: CaptionScores
+
+
+Scores = TypeVar("Scores", RowScores, CaptionScores)
+
+
+def concat_scores(parts: Sequence[Scores]) -> Scores:
+    """Concatenate the scores of several folds field by field."""
+    arrays = {f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(parts[0])}
+    return type(parts[0])(**arrays)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from triptych.audit.evidence import NoiseRateEstimate, estimate_noise_rate, estimate_p_wrong
 from triptych.audit.folds import ModalityPair
-from triptych.audit.scoring import CaptionScores, FoldScores, RowScores, ScoreArrays
+from triptych.audit.scoring import CaptionScores, FoldScores, RowScores, concat_scores
 from triptych.csv_files import write_rows
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
@@ -61,8 +61,8 @@ class PairScores:
 
 def merge_folds(folds: Sequence[FoldScores]) -> PairScores:
     """Merge the folds of one modality pair, and estimate its noise rate and the probability that each pair is wrong."""
-    rows = RowScores.concat([fold.rows for fold in folds])
-    captions = CaptionScores.concat([fold.captions for fold in folds])
+    rows = concat_scores([fold.rows for fold in folds])
+    captions = concat_scores([fold.captions for fold in folds])
     noise_rate = estimate_noise_rate(rows.p_value)
     p_wrong = estimate_p_wrong(rows.p_value, rows.fit_score, noise_rate.value)
     if len(captions.row) == len(rows.row):
@@ -195,7 +195,7 @@ def write_scores(path: Path, pair_scores: Mapping[ModalityPair, PairScores], row
     _write_csv(path, SCORE_COLUMNS, lines)
 
 
-def _score_to_dict(scores: ScoreArrays, i: int, rows: Sequence[Row]) -> dict[str, Any]:
+def _score_to_dict(scores: RowScores | CaptionScores, i: int, rows: Sequence[Row]) -> dict[str, Any]:
     row = rows[int(scores.row[i])]
     return {
         "id": row.id,

@@ -1,1 +1,1 @@
-"""How well a space finds what belongs together."""
+"""Measure a space: retrieval, classification, geometry, localisation, and comparisons with intervals."""

@@ -1,4 +1,4 @@
-"""How well items were named: accuracies, beside what guessing gives, and what is taken for what."""
+"""Classification accuracy per class and modality, with chance levels and the most frequent confusions."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ TOP_K = 5
 
 @dataclass(frozen=True)
 class ClassResult:
-    """How the items of one class were named."""
+    """The result for the items of one class."""
 
     label: str
     num_items: int
     num_correct: int
-    most_confused_with: str | None  # the wrong class its items were given most often
+    most_confused_with: str | None  # the wrong class that was predicted most often
 
     @property
     def accuracy(self) -> float:
-        """The share that was named rightly."""
+        """The fraction of its items that was classified correctly."""
         return self.num_correct / self.num_items
 
 
 @dataclass(frozen=True)
 class Classification:
-    """How the items of one modality were named, beside what guessing gives."""
+    """The result for one modality, with chance levels."""
 
     modality: Modality
-    method: str  # what named them
+    method: str  # description of the classifier
     num_items: int
     accuracy: float
-    interval: Interval  # 95%, of the accuracy
+    interval: Interval  # 95% interval of the accuracy
     top5_accuracy: float
-    balanced_accuracy: float  # the mean of the classes' accuracies: a frequent class counts no more than a rare one
+    balanced_accuracy: float  # mean of the accuracies of all classes
     chance_level: float  # 1 / classes
-    majority_baseline: float  # what always naming the most frequent class would give
+    majority_baseline: float  # accuracy of always predicting the most frequent class
     classes: list[ClassResult]
 
 
 @dataclass(frozen=True)
 class ClassificationResults:
-    """Every modality that could be classified, and the files that could not be read."""
+    """The results for all modalities, and the files that could not be read."""
 
     results: list[Classification]
     failures: dict[Source, str]
@@ -62,11 +62,11 @@ class ClassificationResults:
 def measure_accuracy(
     modality: Modality, method: str, classes: Sequence[str], scores: Tensor, labels: Tensor
 ) -> Classification:
-    """What scores (N, C) say of items whose classes (N,) are known. A tie counts against us."""
+    """Measure accuracies from scores (N, C) and class indices (N,). Ties count as errors."""
     true_score = scores.gather(1, labels[:, None])
     is_other_class = torch.ones_like(scores, dtype=torch.bool).scatter(1, labels[:, None], False)
     rank = 1 + (is_other_class & ~(scores < true_score)).sum(dim=1)
-    nearest_other = scores.masked_fill(~is_other_class, -torch.inf).argmax(dim=1)  # the closest wrong class
+    nearest_other = scores.masked_fill(~is_other_class, -torch.inf).argmax(dim=1)
     results = []
     for class_index, name in enumerate(classes):
         in_class = labels == class_index
@@ -98,37 +98,39 @@ def measure_accuracy(
 
 
 def collect_labels(rows: Sequence[Row], modality: Modality) -> dict[Source, str]:
-    """Each labelled file once, with its class."""
+    """Return the label of each labelled file. Raises ManifestError where a file has two labels."""
     labels: dict[Source, str] = {}
     for row in rows:
         if modality in row.modalities and row.label is not None:
             source = source_of(row, modality)
             if labels.setdefault(source, row.label) != row.label:
                 raise ManifestError(
-                    f"{source}: labelled {labels[source]!r} and (row {row.number}) {row.label!r}; one item, one class"
+                    f"{source}: labelled {labels[source]!r} and (row {row.number}) {row.label!r}; give it one label"
                 )
     return labels
 
 
 def list_classes(rows: Sequence[Row], candidate_classes: Sequence[str] | None = None) -> list[str]:
-    """The classes to choose from, in order: those of the rows, or those given, if they have all of the rows'."""
+    """Return the sorted candidate classes: those of the rows, or the given ones, which must include them."""
     row_labels = {row.label for row in rows if row.label is not None}
     classes = sorted(set(candidate_classes) if candidate_classes else row_labels)
     if len(classes) < 2:
-        raise ManifestError(f"classes to choose from: {', '.join(classes) or 'none'}; give rows a label, two at least")
+        raise ManifestError(
+            f"candidate classes: {', '.join(classes) or 'none'}; label the rows with at least two classes"
+        )
     for row in rows:
         if row.label is not None and row.label not in classes:
-            raise UsageError(f"row {row.number}: {row.label!r} is not among the classes to choose from")
+            raise UsageError(f"row {row.number}: {row.label!r} is not among the candidate classes")
     return classes
 
 
 def select_modalities(space: Space, rows: Sequence[Row], requested: Sequence[Modality] | None) -> list[Modality]:
-    """The modalities of a space, text aside, that labelled rows have; all of them, or those wanted."""
+    """Return the modalities of a space except text that labelled rows have, restricted to the requested ones."""
     labelled_modalities = {modality for row in rows if row.label is not None for modality in row.modalities}
     supported: list[Modality] = [m for m in space.modalities if m != "text" and m in labelled_modalities]
     for modality in requested or ():
         if modality not in supported:
-            raise UsageError(f"{modality} cannot be classified here; what can: {', '.join(supported) or 'nothing'}")
+            raise UsageError(f"{modality} cannot be classified; available: {', '.join(supported) or 'none'}")
     if not supported:
-        raise ManifestError("nothing to classify: no labelled row has a sound or picture that this space knows")
+        raise ManifestError("nothing to classify: no labelled row has audio or an image that this space can encode")
     return [m for m in supported if not requested or m in requested]

@@ -1,4 +1,4 @@
-"""Two spaces on the same queries: differences with intervals, queries that flipped, and where the difference lies."""
+"""Compare two spaces on the same queries: differences with intervals, flipped queries, and differences by slice."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from triptych.interfaces import Modality, Source
 from triptych.media import audio
 from triptych.space import Space
 
-FLIP_K = 10  # a query flips where one finds a right answer among the first ten and the other does not
-NUM_LENGTH_BINS = 3  # slices of a length
+FLIP_K = 10  # a query flips where only one of the two has a positive among its first ten hits
+NUM_LENGTH_BINS = 3  # bins of caption lengths and audio durations
 
 
 @dataclass(frozen=True)
 class Flip:
-    """A query that one of the two answers and the other does not."""
+    """A query for which only one of the two has a positive in the first FLIP_K."""
 
     item: EvalItem
-    rank_a: float  # rank of the best right answer; over several runs, the median
+    rank_a: float  # rank of the best positive; the median over several runs
     rank_b: float
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The difference in R@10 among some of the queries."""
+    """The difference in R@10 on a subset of the queries."""
 
     attribute: str  # words, seconds or label
     value: str
@@ -53,14 +53,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One direction, A beside B."""
+    """A compared with B in one retrieval direction."""
 
     query: str
     gallery: str
     num_queries: int
     differences: dict[str, Difference]  # by metric
-    losses: list[Flip]  # only A finds it, the furthest fall first
-    wins: list[Flip]  # only B finds it
+    losses: list[Flip]  # flips that only A finds, the largest rank difference first
+    wins: list[Flip]  # flips that only B finds
     slices: list[Slice]
 
 
@@ -72,7 +72,7 @@ def compare(
     cache: Cache | str = "",
     num_resamples: int = NUM_RESAMPLES,
 ) -> list[Comparison]:
-    """Two spaces on the same rows, in every direction both know; for `cache` see `evaluate`."""
+    """Compare two spaces on the same rows in every direction that both support. For `cache` see `evaluate`."""
     first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in (a, b))
     return compare_evaluations([first], [second], num_resamples)
 
@@ -80,28 +80,27 @@ def compare(
 def compare_evaluations(
     a: Sequence[Evaluation], b: Sequence[Evaluation], num_resamples: int = NUM_RESAMPLES
 ) -> list[Comparison]:
-    """Evaluations of A and of B on the same rows: one each, or several seeds each.
+    """Compare evaluations of A and of B on the same rows: one each, or several seeds each.
 
-    One each, intervals say how the difference moves with other items; several, with other seeds, too.
+    With one each, intervals cover the choice of items; with several, also the choice of seeds.
     """
     if not a or not b or (len(a) > 1) != (len(b) > 1):
         raise UsageError(f"{len(a)} and {len(b)} runs; compare one with one, or several seeds with several")
-    sides = [[{(d.query, d.gallery): d for d in found.directions} for found in side] for side in (a, b)]
-    common = [way for way in sides[0][0] if all(way in found for side in sides for found in side)]
+    sides = [[{(d.query, d.gallery): d for d in run.directions} for run in side] for side in (a, b)]
+    common = [direction for direction in sides[0][0] if all(direction in run for side in sides for run in side)]
     if not common:
-        raise UsageError("nothing to compare: no direction was measured in all of these runs")
-    found = []
-    for way in common:
-        for modality in way:
+        raise UsageError("nothing to compare: no direction was measured in all of the runs")
+    comparisons = []
+    for direction in common:
+        for modality in direction:
             _check_same_items([run.items[cast(Modality, modality)] for side in (a, b) for run in side])
-        found.append(
-            _compare_direction(a[0].items, *([run[way] for run in side] for side in sides), num_resamples=num_resamples)
-        )
-    return found
+        results = ([run[direction] for run in side] for side in sides)
+        comparisons.append(_compare_direction(a[0].items, *results, num_resamples=num_resamples))
+    return comparisons
 
 
 def _check_same_items(item_sets: Sequence[EvalItems]) -> None:
-    """Ranks in other galleries, or of other queries, are not comparable."""
+    """Raise UsageError where runs were measured on different items: their ranks are not comparable."""
     first = [(item.source, item.group) for item in item_sets[0].entries]
     for other in item_sets[1:]:
         other_keys = [(item.source, item.group) for item in other.entries]
@@ -109,8 +108,8 @@ def _check_same_items(item_sets: Sequence[EvalItems]) -> None:
             unshared = set(first) ^ set(other_keys)
             name = f"; only one has {min(str(source) for source, _ in unshared)}" if unshared else ""
             raise UsageError(
-                f"the runs were measured on other items: {len(first)} and {len(other_keys)} of {item_sets[0].modality}{name}. "
-                "Measure both on the same rows, and without files that only one can read"
+                f"the runs were measured on different items: {len(first)} and {len(other_keys)} of "
+                f"{item_sets[0].modality}{name}. Measure both on the same rows, without files that only one can read"
             )
 
 
@@ -154,7 +153,7 @@ def _compute_differences(
     num_resamples: int,
     mask: NDArray,
 ) -> dict[str, Difference]:
-    """The difference in every metric, over the chosen queries."""
+    """Return the difference in every metric over the queries of a mask."""
     first, second = ([table[mask] for table in side] for side in (a, b))
     cluster = reference.per_query.group[mask]
     if len(first) > 1:
@@ -172,9 +171,9 @@ def _compute_differences(
 
 
 def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[tuple[str, str, NDArray]]:
-    """Queries by the words of their captions, by the seconds of their sounds, and by label."""
+    """Slice queries by the number of words of their caption, the seconds of their audio, and their label."""
     slices = []
-    for by, modality, measure_length in (("words", "text", _count_words), ("seconds", "audio", _audio_seconds)):
+    for attribute, modality, measure_length in (("words", "text", _count_words), ("seconds", "audio", _audio_seconds)):
         lengths = _query_lengths(query_items, gallery, modality, measure_length)
         has_length = np.isfinite(lengths)
         edges = (
@@ -183,10 +182,9 @@ def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[
             else np.empty(0)
         )
         bin_index = np.where(has_length, np.searchsorted(edges, lengths), -1)
-        chosen = [bin_index == i for i in range(len(edges) + 1)]
-        chosen = [some for some in chosen if some.any()]
-        if len(chosen) > 1:
-            slices += [(by, f"{lengths[some].min():.3g}–{lengths[some].max():.3g}", some) for some in chosen]
+        masks = [mask for i in range(len(edges) + 1) if (mask := bin_index == i).any()]
+        if len(masks) > 1:
+            slices += [(attribute, f"{lengths[m].min():.3g}–{lengths[m].max():.3g}", m) for m in masks]
     labels = np.array([item.label or "" for item in query_items])
     if len(set(labels)) > 1:
         slices += [("label", str(label), labels == label) for label in np.unique(labels) if label]
@@ -194,7 +192,7 @@ def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[
 
 
 def _query_lengths(query_items: Sequence[EvalItem], gallery: EvalItems, modality: str, measure_length: Any) -> NDArray:
-    """A length for each query: its own, or the mean over its right answers; NaN where neither has one."""
+    """Return the length of each query, or the mean length of its positives; NaN where neither has one."""
     if query_items[0].source.modality == modality:
         return np.array([measure_length(item.source) for item in query_items])
     lengths_by_group: dict[str, list[float]] = defaultdict(list)
@@ -210,7 +208,7 @@ def _count_words(source: Source) -> float:
     return float(len(str(source.content).split()))
 
 
-@lru_cache(maxsize=1 << 16)  # every direction asks for the same files
+@lru_cache(maxsize=1 << 16)  # every direction needs the same files
 def _audio_seconds(source: Source) -> float:
     try:
         end = audio.read_duration(Path(source.content)) if source.end is None else source.end
@@ -220,12 +218,12 @@ def _audio_seconds(source: Source) -> float:
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """A comparison as JSON can hold it; shares from 0 to 1, differences as B less A."""
+    """Return a comparison as JSON-compatible data; metrics as fractions, differences as B - A."""
     return {
         "query": comparison.query,
         "gallery": comparison.gallery,
         "num_queries": comparison.num_queries,
-        "differences": {name: _difference_to_dict(found, name) for name, found in comparison.differences.items()},
+        "differences": {name: _difference_to_dict(diff, name) for name, diff in comparison.differences.items()},
         **{
             name: [
                 {"item": str(flip.item.source), "row": flip.item.row, "rank_a": flip.rank_a, "rank_b": flip.rank_b}
@@ -256,5 +254,5 @@ def _difference_to_dict(difference: Difference, metric: str) -> dict[str, Any]:
 
 
 def verdict_for_metric(metric: str, difference: Difference) -> str:
-    """Which is better by a metric; of ranks, lower is."""
+    """Return which of A and B is better by a metric; lower mean ranks are better."""
     return difference.verdict(higher_is_better=metric != MEAN_RANK)

@@ -1,4 +1,4 @@
-"""Every direction of every pair of modalities, measured on the rows of a manifest."""
+"""Measure retrieval in every direction between the modalities of a manifest's rows."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from triptych.space import Space
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The directions that could be measured, what was measured, and the files that could not be read."""
+    """The results of all directions, the items they were measured on, and the files that could not be read."""
 
     directions: list[RetrievalResult]
     failures: dict[Source, str]
     items: dict[Modality, EvalItems]
-    transductive: list[RetrievalResult] = field(default_factory=list)  # beside directions, where it was asked for
+    transductive: list[RetrievalResult] = field(default_factory=list)  # empty unless requested
 
 
 def evaluate(
@@ -39,13 +39,12 @@ def evaluate(
     transductive: bool = False,
     epsilon: float | None = None,
 ) -> Evaluation:
-    """Recalls, ranks, mAP and nDCG in every direction, with 95% intervals (draws = 0: without).
+    """Measure recall, ranks, mAP and nDCG in every direction, with 95% intervals (num_resamples = 0: without).
 
-    Every caption is a query of its own; any right answer among the first k is a hit; ties count against us. With
-    transductive, all queries are ranked together by a transport plan, too; see `transduce` for epsilon.
+    Each caption is a separate query. A query is a hit at k if any positive is among its first k; ties count against it.
+    With transductive, all queries are also ranked jointly by a transport plan; for epsilon see `measure_transductive`.
 
-    Features of frozen encoders are read from the user's own cache and added to it; `cache` names another folder, or
-    "off" for none.
+    Features of frozen encoders are read from and added to the user's cache; `cache` is another folder, or "off".
     """
     items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))
     directions = measure_directions(space, items, num_resamples)
@@ -63,7 +62,7 @@ def evaluate(
 def measure_directions(
     space: Space, items: Mapping[Modality, EvalItems], num_resamples: int = NUM_RESAMPLES
 ) -> list[RetrievalResult]:
-    """Every direction in which at least one query has an answer."""
+    """Measure every direction in which at least one query has a positive."""
     directions = []
     for a, b in permutations(items.values(), 2):
         ranks = rank_positives(partial(_score_items, space, a, b), a.group_ids, b.group_ids)

@@ -1,4 +1,4 @@
-"""The shape of a space: how close partners lie, how evenly items spread, how far modalities stay apart, hubs."""
+"""The geometry of a space: alignment, uniformity, modality gap, effective rank and hubness."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from triptych.interfaces import Features, Modality
 from triptych.objectives.align_uniform import uniform_loss
 from triptych.space import Space, iter_blocks
 
-SAMPLE_SIZE = 4096  # items of a modality that are looked at; uniformity and hubness grow with their square
+SAMPLE_SIZE = 4096  # items per modality; the cost of uniformity and hubness is quadratic in it
 NUM_NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
 class ModalityGeometry:
-    """How the items of one modality lie."""
+    """The geometry of the items of one modality."""
 
     modality: Modality
     num_items: int
     uniformity: float
     effective_rank: float
-    embed_dim: int  # what the effective rank could reach
-    mean_norm: float  # mean length of the embeddings: 1 on the sphere
+    embed_dim: int  # the upper bound of the effective rank
+    mean_norm: float  # 1 on the unit sphere
 
 
 @dataclass(frozen=True)
 class PairGeometry:
-    """How two modalities lie to each other."""
+    """The geometry of two modalities relative to each other."""
 
     a: Modality
     b: Modality
-    alignment: float | None  # None where no two belong together
+    alignment: float | None  # None where there is no positive pair
     gap: float
     relative_gap: float
 
 
 @dataclass(frozen=True)
 class Hubness:
-    """How evenly a gallery's items are found."""
+    """How evenly the items of a gallery are retrieved."""
 
     query: Modality
     gallery: Modality
     k: int
     skewness: float
-    top_hub_rate: float  # the share of all queries that have the most frequent item among their k nearest
-    never_retrieved_rate: float  # the share of items that are never among the k nearest
+    top_hub_rate: float  # fraction of the queries that have the most frequent item among their k nearest
+    never_retrieved_rate: float  # fraction of the items that are never among the k nearest
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The shape of a space on some items."""
+    """The geometry of a space, measured on some items."""
 
     modalities: list[ModalityGeometry]
     pairs: list[PairGeometry]
@@ -66,7 +66,7 @@ class Geometry:
 
 @torch.inference_mode()
 def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_size: int = SAMPLE_SIZE) -> Geometry:
-    """Everything below, for every modality and every pair; of many items, for the same `sample` of them each time."""
+    """Measure the geometry of every modality, pair and direction, on a fixed random sample of the items."""
     samples: dict[Modality, tuple[Features, Tensor]] = {}
     for modality, modality_items in items.items():
         rows = (
@@ -98,10 +98,10 @@ def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_
 
 
 def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float | None:
-    """Mean squared distance of right pairs, on the unit sphere: 0 where partners are the same, 2 where unrelated.
+    """Mean squared distance of positive pairs on the unit sphere: 0 for identical, 2 for unrelated embeddings.
 
     mean over i, j of one group of |a_i - b_j|² = 2 - 2 · sum_g <A_g, B_g> / sum_g n_g m_g
-    with A_g, B_g the sums of the n_g and m_g unit vectors of group g. None where no group has both.
+    with A_g, B_g the sums of the n_g and m_g unit vectors of group g. None where there is no positive pair.
 
     Source: Wang & Isola 2020 with alpha = 2.
     """
@@ -114,9 +114,9 @@ def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float |
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> float:
-    """log mean over i < j of exp(-t |x_i - x_j|²), on the unit sphere: 0 where all is one point, lower is more even.
+    """log mean over i < j of exp(-t |x_i - x_j|²) on the unit sphere: 0 for a single point, lower is more uniform.
 
-    On a wide sphere, items spread at random come near -2t.
+    Random points on a sphere of high dimension come close to -2t.
 
     Source: Wang & Isola 2020.
     """
@@ -124,13 +124,13 @@ def uniformity(x: Tensor, t: float = 2.0) -> float:
 
 
 def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """How far the middles of two modalities lie apart: as it is, and in units of how far items lie from their middle.
+    """Distance between the centroids of two modalities, absolute and relative to the spread of the items.
 
     gap = |mean a - mean b|;  relative = gap / sqrt((mean |a_i - mean a|² + mean |b_j - mean b|²) / 2)
-    The first depends on the scale of the space, the second does not: 0 is one middle for both; at 1 the middles are as
-    far apart as items are from their own.
+    The relative gap does not depend on the scale of the space: 0 for equal centroids, 1 where the centroids are as far
+    apart as items are from their own centroid.
 
-    Source: Liang et al. 2022, the gap; the relative one is Cohen's d for vectors.
+    Source: Liang et al. 2022 for the gap; the relative gap is Cohen's d for vectors.
     """
     distance = (a.mean(0) - b.mean(0)).norm()
     spread = ((a - a.mean(0)).square().sum(1).mean() + (b - b.mean(0)).square().sum(1).mean()) / 2
@@ -139,27 +139,27 @@ def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def effective_rank(x: Tensor) -> float:
-    """How many directions the items really use: exp(-sum_i p_i log p_i), p_i = s_i / sum s, singular values centred.
+    """Effective number of dimensions: exp(-sum_i p_i log p_i), p_i = s_i / sum s, s the centred singular values.
 
     Source: Roy & Vetterli 2007.
     """
     values = torch.linalg.svdvals(x - x.mean(0))
     total = values.sum()
     if total == 0:
-        return 0.0  # one point has no direction
+        return 0.0  # all items are one point
     p = values / total
     return float(torch.exp(-torch.xlogy(p, p).sum()))
 
 
 def hubness(nearest: Tensor, num_items: int) -> tuple[float, float, float]:
-    """Of each query's k nearest items (Q, k): skewness of how often items occur, share of the most frequent, of none.
+    """Return skewness, top hub rate and never retrieved rate from the k nearest items of each query (Q, k).
 
-    skewness = mean (n_j - mean n)³ / std³ over items j found n_j times; 0 where all are found alike, above 1 hubs.
+    skewness = mean (n_j - mean n)³ / std³ over items j that are retrieved n_j times; above 1 there are hubs.
 
     Source: Radovanović et al. 2010.
     """
     if nearest.ndim != 2 or not nearest.numel():
-        raise InputError(f"nearest is {tuple(nearest.shape)}; need (Q, k), one query at least")
+        raise InputError(f"nearest is {tuple(nearest.shape)}; need (Q, k) with at least one query")
     count = nearest.flatten().bincount(minlength=num_items).double()
     deviation = count - count.mean()
     spread = deviation.square().mean().sqrt()

@@ -1,4 +1,4 @@
-"""What is measured: every file and caption of some rows once, embedded, with who belongs with whom."""
+"""The items of an evaluation: every file and caption of some rows once, with features and groups."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from triptych.space import Space
 
 @dataclass(frozen=True)
 class EvalItem:
-    """One thing to find or to ask with."""
+    """One query or gallery item."""
 
     source: Source
-    group: str  # items of one group are right answers to each other
-    row: str  # id of the first row it stands in
+    group: str  # items of one group are positives of each other
+    row: str  # id of the first row that has it
     label: str | None
 
 
 @dataclass(frozen=True)
 class EvalItems:
-    """The items of one modality that could be read, and what the space makes of them."""
+    """The readable items of one modality with their features."""
 
     modality: Modality
     entries: list[EvalItem]
     features: Features  # N rows
-    group_ids: Tensor  # (N,) int: the same number for the same group in every modality
+    group_ids: Tensor  # (N,) int, consistent across modalities
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -46,12 +46,12 @@ class EvalItems:
 def embed_items(
     space: Space, rows: Sequence[Row], show_progress: bool = True, cache: Cache | None = None
 ) -> tuple[dict[Modality, EvalItems], dict[Source, str]]:
-    """The items of every modality that has any, and the files that could not be read, with the reason."""
+    """Embed the items of every modality; return them and the reasons why files could not be read."""
     id_of_group: dict[str, int] = {}
     by_modality: dict[Modality, EvalItems] = {}
     failures: dict[Source, str] = {}
     for modality in space.modalities:
-        # A file or caption that several rows of one group share is one item, not several.
+        # A file or caption that several rows of one group share is one item.
         items: dict[tuple[Source, str], EvalItem] = {}
         for row in rows:
             for source in sources_of(row, modality) if modality in row.modalities else ():

@@ -1,4 +1,4 @@
-"""Does the heat fall on the named thing? Asked of a made world, where every place and time is known."""
+"""Measure whether attributions point at the right object, on synthetic data with known boxes and times."""
 
 from __future__ import annotations
 
@@ -25,30 +25,29 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (
     ("audio", "image"),
     ("image", "audio"),
 )
-MIN_OVERLAP = 0.5  # of the smaller of two places must lie in the other, for a part to be on a thing
+MIN_OVERLAP = 0.5  # fraction of the smaller region that must lie in the other for a part to count as on an object
 ALL_FACTORS = "all"
 
 
 @dataclass(frozen=True)
 class PointingResult:
-    """How one question went, and what a heat that knows nothing would give."""
+    """The result of one query, with the chance levels of a uniform attribution."""
 
-    hit: float  # is the hottest part on the thing? Several that are equally hot share the answer
-    hit_chance_level: float  # share of the parts that are on it
-    mass: float  # share of the positive heat that lies inside it
-    mass_chance_level: float  # the same of even heat: its share of the area or time
-    discrimination: float | None = (
-        None  # is it hotter than the other things of its scene? 1, 0 or ½; None where it is alone
-    )
+    hit: float  # pointing game: is the part with the highest attribution on the target? Ties are averaged
+    hit_chance_level: float  # fraction of the parts that are on the target
+    mass: float  # fraction of the positive attribution inside the target
+    mass_chance_level: float  # the same for a uniform attribution
+    # Is the mean attribution higher on the target than on all other objects? 1, 0, or ½ for a tie; None without any.
+    discrimination: float | None = None
 
 
 @dataclass(frozen=True)
 class LocalisationResult:
-    """The means over all questions of one kind; `apart` over those of scenes with several things, chance ½."""
+    """Means over the queries of one direction and factor; the discrimination only over scenes with several objects."""
 
     query: Modality
     gallery: Modality
-    factor: str  # the factor that the words speak of, or all
+    factor: str  # the factor that the word names, or all
     num_queries: int
     hit: float
     hit_chance_level: float
@@ -59,28 +58,31 @@ class LocalisationResult:
 
 
 def localise(space: Space, folder: Path, split: str = "test", show_progress: bool = True) -> list[LocalisationResult]:
-    """Ask a space about every word, sounding thing and visible thing of a split of a made world.
+    """Measure the localisation of every word and object of a split of synthetic data.
 
-    text → image: where in the picture is what a word speaks of; text → audio: when; audio → image: where is what is
-    heard now; image → audio: when is what is seen here. Words are asked about one by one, things once a scene.
+    text → image: the box of the object that a word names; text → audio: its time span; audio → image: the box of the
+    object that sounds; image → audio: the time span of the object in a region. Each word is a query, and each object
+    of a scene once.
     """
-    truths = [truth for truth in read_annotations(folder) if truth.split == split]
-    if not truths:
-        raise UsageError(f"{folder}: no scene of its truth is of split {split!r}")
+    scenes = [scene for scene in read_annotations(folder) if scene.split == split]
+    if not scenes:
+        raise UsageError(f"{folder}: no scene has split {split!r}")
     if not (folder / "images").is_dir():
-        raise UsageError(f"{folder}: has no pictures, only films, whose things move; make a world without --video")
-    image_size = image.load(Path(_scene_sources(folder, truths[0], "image")[0].content)).size
+        raise UsageError(
+            f"{folder}: has no images, only videos, in which objects move; generate synthetic data without --video"
+        )
+    image_size = image.load(Path(_scene_sources(folder, scenes[0], "image")[0].content)).size
     items: dict[Modality, dict[Source, Features]] = {
-        modality: _embed_sources(space, folder, truths, modality, show_progress) for modality in space.modalities
+        modality: _embed_sources(space, folder, scenes, modality, show_progress) for modality in space.modalities
     }
     localisations: list[LocalisationResult] = []
     for query, gallery in DIRECTIONS:
         if query not in items or gallery not in items:
             continue
         results_by_factor = defaultdict[str, list[PointingResult]](list)
-        for truth in truths:
-            for attribution in _iter_attributions(space, folder, truth, items, query, gallery):
-                for factor, result in _iter_pointing_results(attribution, truth, query, gallery, image_size):
+        for scene in scenes:
+            for attribution in _iter_attributions(space, folder, scene, items, query, gallery):
+                for factor, result in _iter_pointing_results(attribution, scene, query, gallery, image_size):
                     results_by_factor[ALL_FACTORS].append(result)
                     results_by_factor[factor].append(result)
         localisations += [
@@ -92,7 +94,7 @@ def localise(space: Space, folder: Path, split: str = "test", show_progress: boo
 def score_pointing(
     attribution: Tensor, regions: Sequence[Region], target: Region, distractors: Sequence[Region] = ()
 ) -> PointingResult | None:
-    """How well the heat (P,) of parts at these places falls on the right one; None where no part has a place."""
+    """Score an attribution (P,) over parts with these regions; None where no part has a region."""
     located = [i for i, region in enumerate(regions) if region]
     if not located:
         return None
@@ -124,7 +126,7 @@ def score_pointing(
 
 
 def overlap(a: Region, b: Region) -> float:
-    """The length or area that two places have in common; nothing where they are of different kinds or nowhere."""
+    """Return the length or area of the intersection; 0 for a time span and a box, and for empty regions."""
     if len(a) != len(b) or not a:
         return 0.0
     half = len(a) // 2
@@ -135,12 +137,12 @@ def overlap(a: Region, b: Region) -> float:
 
 
 def region_size(region: Region) -> float:
-    """The length or area of a place."""
+    """Return the length or area of a region."""
     return overlap(region, region)
 
 
 def _is_on_target(part: Region, target: Region) -> bool:
-    """Whether half of the part lies in the thing, or half of the thing in the part: it may be the smaller."""
+    """Whether half of the part lies in the target, or half of the target in the part."""
     return bool(part) and overlap(part, target) >= MIN_OVERLAP * min(region_size(part), region_size(target)) > 0
 
 
@@ -149,19 +151,19 @@ def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float |
     return sum(v * weight for v, weight in zip(values, weights, strict=True)) / total if total else None
 
 
-def _scene_sources(folder: Path, truth: SceneAnnotation, modality: Modality) -> list[Source]:
-    """What a scene gives of a modality."""
+def _scene_sources(folder: Path, scene: SceneAnnotation, modality: Modality) -> list[Source]:
+    """Return the sources of one modality of a scene."""
     if modality == "text":
-        return [Source("text", caption.text) for caption in truth.captions]
-    name = f"images/{truth.id}.png" if modality == "image" else f"audio/{truth.id}.wav"
+        return [Source("text", caption.text) for caption in scene.captions]
+    name = f"images/{scene.id}.png" if modality == "image" else f"audio/{scene.id}.wav"
     return [Source(modality, folder / name)]
 
 
 def _embed_sources(
-    space: Space, folder: Path, truths: Sequence[SceneAnnotation], modality: Modality, show_progress: bool
+    space: Space, folder: Path, scenes: Sequence[SceneAnnotation], modality: Modality, show_progress: bool
 ) -> dict[Source, Features]:
-    """The features of every source of a modality, one item each."""
-    sources = list(dict.fromkeys(source for truth in truths for source in _scene_sources(folder, truth, modality)))
+    """Return the features of every source of a modality, one item each."""
+    sources = list(dict.fromkeys(source for scene in scenes for source in _scene_sources(folder, scene, modality)))
     with track_progress(f"embedding {modality}", len(sources), show_progress) as progress:
         embedded = space.embed(sources, modality, progress=progress)
     for message in embedded.failures.values():
@@ -172,34 +174,28 @@ def _embed_sources(
 def _iter_attributions(
     space: Space,
     folder: Path,
-    truth: SceneAnnotation,
+    scene: SceneAnnotation,
     items: dict[Modality, dict[Source, Features]],
     query: Modality,
     gallery: Modality,
 ) -> Iterator[Attribution]:
-    """The heat between everything of two modalities in a scene."""
+    """Yield the attribution between every two sources of two modalities of a scene."""
     first, second = sorted((query, gallery), key=MODALITIES.index)
-    for a in _scene_sources(folder, truth, first):
-        for b in _scene_sources(folder, truth, second):
+    for a in _scene_sources(folder, scene, first):
+        for b in _scene_sources(folder, scene, second):
             yield compute_feature_attribution(space, a, items[first][a], b, items[second][b])
 
 
 def _iter_pointing_results(
-    attribution: Attribution, truth: SceneAnnotation, query: Modality, gallery: Modality, image_size: tuple[int, int]
+    attribution: Attribution, scene: SceneAnnotation, query: Modality, gallery: Modality, image_size: tuple[int, int]
 ) -> Iterator[tuple[str, PointingResult]]:
-    """Every question of one heat, by the factor it is about, and how it went."""
+    """Yield the factor and the result of every query of one attribution."""
     values, query_regions, gallery_regions = attribution.view_from(query)
-    for factor, query_parts, performer_index in _iter_queries(
-        attribution, truth, query, gallery, query_regions, image_size
+    for factor, query_parts, object_index in _iter_queries(
+        attribution, scene, query, gallery, query_regions, image_size
     ):
-        target, *distractors = [
-            _performer_region(performer, gallery, image_size)
-            for performer in (
-                truth.objects[performer_index],
-                *truth.objects[:performer_index],
-                *truth.objects[performer_index + 1 :],
-            )
-        ]
+        distractors = [_object_region(annotation, gallery, image_size) for annotation in scene.objects]
+        target = distractors.pop(object_index)
         result = (
             score_pointing(values[query_parts].mean(dim=0), gallery_regions, target, distractors)
             if query_parts
@@ -211,40 +207,40 @@ def _iter_pointing_results(
 
 def _iter_queries(
     attribution: Attribution,
-    truth: SceneAnnotation,
+    scene: SceneAnnotation,
     query: Modality,
     gallery: Modality,
     regions: Sequence[Region],
     image_size: tuple[int, int],
 ) -> Iterator[tuple[str, list[int], int]]:
-    """What is asked about, the parts that ask, and the number of the performer they mean."""
+    """Yield the factor of each query, the indices of its parts, and the index of the object it means."""
     if query != "text":
-        for performer_index, performer in enumerate(truth.objects):
-            target = _performer_region(performer, query, image_size)
-            yield "", [i for i, place in enumerate(regions) if _is_on_target(place, target)], performer_index
+        for object_index, annotation in enumerate(scene.objects):
+            target = _object_region(annotation, query, image_size)
+            yield "", [i for i, region in enumerate(regions) if _is_on_target(region, target)], object_index
         return
-    (caption,) = (caption for caption in truth.captions if caption.text == attribution.b.content)
+    (caption,) = (caption for caption in scene.captions if caption.text == attribution.b.content)
     for word in caption.words:
         if word.factor and (word.boxes if gallery == "image" else word.time_spans):
             span = (word.start, word.end)
-            yield word.factor, [i for i, place in enumerate(regions) if overlap(place, span)], word.object_indices[0]
+            yield word.factor, [i for i, region in enumerate(regions) if overlap(region, span)], word.object_indices[0]
 
 
-def _performer_region(performer: ObjectAnnotation, modality: Modality, image_size: tuple[int, int]) -> Region:
-    """Where a performer is seen, around all its copies, or when it is heard, from its first note to its last."""
+def _object_region(annotation: ObjectAnnotation, modality: Modality, image_size: tuple[int, int]) -> Region:
+    """Return the time span of an object in audio, from its first note to its last, or its box around all copies."""
     if modality == "audio":
-        return performer.time_span
+        return annotation.time_span
     width, height = image_size
-    x0, y0, x1, y1 = performer.box
+    x0, y0, x1, y1 = annotation.box
     return (x0 / width, y0 / height, x1 / width, y1 / height)
 
 
 def _average_results(
     query: Modality, gallery: Modality, factor: str, results: Sequence[PointingResult]
 ) -> LocalisationResult:
-    discriminations = [aimed.discrimination for aimed in results if aimed.discrimination is not None]
+    discriminations = [r.discrimination for r in results if r.discrimination is not None]
     hit, hit_chance_level, mass, mass_chance_level = (
-        fmean(getattr(aimed, name) for aimed in results)
+        fmean(getattr(result, name) for result in results)
         for name in ("hit", "hit_chance_level", "mass", "mass_chance_level")
     )
     mean_discrimination = fmean(discriminations) if discriminations else None

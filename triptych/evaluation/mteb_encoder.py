@@ -1,4 +1,4 @@
-"""A space as an encoder that mteb can run its benchmarks on."""
+"""Wrap a space as an encoder for the benchmarks of mteb."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from triptych.errors import UsageError
 from triptych.interfaces import MODALITIES, Modality, Source
 from triptych.space import Space, apply_geometry, features_without_parts
 
-PAIR_BLOCK = 256  # pairs that are scored at a time
+PAIR_BLOCK = 256  # pairs that are scored at once
 
 
 class MTEBEncoder:
-    """What mteb asks of a model: encode batches of texts, pictures and sounds, and score embeddings.
+    """An mteb encoder: embeds batches of text, images and audio, and scores embeddings with the space's similarity.
 
-    Use when: a space is to be compared on mteb's tasks: `mteb.evaluate(MTEBEncoder("runs/mine"), tasks)`.
-    Beware: mteb keeps one vector an item. A similarity that reads parts then sees each item as its only part, so its
-    scores are not those of `triptych evaluate`. An item of several modalities is the mean of their embeddings.
+    Use when: you compare a space on the tasks of mteb: `mteb.evaluate(MTEBEncoder("runs/mine"), tasks)`.
+    Beware: mteb stores one vector per item. A similarity that reads parts then scores each item as its only part, so
+      scores differ from those of `triptych evaluate`. An item of several modalities is the mean of their embeddings.
     """
 
     def __init__(self, run: str | Path, revision: str | None = None, device: str | None = None, **_: Any) -> None:
         if device not in (None, "cpu"):
-            raise UsageError(f"device {device!r}: a space is measured on the cpu")
+            raise UsageError(f"device {device!r}: only the cpu is supported")
         self.space: Space = load(run)
         self.name = f"triptych/{Path(run).resolve().name}"
-        # By the weights, not by the folder's name: mteb keeps results by revision, and must not give those of others.
+        # mteb caches results by revision, so it must identify the weights.
         self.revision = revision or compute_fingerprint(run)
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], **_: Any) -> NDArray[np.float32]:
-        """Embeddings (N, D) of all batches, in order; what else mteb says of the task changes nothing."""
+        """Return the embeddings (N, D) of all batches, in order. The other arguments of mteb are ignored."""
         embeddings = [self._encode_batch(batch) for batch in inputs]
         return (
             np.concatenate(embeddings) if embeddings else np.empty((0, self.space.recipe.space.embed_dim), np.float32)
@@ -49,7 +49,7 @@ class MTEBEncoder:
         present: list[Modality] = [m for m in MODALITIES if m in batch]
         if not present:
             raise UsageError(
-                f"nothing to embed: this batch has {', '.join(batch) or 'nothing'}, not image, audio or text"
+                f"nothing to embed: the batch has {', '.join(batch) or 'no columns'}, not image, audio or text"
             )
         embeddings = []
         with tempfile.TemporaryDirectory() as folder:
@@ -69,14 +69,14 @@ class MTEBEncoder:
         return pooled.float().numpy()
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """The space's own scores of every embedding against every other: (N, M)."""
+        """Return the scores of every embedding against every other: (N, M)."""
         with torch.inference_mode():
             return self.space.similarity(
                 *(features_without_parts(_to_matrix(side)) for side in (embeddings1, embeddings2))
             )
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """The space's own score of each embedding with the one in the same place: (N,)."""
+        """Return the score of each embedding with the one at the same index: (N,)."""
         a, b = _to_matrix(embeddings1), _to_matrix(embeddings2)
         scores = [
             self.similarity(a[i : i + PAIR_BLOCK], b[i : i + PAIR_BLOCK]).diagonal()
@@ -86,8 +86,8 @@ class MTEBEncoder:
 
     @property
     def mteb_model_meta(self) -> Any:
-        """What mteb writes down beside the results: its own ModelMeta."""
-        meta = import_module("mteb.models.model_meta")  # by name: mteb is large, and few have it
+        """The ModelMeta that mteb stores with the results."""
+        meta = import_module("mteb.models.model_meta")  # an optional dependency
         return meta.ModelMeta(
             loader=None,
             name=self.name,
@@ -111,7 +111,7 @@ class MTEBEncoder:
 
 
 def _to_source(modality: Modality, content: Any, path: Path) -> Source:
-    """A text as it is; what is in memory is written down first, without loss, as encoders read files."""
+    """Return a source. Encoders read files, so images and audio in memory are written losslessly to `path`."""
     if modality == "text":
         return Source("text", str(content))
     if modality == "image":
@@ -120,12 +120,14 @@ def _to_source(modality: Modality, content: Any, path: Path) -> Source:
         return Source("image", path)
     path = path.with_suffix(".wav")
     samples = np.asarray(content["array"], np.float32)
-    samples = samples.mean(axis=int(np.argmin(samples.shape))) if samples.ndim == 2 else samples  # channels are few
+    samples = (
+        samples.mean(axis=int(np.argmin(samples.shape))) if samples.ndim == 2 else samples
+    )  # the channel axis is the shorter one
     soundfile.write(path, samples, int(content["sampling_rate"]), subtype="FLOAT")
     return Source("audio", path)
 
 
 def _to_matrix(embeddings: Tensor | NDArray | Sequence[float]) -> Tensor:
-    """Embeddings as (N, D), also a single one."""
+    """Return embeddings, also a single one, as a matrix (N, D)."""
     rows = torch.as_tensor(np.asarray(embeddings) if not isinstance(embeddings, Tensor) else embeddings)
     return rows.float().reshape(-1, rows.shape[-1])

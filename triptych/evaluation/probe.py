@@ -1,4 +1,4 @@
-"""How much features know of the classes: a linear classifier learned on some rows, measured on others."""
+"""Linear probes: logistic regression on features, fitted on some rows and measured on others."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from triptych.interfaces import Encoder, Modality, Source
 from triptych.progress import ProgressBar, track_progress
 from triptych.space import Space
 
-FeatureSource = Literal["embeddings", "features"]  # what the space makes of an item, or what its frozen encoder does
-INVERSE_REGULARISATIONS = (0.01, 0.1, 1.0, 10.0, 100.0)  # of the fit to the training items, one by one; see probe
-NUM_FOLDS = 3  # by which the strength is chosen
+FeatureSource = Literal["embeddings", "features"]  # of the space, or of its frozen encoders
+INVERSE_REGULARISATIONS = (0.01, 0.1, 1.0, 10.0, 100.0)  # candidate values of scikit-learn's C
+NUM_FOLDS = 3  # of the cross-validation that selects C
 
 
 @dataclass(frozen=True)
 class ProbeFeatures:
-    """Sources that could be read, each with its numbers: (N, D)."""
+    """The readable sources with their features (N, D)."""
 
     sources: list[Source]
     matrix: NDArray
@@ -48,23 +48,25 @@ def probe(
     test_labels: Sequence[str],
     inverse_regularisation: float | None = None,
 ) -> Classification:
-    """Logistic regression on standardised features (N, D), learned on some items and measured on others.
+    """Fit logistic regression on standardised features (N, D) and measure its accuracy on others.
 
-    min_W  strength · sum_i -log softmax(W x_i)_(label i) + |W|² / 2
+    min_W  C · sum_i -log softmax(W x_i)_(label i) + |W|² / 2
 
     Source: scikit-learn's LogisticRegression (lbfgs).
-    Use when: what features hold is asked, apart from whether names are close to it.
-    Beware: unless given, the strength is the one of STRENGTHS that three folds of the training items find best: five
-    times three fits. With a wrong one, accuracies of different features cannot be compared.
+    Use when: you measure what features encode, independent of the text encoder.
+    Beware: unless C (inverse_regularisation) is given, 3-fold cross-validation on the training items selects it: 15
+      fits. With a badly chosen C, accuracies of different features cannot be compared.
     """
     classes = sorted(set(train_labels))
     if len(classes) < 2 or not (inverse_regularisation is None or inverse_regularisation > 0):
         raise InputError(
-            f"{len(classes)} classes, strength = {inverse_regularisation}; need two classes at least, and more than 0"
+            f"{len(classes)} classes, inverse_regularisation = {inverse_regularisation}; need 2 classes and a value > 0"
         )
     unseen = sorted(set(test_labels) - set(classes))
     if unseen:
-        raise UsageError(f"class {unseen[0]!r} is never seen in training: a probe names only what it has learned")
+        raise UsageError(
+            f"class {unseen[0]!r} does not occur in the training rows; a probe predicts only classes it was fitted on"
+        )
     train_label_array = np.array(train_labels)
     selected = (
         select_inverse_regularisation(train_features, train_label_array)
@@ -72,19 +74,19 @@ def probe(
         else inverse_regularisation
     )
     scores = np.asarray(fit_classifier(train_features, train_label_array, selected).decision_function(test_features))
-    if len(classes) == 2:  # then scikit-learn gives the second class's alone
+    if len(classes) == 2:  # scikit-learn returns only the score of the second class
         scores = np.column_stack([-scores, scores])
     labels = torch.tensor([classes.index(name) for name in test_labels])
     return measure_accuracy(
-        modality, f"a linear probe of strength {selected:g}", classes, torch.from_numpy(np.asarray(scores)), labels
+        modality, f"a linear probe with C = {selected:g}", classes, torch.from_numpy(np.asarray(scores)), labels
     )
 
 
 def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
-    """The strength whose probes name most of the items that each was not fitted to; the smallest of equals."""
-    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])  # within the class
+    """Return the value of C with the best cross-validated accuracy, the smallest of ties."""
+    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])  # index within the class
     if np.unique(labels, return_counts=True)[1].min() < 2:
-        return 1.0  # a class with one item cannot be both learned and measured
+        return 1.0  # a class with one item cannot be cross-validated
     fold = order % NUM_FOLDS
     num_correct = [0] * len(INVERSE_REGULARISATIONS)
     for held_out in np.unique(fold):
@@ -98,14 +100,14 @@ def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
 
 
 def fit_classifier(features: NDArray, labels: NDArray, inverse_regularisation: float) -> Any:
-    """A classifier fitted to items (N, D) of known classes."""
+    """Fit a classifier to features (N, D)."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from threadpoolctl import threadpool_limits
 
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_regularisation, max_iter=2000))
-    with threadpool_limits(1):  # thousands of small products: on a busy machine threads make them 50 times slower
+    with threadpool_limits(1):  # many small products: on a busy machine threads make them up to 50 times slower
         return pipeline.fit(features, labels)
 
 
@@ -119,7 +121,7 @@ def probe_space(
     show_progress: bool = True,
     cache: Cache | str = "",
 ) -> ClassificationResults:
-    """A probe for each modality, on the space's embeddings, or on what its frozen encoders hand to it."""
+    """Fit and measure a probe per modality, on the embeddings of a space or the features of its frozen encoders."""
     list_classes(test_rows, list_classes(train_rows))
     results, failures = [], {}
     for modality in select_modalities(space, test_rows, modalities):
@@ -143,7 +145,7 @@ def probe_space(
         if labels[0] and labels[1]:
             results.append(probe(modality, rows[0], labels[0], rows[1], labels[1], inverse_regularisation))
     if not results:
-        reason = next(iter(failures.values()), "no labelled row to learn from")
+        reason = next(iter(failures.values()), "no labelled row to train on")
         raise ManifestError(f"nothing to probe: {reason}")
     return ClassificationResults(results, failures)
 
@@ -151,9 +153,9 @@ def probe_space(
 def compute_frozen_features(
     encoder: Encoder, sources: Sequence[Source], cache: Cache, progress: ProgressBar | None = None
 ) -> ProbeFeatures:
-    """Mean ⊕ maximum of the parts that a frozen encoder makes of each source, from the cache: (N, 2 · width)."""
+    """Return the concatenated mean and maximum of the parts of each source, from the cache: (N, 2 · feature_dim)."""
     if not encoder.frozen:
-        raise UsageError(f"{type(encoder).__name__} is trained with its space: it has no frozen features to probe")
+        raise UsageError(f"{type(encoder).__name__} is trained with its space and has no frozen features to probe")
     cached = compute_or_load(encoder, sources, cache, progress=progress)
     return ProbeFeatures(list(cached.index_of), cached.pooled.flatten(1).numpy(), cached.failures)
 

@@ -1,4 +1,4 @@
-"""Results as plain data and as files: JSON of everything, CSV of the table, Parquet of every query."""
+"""Evaluation results as JSON, as a CSV table with one row per direction, and as Parquet with one row per query."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from triptych.csv_files import format_csv
 from triptych.evaluation.evaluate import Evaluation
-from triptych.evaluation.retrieval import RetrievalResult
+from triptych.evaluation.retrieval import MEAN_RANK, RetrievalResult
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Modality
 
@@ -20,14 +20,14 @@ JSON_FILE, CSV_FILE, PARQUET_FILE = "evaluation.json", "evaluation.csv", "querie
 
 
 def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
-    """One direction as JSON can hold it; shares from 0 to 1."""
+    """Return one direction as JSON-compatible data; metrics as fractions."""
     return {
         "query": direction.query,
         "gallery": direction.gallery,
         "mode": direction.mode,
         "num_queries": direction.num_queries,
         "num_items": direction.num_items,
-        "recall": direction.recall,  # also among the metrics; by itself for who asks for nothing else
+        "recall": direction.recall,  # also in metrics; by k for convenience
         "chance_recall": direction.chance_recall,
         "metrics": direction.metrics,
         "chance_levels": direction.chance_levels,
@@ -36,7 +36,7 @@ def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
 
 
 def build_table(directions: Sequence[RetrievalResult]) -> list[dict[str, Any]]:
-    """One flat row for each direction: every metric, its interval and what guessing gives."""
+    """Return one flat row per direction with every metric, its interval and its chance level."""
     rows = []
     for d in directions:
         row: dict[str, Any] = {key: value for key, value in retrieval_to_dict(d).items() if not isinstance(value, dict)}
@@ -51,7 +51,7 @@ def build_table(directions: Sequence[RetrievalResult]) -> list[dict[str, Any]]:
 
 
 def build_query_table(evaluation: Evaluation) -> pa.Table:
-    """Every query of every direction: what it is, what it belongs to, and what became of it."""
+    """Return a table of every query of every direction with its item, group and metrics."""
     parts = []
     for d in [*evaluation.directions, *evaluation.transductive]:
         items = [evaluation.items[cast(Modality, d.query)].entries[i] for i in d.per_query.item_index]
@@ -66,14 +66,14 @@ def build_query_table(evaluation: Evaluation) -> pa.Table:
             "label": pa.array([item.label for item in items], pa.string()),
             "num_positives": pa.array(d.per_query.num_positives),
             "best_rank": pa.array(d.per_query.best_rank),
-            **{name: pa.array(each) for name, each in d.per_query.values.items() if name not in {"mean rank"}},
+            **{name: pa.array(values) for name, values in d.per_query.values.items() if name != MEAN_RANK},
         }
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)
 
 
 def write_results(evaluation: Evaluation, folder: Path, metadata: dict[str, Any]) -> list[Path]:
-    """The three files of an evaluation into a folder; `about` says in the JSON what was measured on what."""
+    """Write the three files of an evaluation into a folder. The JSON file starts with `metadata`."""
     directions = [*evaluation.directions, *evaluation.transductive]
     document = {
         **metadata,

@@ -1,8 +1,8 @@
-"""How well queries of one modality find what belongs to them in a gallery of another.
+"""Retrieval metrics of queries of one modality in a gallery of another.
 
-Conventions, everywhere in triptych: each caption is a query of its own, and an item of its own where captions are
-found; any right answer counts (of five captions, each); ties count against us, so that a space in which everything is
-alike scores chance or less, never 100%; a query without a right answer in the gallery is left out.
+Conventions, everywhere in triptych: each caption is a separate query, and a separate item in a gallery of text; any
+positive counts (each of five captions); ties count against the query, so that a collapsed space scores chance or less;
+a query without a positive in the gallery is excluded.
 """
 
 from __future__ import annotations
@@ -18,65 +18,63 @@ from torch import Tensor
 
 from triptych.evaluation.significance import NUM_RESAMPLES, Interval, bootstrap_intervals
 
-RECALL_KS = (1, 5, 10)  # of recall
-MAP_KS = (10, 16)  # of mAP
-NDCG_K = 10  # of nDCG
-MAX_POSITIVES = max(MAP_KS)  # of a query's right answers, so many have their rank known
-QUERY_BLOCK, GALLERY_BLOCK = 256, 8192  # scored at a time
+RECALL_KS = (1, 5, 10)
+MAP_KS = (10, 16)
+NDCG_K = 10
+MAX_POSITIVES = max(MAP_KS)  # positives per query whose ranks are computed
+QUERY_BLOCK, GALLERY_BLOCK = 256, 8192  # scored at once
 MEDIAN_RANK, MEAN_RANK = "median rank", "mean rank"
 
-ScoreFunction = Callable[
-    [Tensor, Tensor], Tensor
-]  # rows (q,) of the queries, rows (m,) of the gallery -> scores (q, m)
-Mode = Literal["inductive", "transductive"]  # each query alone, or all queries of the test set at once
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]  # indices of queries (q,), of gallery items (m,) -> scores (q, m)
+Mode = Literal["inductive", "transductive"]  # each query by itself, or all queries of the test set jointly
 
 
 @dataclass(frozen=True)
 class PositiveRanks:
-    """Where each query's right answers stand."""
+    """The ranks of the positives of each query."""
 
-    rank: Tensor  # (Q, K) int: of the k-th best right answer, 1 = first; 0 where there are fewer; K <= KEPT
-    num_positives: Tensor  # (Q,) int: how many right answers are in the gallery
+    rank: Tensor  # (Q, K) int: of the k-th best positive, from 1; 0 where there are fewer; K <= MAX_POSITIVES
+    num_positives: Tensor  # (Q,) int: positives in the gallery
 
 
 @dataclass(frozen=True)
 class PerQuery:
-    """What became of each query that has a right answer."""
+    """The results of each query that has a positive."""
 
-    item_index: NDArray[np.int64]  # (Q,) its number among the items of its modality
-    group: NDArray[np.int64]  # (Q,) its cluster: queries of one group share their right answers
-    num_positives: NDArray[np.int64]  # (Q,) how many right answers the gallery has
-    best_rank: NDArray[np.int64]  # (Q,) of the best of them
+    item_index: NDArray[np.int64]  # (Q,) index among the items of its modality
+    group: NDArray[np.int64]  # (Q,) queries of one group have the same positives
+    num_positives: NDArray[np.int64]  # (Q,) positives in the gallery
+    best_rank: NDArray[np.int64]  # (Q,) rank of the best positive
     values: dict[str, NDArray[np.float64]]  # (Q,) by metric; the metric is their mean
 
 
 @dataclass(frozen=True)
 class RetrievalResult:
-    """How one direction went. By name: R@1, R@5, R@10, mAP@10, mAP@16, nDCG@10, mean rank, median rank."""
+    """The metrics of one direction: R@1, R@5, R@10, mAP@10, mAP@16, nDCG@10, mean rank, median rank."""
 
     query: str
     gallery: str
     num_queries: int
     num_items: int
-    metrics: dict[str, float]  # shares from 0 to 1, and ranks from 1
-    chance_levels: dict[str, float]  # what a random order gives, but for the median rank
+    metrics: dict[str, float]  # fractions from 0 to 1, and ranks from 1
+    chance_levels: dict[str, float]  # of a random order; not for the median rank
     per_query: PerQuery = field(repr=False, compare=False)
-    intervals: dict[str, Interval] = field(default_factory=dict)  # 95%, but for the median rank
+    intervals: dict[str, Interval] = field(default_factory=dict)  # 95%; not for the median rank
     mode: Mode = "inductive"
 
     @property
     def recall(self) -> dict[int, float]:
-        """The share of queries with a right answer among the first k."""
+        """The fraction of queries with a positive among the first k, by k."""
         return {k: self.metrics[f"R@{k}"] for k in RECALL_KS}
 
     @property
     def chance_recall(self) -> dict[int, float]:
-        """Recall of a random order."""
+        """The recall of a random order, by k."""
         return {k: self.chance_levels[f"R@{k}"] for k in RECALL_KS}
 
     @property
     def median_rank(self) -> float:
-        """Half of the queries have a right answer at this rank or before."""
+        """The median over queries of the rank of the best positive."""
         return self.metrics[MEDIAN_RANK]
 
 
@@ -88,13 +86,13 @@ def rank_positives(
     query_block: int = QUERY_BLOCK,
     gallery_block: int = GALLERY_BLOCK,
 ) -> PositiveRanks:
-    """Ranks of each query's right answers, best first, at most KEPT of them, and how many there are.
+    """Return the ranks of the MAX_POSITIVES best positives of each query, best first, and the number of positives.
 
-    rank_k = k + #{ wrong j : s_j >= s of the k-th best right answer }
-    No list is ever sorted, and no more than `queries` × `items` scores exist at a time: right answers are looked up
-    first, in the few blocks where they are, and then the wrong ones above them are counted, block by block.
+    rank_k = k + #{ negatives j : s_j >= s of the k-th best positive }
+    Nothing is sorted, and at most query_block × gallery_block scores exist at once: first the positives are scored, in
+    the few blocks that hold them, then the negatives above them are counted block by block.
     """
-    order = query_group.argsort(stable=True), gallery_group.argsort(stable=True)  # so that right ones lie together
+    order = query_group.argsort(stable=True), gallery_group.argsort(stable=True)  # so that positives are adjacent
     query_sorted, gallery_sorted = query_group[order[0]], gallery_group[order[1]]
     begin, end = (torch.searchsorted(gallery_sorted, query_sorted, right=side) for side in (False, True))
     count = end - begin  # (Q,)
@@ -115,7 +113,7 @@ def rank_positives(
 
 @dataclass(frozen=True)
 class _QueryBlock:
-    """Some queries of neighbouring groups against a gallery ordered by group, tile by tile."""
+    """Queries of adjacent groups, scored against a gallery sorted by group, tile by tile."""
 
     scores: ScoreFunction
     rows: Tensor
@@ -125,12 +123,12 @@ class _QueryBlock:
     gallery_block: int
 
     def compute_ranks(self, begin: int, end: int, max_positives: int) -> Tensor:
-        """Ranks (q, kept); the right answers of all these queries lie between begin and end of the gallery."""
+        """Return ranks (q, max_positives). The positives of all queries lie between begin and end of the gallery."""
         positive_tiles = (
             range(begin - begin % self.gallery_block, end, self.gallery_block) if max_positives else range(0)
         )
         is_single_tile = len(positive_tiles) == 1 and len(self.columns) <= self.gallery_block
-        tile = self.score_tile(positive_tiles[0]) if is_single_tile else None  # a small gallery is scored once
+        tile = self.score_tile(positive_tiles[0]) if is_single_tile else None  # score a small gallery once
         best = torch.empty(len(self.rows), 0)
         for first in positive_tiles:
             scores = self.score_tile(first) if tile is None else tile
@@ -143,7 +141,7 @@ class _QueryBlock:
             if first in positive_tiles:
                 scores = scores.masked_fill(self.mask_positives(first, scores), -torch.inf)
             for k in range(best.shape[1]):
-                # All but those below: a score that is no number stands before every right answer, too.
+                # Counting those below makes NaN scores rank above every positive.
                 below = (scores < best[:, k, None]).sum(dim=1, dtype=torch.int32)  # twice as fast as int64
                 num_above[:, k] += scores.shape[1] - below.cpu()
         return (torch.arange(1, best.shape[1] + 1) + num_above).clamp(max=len(self.columns))
@@ -157,10 +155,10 @@ class _QueryBlock:
 
 
 def average_precision(ranks: PositiveRanks, cutoff: int) -> Tensor:
-    """Average precision of each query among its first `cut` answers, (Q,); its mean is mAP@cut.
+    """Return the average precision at `cutoff` of each query, (Q,); its mean is mAP@cutoff.
 
-    AP = 1/R · sum_k k / rank_k over the right answers with rank_k <= cut, best first; R of them are in the gallery, so
-    that a query with more than `cut` cannot reach 1. Some divide by the smaller of R and cut, or by those found.
+    AP = 1/R · sum_k k / rank_k over the positives with rank_k <= cutoff, of R positives in the gallery. A query with
+    R > cutoff cannot reach 1. Other definitions divide by min(R, cutoff), or by the number of retrieved positives.
     """
     k = torch.arange(1, ranks.rank.shape[1] + 1, dtype=torch.double)
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
@@ -168,9 +166,9 @@ def average_precision(ranks: PositiveRanks, cutoff: int) -> Tensor:
 
 
 def ndcg(ranks: PositiveRanks, cutoff: int) -> Tensor:
-    """Discounted gain of each query among its first `cut` answers, as a share of the best there is: (Q,).
+    """Return the normalised discounted cumulative gain at `cutoff` of each query: (Q,).
 
-    nDCG = sum_k 1 / log2(1 + rank_k) over the right answers with rank_k <= cut, by the same with rank_k = k, k <= R.
+    nDCG = sum_k 1 / log2(1 + rank_k) over the positives with rank_k <= cutoff, divided by the same sum for rank_k = k.
     """
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
     gains = torch.where(inside, 1 / (1 + ranks.rank.double()).log2(), 0.0).sum(dim=1)
@@ -191,8 +189,8 @@ def compute_retrieval_metrics(
     num_resamples: int = NUM_RESAMPLES,
     mode: Mode = "inductive",
 ) -> RetrievalResult:
-    """Every metric of one direction, beside what guessing gives, with intervals by `draws` draws (none for 0)."""
-    has_positive = ranks.num_positives > 0  # a query without any right answer in the gallery says nothing
+    """Compute every metric of one direction with chance levels and bootstrap intervals (none for num_resamples = 0)."""
+    has_positive = ranks.num_positives > 0
     item_index = has_positive.nonzero()[:, 0]
     ranks = PositiveRanks(ranks.rank[has_positive], ranks.num_positives[has_positive])
     best_rank, num_positives = ranks.rank[:, 0].numpy(), ranks.num_positives.numpy()
@@ -218,7 +216,7 @@ def compute_retrieval_metrics(
 
 
 def metric_bounds(metric: str, num_items: int) -> tuple[float, float]:
-    """The lowest and the highest a metric can be in a gallery of so many items."""
+    """Return the lowest and highest value of a metric in a gallery of num_items."""
     return (1, num_items) if metric == MEAN_RANK else (0, 1)
 
 
@@ -233,7 +231,7 @@ def _metric_intervals(
 
 
 def compute_chance_levels(num_items: int, num_positives: NDArray) -> dict[str, float]:
-    """What a random order of the gallery gives on the average, for queries with `right` (Q,) right answers each.
+    """Return the expected metrics of a random order of the gallery, for queries with num_positives (Q,).
 
     mAP@k: 1/M · sum_(r <= k) (1 + (r - 1)(R - 1)/(M - 1)) / r      mean rank: (M + 1) / (R + 1)
     """
@@ -250,11 +248,11 @@ def compute_chance_levels(num_items: int, num_positives: NDArray) -> dict[str, f
     ideal = discounts.cumsum()[np.minimum(distinct_counts, NDCG_K) - 1]
     levels[f"nDCG@{NDCG_K}"] = positive_fraction * discounts[:num_items].sum() / ideal
     levels[MEAN_RANK] = (num_items + 1) / (distinct_counts + 1)
-    return {name: float(np.average(each, weights=frequencies)) for name, each in levels.items()}
+    return {name: float(np.average(level, weights=frequencies)) for name, level in levels.items()}
 
 
 def compute_chance_recall(num_items: int, num_positives: int, k: int) -> float:
-    """Recall@k of a random order: 1 - C(items - right, k) / C(items, k)."""
+    """Return recall@k of a random order: 1 - C(items - positives, k) / C(items, k)."""
     if num_positives == 0:
         return 0.0
     if num_items - num_positives < k:

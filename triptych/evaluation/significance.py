@@ -1,4 +1,4 @@
-"""How far a mean would move with other items of the same kind: intervals by resampling whole clusters of queries."""
+"""Confidence intervals of means over queries: cluster bootstrap, and intervals over several runs."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from triptych.errors import InputError
 
 NUM_RESAMPLES, CONFIDENCE_LEVEL = 2000, 0.95
 MIN_RUNS = 2
-MAX_ELEMENTS = 4_000_000  # numbers held at a time while drawing
+MAX_ELEMENTS = 4_000_000  # of the weight matrix of one block of resamples
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Where a number lies at the level that was asked for (95% unless said otherwise)."""
+    """A confidence interval (95% unless stated otherwise)."""
 
     low: float
     high: float
 
     @property
     def half_width(self) -> float:
-        """Half its width: the number behind ±."""
+        """Half of its width."""
         return (self.high - self.low) / 2
 
     def contains(self, value: float) -> bool:
-        """Whether a value lies in it."""
+        """Whether a value lies in the interval."""
         return self.low <= value <= self.high
 
 
 def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> NDArray:
-    """Means of V values (Q, V) over sets of queries drawn by the cluster, with replacement: (draws, V).
+    """Return means of values (Q, V) over resamples of whole clusters of queries with replacement: (num_resamples, V).
 
     mean*_v = sum_c w_c · sum_(q in c) x_qv / sum_c w_c · n_c,     w ~ multinomial(C; 1/C, …)
-    Clusters whose sums and sizes are the same are counted together, so that recalls of a million queries cost no more
-    than those of a hundred: the counts are drawn, not the clusters.
+    Clusters with equal sums and sizes are drawn together by their count, so recall over a million queries costs no more
+    than over a hundred.
 
     Source: Efron and Tibshirani 1993; resampling whole clusters: Davison and Hinkley 1997, section 3.8.
-    Use when: queries come in clusters that share their fate, as five captions of one clip do.
-    Beware: what is drawn anew are queries; the gallery, and the training run, stay as they are.
+    Use when: queries come in dependent clusters, such as the five captions of one clip.
+    Beware: only queries are resampled; the gallery and the training run are fixed.
     """
     values = np.asarray(values, np.float64).reshape(len(values), -1)
     if len(cluster) != len(values) or not len(values):
-        raise InputError(f"{len(values)} values in {len(cluster)} clusters; need one each, and at least one")
+        raise InputError(
+            f"{len(values)} values, {len(cluster)} cluster ids; need one id per value, and at least one value"
+        )
     if num_resamples < 1:
-        raise InputError(f"draws = {num_resamples}; need at least 1")
+        raise InputError(f"num_resamples = {num_resamples}; need at least 1")
     _, cluster_index = np.unique(cluster, return_inverse=True)
     sums = np.zeros((int(cluster_index.max()) + 1, values.shape[1] + 1))
     np.add.at(sums, cluster_index, np.column_stack([values, np.ones(len(values))]))
@@ -59,7 +61,7 @@ def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_
 
 
 def _draw_weights(counts: NDArray, num_resamples: int, rng: np.random.Generator) -> Iterator[NDArray]:
-    """How often each kind of cluster is drawn, in blocks of draws: (at most draws, K)."""
+    """Yield blocks of resampling weights: how often each of K distinct clusters is drawn."""
     step = max(1, MAX_ELEMENTS // len(counts))
     for first in range(0, num_resamples, step):
         yield rng.multinomial(counts.sum(), counts / counts.sum(), size=min(step, num_resamples - first)).astype(
@@ -75,13 +77,12 @@ def bootstrap_intervals(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> list[Interval]:
-    """The interval of the mean of each column of values (Q, V), which cannot leave its limits, if there are any.
+    """Return the bootstrap interval of the mean of each column of values (Q, V), whose values lie within bounds.
 
-    Percentiles of the resampled means, a little further out than the level says, as few clusters ask for:
-    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)).  Where all values are the same (no hit at all, no query
-    that flipped) resampling sees no doubt, so the bound is that of C trials that all ended alike: a share of at most
-    1 - ((1 - level) / 2)^(1/C) of others may have been missed, each as far off as the limits allow. Without limits
-    nothing can be said then, and the interval is a point.
+    Expanded percentiles of the resampled means, which correct for few clusters:
+    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)). Where all values are equal (no hit, no flip), there
+    is no variance, so the interval is the exact bound for C equal trials: a fraction of up to
+    1 - ((1 - level) / 2)^(1/C) may differ, by as much as the bounds allow. Without bounds the interval is then a point.
 
     Source: Hesterberg 2015, "What teachers should know about the bootstrap", expanded percentiles; Clopper and Pearson
         1934 for the bound.
@@ -104,7 +105,7 @@ def bootstrap_intervals(
 
 @dataclass(frozen=True)
 class Difference:
-    """Two means over the same queries, and the interval of the second less the first."""
+    """Two means over the same queries, and the interval of mean_b - mean_a."""
 
     mean_a: float
     mean_b: float
@@ -112,16 +113,16 @@ class Difference:
 
     @property
     def value(self) -> float:
-        """The second less the first."""
+        """mean_b - mean_a."""
         return self.mean_b - self.mean_a
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval leaves out zero; if not, these queries cannot tell the two apart."""
+        """Whether the interval excludes zero."""
         return not self.interval.contains(0)
 
     def verdict(self, higher_is_better: bool = True) -> str:
-        """Which of the two is better, or that they are not separable."""
+        """Return which of the two is better, or "not separable"."""
         if not self.is_significant:
             return "not separable"
         return "B is better" if (self.value > 0) == higher_is_better else "A is better"
@@ -130,13 +131,13 @@ class Difference:
 def compute_run_intervals(
     values: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
-    """Intervals of the mean over several runs (seeds) of values (Q, V) each: other items and other seeds.
+    """Return intervals of the mean over several runs (seeds) of values (Q, V), over the choice of items and seeds.
 
     mean ± t(df)⁻¹ · sqrt(I + S),  I = C/(C - 1) · sum_c (sum_(q in c) (x_q - mean))² / Q²  with x the mean over runs,
     S = var of the runs' means / number of runs,  df = (I + S)² / (I² / (C - 1) + S² / (runs - 1)).
 
     Source: Liang and Zeger 1986 for I; Satterthwaite 1946 for df.
-    Use when: there are at least two seeds. What seeds and items do together is counted twice: a little too wide.
+    Use when: there are at least two seeds. The interaction of seeds and items is counted twice: slightly too wide.
     """
     return compute_run_difference_intervals([], values, cluster, confidence_level)
 
@@ -144,9 +145,11 @@ def compute_run_intervals(
 def compute_run_difference_intervals(
     a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
-    """Intervals of the mean over runs b less that over runs a, on the same queries; formulas as `over_runs`."""
+    """Return intervals of the mean over runs b minus that over runs a; formulas as in `compute_run_intervals`."""
     if len(b) < MIN_RUNS or len(a) == 1:
-        raise InputError(f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to see what a seed does")
+        raise InputError(
+            f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to estimate the variance over seeds"
+        )
     sides = [np.stack([np.reshape(run, (len(cluster), -1)).astype(float) for run in side]) for side in (b, a) if side]
     difference = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if a else 0)  # (Q, V)
     centre = difference.mean(axis=0)

@@ -1,8 +1,8 @@
-"""Retrieval with all queries of a test set at once: what a transport plan over them ranks, beside each query alone.
+"""Transductive retrieval: all queries of a test set are ranked jointly by a transport plan.
 
-Inductive, a query is ranked by its own scores, as in use. Transductive, it may look at all other queries: they share
-the gallery out among themselves, so an item that everybody asks for becomes dear. That helps, and it is another
-question; a number of the one kind must never stand where one of the other is expected.
+In inductive retrieval, as in use, a query is ranked by its own scores. In transductive retrieval all queries share the
+gallery, so items that many queries prefer are penalised. That raises the metrics, but measures a different task; the
+two must not be compared.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from triptych.streaming import DEFAULT_BLOCK_SIZE
 from triptych.transport.matrix import DenseScores, TiledScores
 from triptych.transport.plan import make_problem, solve_dual
 
-EPSILON_FRACTION = 0.03  # epsilon, as a share of the span of the scores, unless it is given
-TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # ranks ask for no more
-MAX_DENSE_SCORES = 20_000_000  # scores held in memory, 8 bytes each and a few copies
-MAX_STREAMED_SCORES = 1_000_000_000  # scores made anew for every product with the plan, about a hundred times
+EPSILON_FRACTION = 0.03  # default epsilon, as a fraction of the range of the scores
+TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # sufficient for ranks
+MAX_DENSE_SCORES = 20_000_000  # scores in memory, 8 bytes each and a few copies
+MAX_STREAMED_SCORES = 1_000_000_000  # scores recomputed for every product with the plan, about a hundred times
 
 
 @dataclass(frozen=True)
 class DualPotentials:
-    """What the plan adds to the scores: with a query's price it reaches its share, with an item's the item does."""
+    """The dual potentials of the plan, which are added to the scores of queries (row) and items (column)."""
 
     row: Tensor  # (N,) float64
     column: Tensor  # (M,) float64
@@ -55,18 +55,18 @@ def measure_transductive(
     num_resamples: int = NUM_RESAMPLES,
     show_progress: bool = True,
 ) -> list[RetrievalResult]:
-    """Every direction, ranked by the entropic transport plan between all queries and all items.
+    """Measure every direction, ranked by the entropic transport plan between all queries and all items.
 
     plan = argmax_P <P, scores> + epsilon · H(P), rows and columns uniform;  log plan_ij = (s_ij + f_i + g_j) / epsilon
-    so a query i ranks items by s_ij + g_j, and an item j as a query ranks by s_ij + f_i. epsilon is 0.03 of the span
-    of the scores unless given.
+    so query i ranks items by s_ij + g_j, and item j as a query ranks by s_ij + f_i. The default epsilon is 0.03 of the
+    range of the scores.
 
-    Source: Luong et al. 2024 rank so, after ten iterations; here the plan is converged.
-    Use when: results that were measured that way are to be compared, for any similarity.
-    Beware: it assumes what a test set has and use has not: all queries are known, each item is wanted equally often.
+    Source: Luong et al. 2024, who stop after ten iterations; here the plan is converged.
+    Use when: you compare with results that were measured this way.
+    Beware: assumes that all queries are known and every item is equally often a positive, as only in a test set.
     """
-    ordered_items = sorted(items.values(), key=lambda found: MODALITIES.index(found.modality))
-    found: dict[tuple[str, str], RetrievalResult] = {}
+    ordered_items = sorted(items.values(), key=lambda one: MODALITIES.index(one.modality))
+    results: dict[tuple[str, str], RetrievalResult] = {}
     pairs = [(a, b) for a, b in combinations(ordered_items, 2) if torch.isin(a.group_ids, b.group_ids).any()]
     with track_progress("transport plans", len(pairs), show_progress and bool(pairs)) as progress:
         for a, b in pairs:
@@ -78,31 +78,31 @@ def measure_transductive(
             ):
                 ranks = rank_positives(adjusted_scores, query.group_ids, gallery.group_ids)
                 modalities = query.modality, gallery.modality
-                found[modalities] = compute_retrieval_metrics(
+                results[modalities] = compute_retrieval_metrics(
                     *modalities, ranks, query.group_ids, len(gallery), num_resamples, "transductive"
                 )
             progress.advance(1)
-    return [found[a, b] for a in items for b in items if (a, b) in found]
+    return [results[a, b] for a in items for b in items if (a, b) in results]
 
 
 def solve_potentials(
     space: Space, a: EvalItems, b: EvalItems, scores: ScoreFunction, epsilon: float | None = None
 ) -> DualPotentials:
-    """The potentials of the plan between two modalities, from all scores at once or, if there are too many, tiled."""
+    """Solve for the potentials of the plan between two modalities, from a dense matrix or, if too large, from tiles."""
     count = len(a) * len(b)
     is_exact = space.similarity.is_exact
     max_scores = MAX_STREAMED_SCORES if is_exact else MAX_DENSE_SCORES
     if count > max_scores:
         raise UsageError(
-            f"{a.modality}–{b.modality}: {len(a):,} × {len(b):,} scores are too many for a plan over a whole test set; "
-            f"it takes at most {max_scores:,} with this similarity: choose a smaller split, or measure without --transductive"
+            f"{a.modality}–{b.modality}: {len(a):,} × {len(b):,} scores are too many for a transport plan; the "
+            f"limit is {max_scores:,} with this similarity: choose a smaller split, or leave out --transductive"
         )
     if count <= MAX_DENSE_SCORES:
         table = DenseScores(_compute_all_scores(scores, len(a), len(b)))
     else:
         table = TiledScores(space.similarity.query(a.features), space.similarity.keys(b.features), DEFAULT_BLOCK_SIZE)
     span = table.value_range()
-    if span == 0:  # everything is alike: no plan is better than another
+    if span == 0:  # all scores are equal, so every plan is optimal
         return DualPotentials(torch.zeros(len(a)).double(), torch.zeros(len(b)).double(), 0.0)
     scaled_epsilon = EPSILON_FRACTION * span if epsilon is None else epsilon
     problem = make_problem((len(a), len(b)), a.features.embedding.device, scaled_epsilon, None, None, 1.0)
@@ -119,7 +119,7 @@ def _add_potential(scores: ScoreFunction, potential: Tensor) -> ScoreFunction:
 
 
 def _compute_all_scores(scores: ScoreFunction, n: int, m: int) -> Tensor:
-    """All scores (N, M) in float64, made block by block."""
+    """Return all scores (N, M) in float64, computed block by block."""
     table = torch.empty(n, m, dtype=torch.float64)
     for rows in torch.arange(n).split(QUERY_BLOCK):
         for columns in torch.arange(m).split(GALLERY_BLOCK):

@@ -1,4 +1,4 @@
-"""Do two modalities meet that never met in training, because each met a third?"""
+"""Retrieval between modality pairs that were not trained, but are connected by a third modality (the bridge)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import Recipe
 
 METRIC = "R@10"
-LOSS_TERM = re.compile(r"\w+\((\w+),(\w+)\)")  # how training names what it did with two modalities
+LOSS_TERM = re.compile(r"\w+\((\w+),(\w+)\)")  # a logged loss term: objective(a,b)
 
 
 @dataclass(frozen=True)
 class TransitiveResult:
-    """One direction that was never trained, beside the two trained ones that lead there over a bridge."""
+    """An untrained direction, with the two trained directions through the bridge."""
 
     query: Modality
     gallery: Modality
@@ -25,13 +25,13 @@ class TransitiveResult:
     direct: RetrievalResult
     to_bridge: RetrievalResult  # query -> bridge
     from_bridge: RetrievalResult  # bridge -> gallery
-    retention: float  # of the weaker leg's recall above chance
+    retention: float  # recall above chance, relative to the weaker trained direction
 
 
 def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[frozenset[str]]:
-    """The pairs of modalities that were trained: those a run has logged terms of, else those its recipe names.
+    """Return the modality pairs that were trained: those with logged terms, else those of the recipe.
 
-    A recipe may name a pair that no row of the data has; what was logged knows better.
+    Logged terms come first because a recipe may name a pair that no row of the data has.
     """
     logged_pairs = {frozenset(match.groups()) for name in logged_terms if (match := LOSS_TERM.match(name))}
     return logged_pairs or {frozenset(pair) for objective in recipe.objectives for pair in objective.pairs}
@@ -40,9 +40,9 @@ def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[
 def measure_transitivity(
     directions: Sequence[RetrievalResult], trained: set[frozenset[str]], metric: str = METRIC
 ) -> list[TransitiveResult]:
-    """Every direction that was never trained but has a bridge; of several bridges, the one with the better worse leg.
+    """Measure every untrained direction that has a bridge; of several bridges, the one whose weaker leg is best.
 
-    kept = (R - chance) / (R of the weaker leg - its chance): 1 where nothing is lost on the way, 0 where all is.
+    retention = (R - chance) / (R of the weaker leg - its chance): 1 where no recall is lost, 0 at chance.
     """
     by_direction = {(d.query, d.gallery): d for d in directions if d.mode == "inductive"}
     results = []
@@ -56,7 +56,7 @@ def measure_transitivity(
             if is_trained and legs[0] and legs[1]:
                 routes.append((min(lift_over_chance(leg, metric) for leg in legs if leg), bridge, legs[0], legs[1]))
         if routes:
-            weaker, bridge, to_bridge, from_bridge = max(routes, key=lambda way: way[0])
+            weaker, bridge, to_bridge, from_bridge = max(routes, key=lambda route: route[0])
             retention = lift_over_chance(direct, metric) / weaker if weaker > 0 else 0.0
             modalities = cast(Modality, query), cast(Modality, gallery)
             results.append(TransitiveResult(*modalities, bridge, direct, to_bridge, from_bridge, retention))
@@ -64,5 +64,5 @@ def measure_transitivity(
 
 
 def lift_over_chance(direction: RetrievalResult, metric: str = METRIC) -> float:
-    """What a direction reaches beyond guessing."""
+    """Return a metric minus its chance level."""
     return direction.metrics[metric] - direction.chance_levels[metric]

@@ -1,4 +1,4 @@
-"""Classification without training for it: the class whose name, put into prompts, is closest to a sound or picture."""
+"""Zero-shot classification: predict the class whose prompts are most similar to an audio clip or image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROMPTS: dict[Modality, tuple[str, ...]] = {
     "audio": ("this is a sound of {}",),
     "image": ("this is a picture of {}",),
 }
-PLACEHOLDER = "{}"  # where the name of a class goes
+PLACEHOLDER = "{}"  # replaced by the class name
 
 
 def classify(
@@ -37,14 +37,14 @@ def classify(
     show_progress: bool = True,
     cache: Cache | str = "",
 ) -> ClassificationResults:
-    """Name every labelled sound and picture by the class that its prompts score highest.
+    """Classify every labelled audio clip and image by the class whose prompts score highest.
 
-    score_ic = mean over prompts p of similarity(item i, p(name of class c)): an ensemble, for every similarity alike
-    A class tied with the right one counts against us, so a collapsed space scores nothing.
+    score_ic = mean over prompts p of similarity(item i, p(name of class c)), a prompt ensemble for any similarity
+    Ties with the true class count as errors, so a collapsed space has an accuracy of 0.
 
-    among: the classes to choose from; those of the rows unless given. cache: as for `evaluate`.
+    The default candidate classes are those of the rows. For `cache` see `evaluate`.
     """
-    space.encoder("text")  # or an error that says what the space does know
+    space.encoder("text")  # raises an error that lists the modalities of the space
     classes, feature_cache = list_classes(rows, candidate_classes), resolve_cache(cache)
     results, failures = [], {}
     for modality in select_modalities(space, rows, modalities):
@@ -70,27 +70,27 @@ def classify(
                 measure_accuracy(modality, f"prompts {', '.join(map(repr, templates))}", classes, scores, labels)
             )
     if not results:
-        raise ManifestError(f"nothing could be read; the first: {next(iter(failures.values()))}")
+        raise ManifestError(f"no file could be read; the first error: {next(iter(failures.values()))}")
     return ClassificationResults(results, failures)
 
 
 @torch.inference_mode()
 def score_classes(space: Space, items: Features, prompts: Features, num_classes: int, block_size: int = 256) -> Tensor:
-    """Items against classes (N, C), of prompts that come as all classes of the first, all of the second, …"""
+    """Return scores of items against classes (N, C); prompts are ordered by template, then by class."""
     rows = [space.scores(chunk, prompts) for _, chunk in iter_blocks(items, block_size)]
     return torch.cat([row.reshape(len(row), -1, num_classes).mean(dim=1) for row in rows])
 
 
 def check_prompts(prompts: Sequence[str]) -> tuple[str, ...]:
-    """The prompts, if each has a place for the name of a class."""
+    """Return the distinct prompts. Raises UsageError where one has no placeholder."""
     for prompt in prompts:
         if PLACEHOLDER not in prompt:
             raise UsageError(
-                f"prompt {prompt!r}: has no {PLACEHOLDER} for the name of a class; write 'this is a sound of {PLACEHOLDER}'"
+                f"prompt {prompt!r}: has no {PLACEHOLDER} for the class name; write 'this is a sound of {PLACEHOLDER}'"
             )
     return tuple(dict.fromkeys(prompts))
 
 
 def label_to_words(label: str) -> str:
-    """A label as one would say it: dog_bark is dog bark."""
+    """Turn a label into words: dog_bark becomes dog bark."""
     return " ".join(label.replace("_", " ").split())

@@ -127,8 +127,8 @@ def _collect_details(report: ReportData) -> dict[str, str]:
         "space": f"{recipe.space.embed_dim} dimensions, {recipe.space.geometry}; "
         f"{num_parameters:,} parameters, {num_trained:,} trained",
         "temperature": ", ".join(f"{'–'.join(sorted(pair))} {value:.4g}" for pair, value in temperatures),
-        "data": f"{report.manifest.path.name}, split {report.split}: {counts.rows:,} rows, {counts.captions:,} captions, "
-        f"{counts.groups:,} groups",
+        "data": f"{report.manifest.path.name}, split {report.split}: {counts.rows:,} rows, "
+        f"{counts.captions:,} captions, {counts.groups:,} groups",
         "run": report.run.name,
         "fingerprint": report.fingerprint,
         "command": shlex.join(command),
