@@ -8,8 +8,6 @@ from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "triptych"
 
@@ -45,6 +43,16 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
+@cache
+def list_definitions(path: Path) -> list[ast.FunctionDef | ast.ClassDef]:
+    """List all functions and classes of a file."""
+    return [node for node in ast.walk(parse_file(path)) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def count_lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n")
+
+
 def find_imports(tree: ast.Module) -> set[str]:
     """Return every name that a file imports from triptych, at any level."""
     modules = set()
@@ -64,10 +72,10 @@ def find_forbidden_imports(module: str, modules: set[str]) -> list[str]:
     return [other for other, name in imported.items() if name != package and layers[name] >= layers[package]]
 
 
-@pytest.mark.parametrize("path", PACKAGE_FILES, ids=relative_name)
-def test_modules_import_only_from_layers_above(path):
-    if module_name(path) not in {"triptych", "triptych.__main__"}:  # the entry points import everything
-        assert find_forbidden_imports(module_name(path), find_imports(parse_file(path))) == []
+def test_modules_import_only_from_layers_above():
+    for path in PACKAGE_FILES:
+        if module_name(path) not in {"triptych", "triptych.__main__"}:  # the entry points import everything
+            assert find_forbidden_imports(module_name(path), find_imports(parse_file(path))) == [], path
 
 
 def test_imports_have_no_cycles():
@@ -88,10 +96,10 @@ def test_the_list_of_layers_is_complete():
     assert set(read_layers()) == names | {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=relative_name)
-def test_bench_does_not_import_tests(path):
-    modules = [n.module or "" for n in ast.walk(parse_file(path)) if isinstance(n, ast.ImportFrom)]
-    assert not [module for module in modules if module.split(".")[0] == "tests"]
+def test_bench_does_not_import_tests():
+    for path in (ROOT / "bench").rglob("*.py"):
+        modules = [n.module or "" for n in ast.walk(parse_file(path)) if isinstance(n, ast.ImportFrom)]
+        assert not [module for module in modules if module.split(".")[0] == "tests"], path
 
 
 def test_the_layer_rule_can_fail():
@@ -102,40 +110,43 @@ def test_the_layer_rule_can_fail():
     assert find_forbidden_imports("triptych.space", {"triptych.errors.describe_unknown"}) == []
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=relative_name)
-def test_files_and_functions_are_short(path):
-    text = path.read_text()
-    assert len(text.splitlines()) <= MAX_FILE_LINES, "split it by topic"
-    for node in ast.walk(parse_file(path)):
-        if isinstance(node, ast.FunctionDef):
-            length = (node.end_lineno or 0) - node.lineno + 1
-            assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+def test_files_and_functions_are_short():
+    long_files = [
+        f"{relative_name(path)}: split it by topic" for path in ALL_FILES if count_lines(path) > MAX_FILE_LINES
+    ]
+    long_functions = [
+        f"{relative_name(path)}: {node.name} has {length} lines"
+        for path in ALL_FILES
+        for node in list_definitions(path)
+        if isinstance(node, ast.FunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert long_files + long_functions == []
 
 
-@pytest.mark.parametrize("path", ALL_FILES, ids=relative_name)
-def test_names_are_not_generic(path):
-    assert path.stem not in FORBIDDEN_MODULES
-    for node in ast.walk(parse_file(path)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            assert not FORBIDDEN_NAME.search(node.name), node.name
+def test_names_are_not_generic():
+    assert [path for path in ALL_FILES if path.stem in FORBIDDEN_MODULES] == []
+    names = [f"{relative_name(path)}: {node.name}" for path in ALL_FILES for node in list_definitions(path)]
+    assert [name for name in names if FORBIDDEN_NAME.search(name.rpartition(" ")[2])] == []
 
 
-@pytest.mark.parametrize("path", PACKAGE_FILES, ids=relative_name)
-def test_nothing_in_the_code_is_named_after_a_paper(path):
+def test_nothing_in_the_code_is_named_after_a_paper():
     """Papers are recipes; the code implements mechanisms. Docstrings may cite papers."""
-    assert not PAPER_NAMES.search(path.stem)
-    for node in ast.walk(parse_file(path)):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            assert not PAPER_NAMES.search(node.name), node.name
+    assert [path for path in PACKAGE_FILES if PAPER_NAMES.search(path.stem)] == []
+    names = [f"{relative_name(path)}: {node.name}" for path in PACKAGE_FILES for node in list_definitions(path)]
+    assert [name for name in names if PAPER_NAMES.search(name.rpartition(" ")[2])] == []
 
 
-@pytest.mark.parametrize("path", PACKAGE_FILES, ids=relative_name)
-def test_modules_classes_and_public_functions_have_docstrings(path):
-    module = parse_file(path)
-    assert ast.get_docstring(module), "the module has no docstring"
-    for node in module.body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            assert ast.get_docstring(node), f"{node.name} has no docstring"
+def test_modules_classes_and_public_functions_have_docstrings():
+    undocumented = [
+        f"{relative_name(path)}: {getattr(node, 'name', 'the module')}"
+        for path in PACKAGE_FILES
+        for node in [parse_file(path), *parse_file(path).body]
+        if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef)
+        and not getattr(node, "name", "").startswith("_")
+        and not ast.get_docstring(node)
+    ]
+    assert undocumented == []
 
 
 def test_inheritance_is_one_level_deep():
