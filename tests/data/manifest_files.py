@@ -1,4 +1,4 @@
-"""What the tests of the manifest share: files to point at, and manifests in every format."""
+"""Media files and manifests in every format, for the tests of manifests."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ ROWS = [
 
 
 def make_folder(tmp_path: Path) -> Path:
-    """A folder with files to point at; outside.wav lies beside it."""
+    """Create a folder of media files, and outside.wav next to it."""
     root = tmp_path / "data"
     root.mkdir()
     for name in ("a.wav", "b.wav", "a.png", "b.png", "a.mp4", "a.xyz", "../outside.wav"):
@@ -35,7 +35,7 @@ def make_folder(tmp_path: Path) -> Path:
 
 
 def write_manifest(path: Path, rows: list[dict]) -> Path:
-    """Write rows in the format the path's ending names."""
+    """Write rows in the format of the path's extension."""
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     elif path.suffix == ".parquet":
@@ -50,7 +50,7 @@ def write_manifest(path: Path, rows: list[dict]) -> Path:
 
 
 def read_or_error(path: Path) -> Manifest | str:
-    """What `read` gives, or the message of the one error it may raise."""
+    """Return the manifest, or the message of a ManifestError."""
     try:
         return read(path)
     except ManifestError as error:
@@ -58,6 +58,6 @@ def read_or_error(path: Path) -> Manifest | str:
 
 
 def single_problem(problems: tuple[ManifestProblem, ...], category: str) -> ManifestProblem:
-    """The one problem of a kind."""
+    """Return the only problem of a category."""
     (problem,) = [problem for problem in problems if problem.category == category]
     return problem

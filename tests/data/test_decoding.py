@@ -1,4 +1,4 @@
-"""Every file of a manifest is decoded, and those that cannot be are named with their rows."""
+"""Decoding the files of a manifest: undecodable files are errors of their rows."""
 
 import json
 import subprocess
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def manifest_path(tmp_path):
-    """A manifest of good rows, and of rows with files that no decoder takes."""
+    """A manifest of valid rows and of rows with undecodable files."""
     save_audio(tmp_path / "good.wav", noise(1, 8000), 8000)
     write_file(tmp_path / "good.png", png_bytes())
-    write_file(tmp_path / "text.wav", "this is no sound at all")
+    write_file(tmp_path / "text.wav", "this is not audio")
     write_file(tmp_path / "cut.wav", (tmp_path / "good.wav").read_bytes()[:6000])
     write_file(tmp_path / "broken.png", png_bytes()[:40])
     write_file(tmp_path / "broken.mp4", b"nothing")
@@ -28,15 +28,15 @@ def manifest_path(tmp_path):
     save_video(tmp_path / "silent.mp4", 1.0, with_audio=False)
     rows = [
         {"id": "good", "audio": "good.wav", "image": "good.png", "group": "g"},
-        {"id": "moment", "audio": "good.wav", "text": "x", "start": 0.2, "end": 0.4, "group": "g"},
+        {"id": "segment", "audio": "good.wav", "text": "x", "start": 0.2, "end": 0.4, "group": "g"},
         {"id": "past the end", "audio": "good.wav", "text": "x", "start": 5.0, "group": "g"},
-        {"id": "no sound", "audio": "text.wav", "text": "x"},
-        {"id": "cut sound", "audio": "cut.wav", "text": "x"},
-        {"id": "half a picture", "audio": "good.wav", "image": "broken.png", "group": "g"},
-        {"id": "film", "video": "good.mp4"},
-        {"id": "silent film", "video": "silent.mp4", "text": "x"},
-        {"id": "no film", "video": "broken.mp4", "text": "x"},
-        {"id": "film with its own sound", "video": "broken.mp4", "audio": "good.wav", "group": "g"},
+        {"id": "not audio", "audio": "text.wav", "text": "x"},
+        {"id": "truncated audio", "audio": "cut.wav", "text": "x"},
+        {"id": "truncated image", "audio": "good.wav", "image": "broken.png", "group": "g"},
+        {"id": "video", "video": "good.mp4"},
+        {"id": "silent video", "video": "silent.mp4", "text": "x"},
+        {"id": "broken video", "video": "broken.mp4", "text": "x"},
+        {"id": "broken video with audio", "video": "broken.mp4", "audio": "good.wav", "group": "g"},
     ]
     return write_manifest(tmp_path / "pairs.jsonl", rows)
 
@@ -46,7 +46,7 @@ def test_files_that_cannot_be_decoded_are_errors_of_their_rows(manifest_path):
     assert table.errors == ()
     steps = []
     decoded = decode_files(table, steps.append)
-    assert [row.id for row in decoded.rows] == ["good", "moment", "film", "silent film"]
+    assert [row.id for row in decoded.rows] == ["good", "segment", "video", "silent video"]
     assert {(problem.row, problem.column, problem.category) for problem in decoded.errors} == {
         (3, "audio", "undecodable file"),
         (4, "audio", "undecodable file"),
@@ -59,7 +59,7 @@ def test_files_that_cannot_be_decoded_are_errors_of_their_rows(manifest_path):
     assert partial_problem.row == 8
     assert "silent.mp4" in partial_problem.message
     assert decoded.counts.unusable == 6
-    assert sum(steps) == count_decodings(table)  # a file that several rows have is decoded once
+    assert sum(steps) == count_decodings(table)  # a file in several rows is decoded once
 
 
 def test_validate_says_whether_files_were_decoded(manifest_path, tmp_path):

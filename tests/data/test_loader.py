@@ -1,4 +1,4 @@
-"""The loader: which rows make batches, in which order, with which captions, and what happens to bad files."""
+"""The loader: batches, their order, captions, and unreadable files."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ PAIRS = [("image", "audio"), ("image", "text"), ("audio", "text")]
 
 
 class Numbers(Encoder):
-    """Prepares a source to the number it is named after; 13 cannot be read."""
+    """Prepares a source as the number in its name; 13 is unreadable."""
 
     feature_dim = 1
 

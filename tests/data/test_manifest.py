@@ -1,4 +1,4 @@
-"""The manifest: every format gives the same rows, and nothing but a ManifestError is ever raised."""
+"""Reading manifests: every format gives the same rows, and all errors are ManifestErrors."""
 
 import json
 from dataclasses import replace
@@ -82,7 +82,7 @@ def test_folder_prefers_manifest_to_metadata(folder: Path) -> None:
     assert read(folder).path.name == "manifest.jsonl"
 
 
-# --- the whole
+# --- splits, summaries, errors
 
 
 def test_split(folder: Path) -> None:
@@ -95,7 +95,7 @@ def test_split(folder: Path) -> None:
 
 def test_summary_counts_and_groups(folder: Path) -> None:
     missing_rows = [{"id": f"n{n}", "audio": f"gone{n}.wav", "image": f"gone{n}.png"} for n in range(10)]
-    result = summarise(read(write_manifest(folder / "m.jsonl", [*ROWS, {"text": "alone"}, *missing_rows])))
+    result = summarise(read(write_manifest(folder / "m.jsonl", [*ROWS, {"text": "single"}, *missing_rows])))
     assert json.loads(json.dumps(result)) == result
     assert result["counts"] == {
         "rows": 4,

@@ -58,7 +58,7 @@ def test_a_group_in_two_splits(folder: Path) -> None:
     assert problem.message == "group g is in split test here and in train in row 2: data leaks between the splits"
 
 
-# --- captions that say too little
+# --- captions that do not distinguish rows
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_group_in_two_splits(folder: Path) -> None:
         (["photo"] * 25 + [f"thing {n}" for n in range(60)], "shared caption", "'photo' is in 25 rows of 85"),
         ([["photo", f"thing {n}"] for n in range(30)], "shared caption", "'photo' is in 30 rows of 30"),
         (["photo"] * 25 + [f"thing {n}" for n in range(400)], None, ""),  # 6 % of the rows
-        (["a dog"] * 10 + ["a cat"] * 9, None, ""),  # so few rows may well be about two things
+        (["a dog"] * 10 + ["a cat"] * 9, None, ""),  # too few rows for a warning
         ([["this is a dog", f"title {n}"] for n in range(3)] * 5, None, ""),
     ],
 )

@@ -179,8 +179,8 @@ def test_a_csv_caption_in_brackets_is_a_caption(folder: Path, text: str) -> None
 
 
 def test_hugging_face_columns_of_several_files(folder: Path) -> None:
-    row = {"image_file_name": "a.png", "audio_file_name": "a.wav", "clip_file_name": "a.mp4", "caption": "x"}
-    manifest = read(write_manifest(folder / "metadata.csv", [row]))
-    (found,) = manifest.rows
+    cells = {"image_file_name": "a.png", "audio_file_name": "a.wav", "clip_file_name": "a.mp4", "caption": "x"}
+    manifest = read(write_manifest(folder / "metadata.csv", [cells]))
+    (row,) = manifest.rows
     assert manifest.problems == ()
-    assert (found.image, found.audio, found.video) == (folder / "a.png", folder / "a.wav", folder / "a.mp4")
+    assert (row.image, row.audio, row.video) == (folder / "a.png", folder / "a.wav", folder / "a.mp4")

@@ -17,7 +17,7 @@ from PIL import Image
 LAYOUTS = {1: "mono", 2: "stereo", 3: "3.0", 4: "4.0", 5: "5.0", 6: "5.1", 7: "6.1", 8: "7.1"}
 MUXERS = {"aac": "adts", "m4b": "mp4", "mka": "matroska", "weba": "webm", "m2ts": "mpegts", "wma": "asf"}
 
-# ending -> codecs an encoder is at hand for; soundfile writes the first group, PyAV the second.
+# Extensions and codecs; soundfile writes the first group, PyAV the second.
 SNDFILE_CODECS = {
     "wav": "PCM_16",
     "flac": "PCM_16",
@@ -45,7 +45,7 @@ def noise(seconds: float, rate: int, seed: int = 0) -> np.ndarray:
 
 
 def best_correlation(actual: np.ndarray, expected: np.ndarray) -> tuple[float, int]:
-    """The correlation of two sounds at the shift that fits best, and that shift in samples."""
+    """Return the largest correlation of two signals over all shifts, and its shift in samples."""
     size = 1 << (2 * max(len(actual), len(expected))).bit_length()
     products = np.fft.irfft(np.fft.rfft(actual, size) * np.conj(np.fft.rfft(expected, size)), size)
     shift = int(np.argmax(products))
@@ -53,14 +53,14 @@ def best_correlation(actual: np.ndarray, expected: np.ndarray) -> tuple[float, i
 
 
 def max_difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference of two sounds; infinite where one is longer."""
+    """Return the largest difference of two signals; infinity if their lengths differ."""
     return float(np.abs(actual - expected).max()) if len(actual) == len(expected) else np.inf
 
 
 def save_audio(
     path: Path, samples: np.ndarray, rate: int, codec: str | None = None, channels: int = 1, options: dict | None = None
 ) -> Path:
-    """Samples (n,), the same in every channel, encoded as the ending says or with a codec."""
+    """Encode samples (n,), equal in every channel, by the extension or with a codec."""
     extension = path.suffix[1:]
     if codec is None and extension in SNDFILE_CODECS:
         fmt = "OGG" if extension == "opus" else None
@@ -76,13 +76,13 @@ def save_audio(
 
 
 def save_video(path: Path, seconds: float = 4.0, size: tuple[int, int] = (64, 48), with_audio: bool = True) -> Path:
-    """Frame i is as bright as `brightness(i)`, its left half red; the sound is `noise` at 48 kHz."""
+    """Write a video: frame i has brightness(i), its left half is red; the audio is `noise` at 48 kHz."""
     (video_codec, audio_codec), fps = VIDEO_CODECS[path.suffix[1:]], FPS
     with av.open(str(path), "w") as file:
         stream = file.add_stream(video_codec, rate=fps, options={"crf": "10"} if video_codec == "libx264" else {})
         assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt, stream.gop_size = *size, "yuv420p", 15
-        stream.bit_rate = 1_000_000  # enough for every step of brightness to show
+        stream.bit_rate = 1_000_000  # enough to preserve every step of brightness
         write_samples = add_audio_stream(file, audio_codec, 48_000, 1) if with_audio else lambda samples: None
         samples, samples_per_frame = noise(seconds, 48_000), 48_000 // fps
         for i in range(round(seconds * fps)):
@@ -98,7 +98,7 @@ def save_video(path: Path, seconds: float = 4.0, size: tuple[int, int] = (64, 48
 
 
 def make_flv(late_stream: bool | None = None) -> bytes:
-    """A tiny FLV; or one in which a stream appears that its header does not announce: late, or at once."""
+    """Return a tiny FLV; with `late_stream`, one with a stream missing from its header: late, or at once."""
     file_data = io.BytesIO()
     with av.open(file_data, "w", format="flv") as file:
         stream = file.add_stream("flv", rate=10)
@@ -114,22 +114,22 @@ def make_flv(late_stream: bool | None = None) -> bytes:
         file.mux(stream.encode(None))
         write_samples(None)
     data, tags, offset = bytearray(file_data.getvalue()), list[int](), 13
-    while offset + 11 <= len(data):  # a tag: its kind, its length, its time, its data, its length again
+    while offset + 11 <= len(data):  # a tag: type, length, timestamp, data, length again
         tags.append(offset)
         offset += 11 + int.from_bytes(data[offset + 1 : offset + 4], "big") + 4
     video_tags = [tag for tag in tags if data[tag] == 9]
     if late_stream:
         last = video_tags[3]
-        data[last + 11] = 0x08  # of another code than the ones before
+        data[last + 11] = 0x08  # another codec than before
         after = next(tag for tag in tags[tags.index(last) + 2 :] if data[tag] == 8)
-        data[after + 2] = 0xFF  # so long that reading ahead stops here
+        data[after + 2] = 0xFF  # long enough to end probing here
     elif late_stream is False:
         data[video_tags[0]] = 18  # data, not video
     return bytes(data)
 
 
 def make_slow_jpeg(side: int = 6000, scans: int = 2000) -> bytes:
-    """A JPEG whose last pass over all its pixels comes many times: minutes of work in a few bytes for each."""
+    """Return a progressive JPEG that repeats its last scan: minutes of decoding in a small file."""
     data = io.BytesIO()
     Image.new("L", (side, side)).save(data, "JPEG", progressive=True, quality=50)
     jpeg = data.getvalue()
@@ -138,7 +138,7 @@ def make_slow_jpeg(side: int = 6000, scans: int = 2000) -> bytes:
 
 
 def wrap_mp3_in_wav(mp3: bytes, rate: int) -> bytes:
-    """A WAV that holds an mp3."""
+    """Return a WAV file that contains an mp3."""
     fmt = struct.pack("<HHIIHHHHIHHH", 0x55, 1, rate, 8000, 1, 0, 12, 1, 2, 417, 1, 1393)
     chunks = [(b"JUNK", bytes(3)), (b"fmt ", fmt), (b"fact", struct.pack("<I", rate)), (b"data", mp3)]
     body = b"WAVE" + b"".join(n + struct.pack("<I", len(c)) + c + bytes(len(c) % 2) for n, c in chunks)
@@ -146,7 +146,7 @@ def wrap_mp3_in_wav(mp3: bytes, rate: int) -> bytes:
 
 
 def brightness(i: int) -> int:
-    """Neighbouring frames differ by 4 steps of 255, and start again after 50."""
+    """Return the brightness of frame i: in steps of 4 of 255, repeating after 50 frames."""
     return 40 + 4 * (i % 50)
 
 
@@ -157,9 +157,9 @@ def frame_number(pil_image) -> int:
 
 
 def save_rotated_copy(path: Path) -> Path:
-    """The same mp4 with a header that says: shown turned a quarter to the right, as telephones write it."""
+    """Copy an mp4 with a header that rotates it by 90° clockwise, as phones write it."""
     data = bytearray(path.read_bytes())
-    offset = data.index(b"tkhd") + 4 + 40  # version 0: the matrix stands after 40 bytes
+    offset = data.index(b"tkhd") + 4 + 40  # version 0: the matrix is at byte 40
     data[offset : offset + 36] = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 48 << 16, 0, 1 << 30)
     copy = path.with_name(f"turned_{path.name}")
     copy.write_bytes(data)
@@ -167,7 +167,7 @@ def save_rotated_copy(path: Path) -> Path:
 
 
 def corrupt_copies(data: bytes, seed: int, count: int) -> Iterator[tuple[str, bytes]]:
-    """Files that once were whole: (what was done, bytes), the same for the same seed."""
+    """Yield (name of the corruption, corrupted bytes), reproducible by seed."""
     rng = np.random.default_rng(seed)
     for i in range(count):
         corrupt = CORRUPTIONS[i % len(CORRUPTIONS)]
@@ -175,19 +175,19 @@ def corrupt_copies(data: bytes, seed: int, count: int) -> Iterator[tuple[str, by
 
 
 def truncate(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """Ends anywhere."""
+    """Cut the file at a random position."""
     return data[: rng.integers(1, len(data))]
 
 
 def flip_bits(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """One bit in every 4,000 is wrong."""
+    """Flip one of every 4,000 bits."""
     for offset in rng.integers(0, len(data), 1 + len(data) // 500):
         data[offset] ^= 1 << rng.integers(8)
     return data
 
 
 def zero_range(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """A third of the file, or what follows, was never written."""
+    """Zero a third of the file, or what remains."""
     start = rng.integers(0, len(data) - 1)
     hole = slice(start, start + len(data) // 3)
     data[hole] = bytes(len(data[hole]))
@@ -195,14 +195,14 @@ def zero_range(data: bytearray, rng: np.random.Generator) -> bytearray:
 
 
 def inflate_header_value(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """Four bytes of the header are a huge number."""
+    """Replace four bytes of the header by a huge number."""
     start = int(rng.integers(4, min(400, len(data) - 8)))
     data[start : start + 4] = b"\x7f\xff\xff\xf0" if rng.integers(2) else b"\xff\xff\xff\x7f"
     return data
 
 
 def keep_header_only(data: bytearray, rng: np.random.Generator) -> bytearray:
-    """A header and nothing else."""
+    """Drop everything after the header."""
     return data[: rng.integers(8, 120)]
 
 
@@ -210,7 +210,7 @@ CORRUPTIONS = (truncate, flip_bits, zero_range, inflate_header_value, keep_heade
 
 
 def add_audio_stream(file, codec: str, rate: int, channels: int) -> Callable[[np.ndarray | None], None]:
-    """A function that encodes samples as they come, and None for the end."""
+    """Add an audio stream; return a function that encodes samples, and flushes on None."""
     stream = file.add_stream(codec, rate=rate)
     stream.layout = LAYOUTS[channels]
     stream.bit_rate = 64_000 * channels

@@ -1,4 +1,4 @@
-"""Hundreds of damaged files of every format: each gives an array or our error with its name, soon and in silence."""
+"""Hundreds of damaged files: each gives a result or a MediaError in bounded time, without output."""
 
 import time
 
@@ -14,14 +14,14 @@ from triptych.media import audio, image, text, video
 
 pytestmark = pytest.mark.slow
 
-FILES_PER_FORMAT = 30  # damaged files of each format
+FILES_PER_FORMAT = 30  # corrupted copies of each format
 RATE = 16_000
-MAX_SECONDS = 30.0  # seconds for one file on a busy machine; a hang is what this is for
+MAX_SECONDS = 30.0  # seconds for one file on a busy machine; detects hangs
 IMAGE_EXTENSIONS = ["png", "jpg", "gif", "webp", "bmp", "tiff"]
 
 
 def result_or_none(path, decode):
-    """What work makes of a file, or None where it says that the file is bad; within bounded time."""
+    """Return the result, or None for a MediaError; check the time."""
     started = time.monotonic()
     try:
         return decode()
@@ -59,7 +59,7 @@ def test_corrupt_audio(extension, tmp_path, capfd):
         if description.split()[0] in error_counts:
             error_counts[description.split()[0]] += samples_of_file is None
     assert error_counts["keep_header_only"] == FILES_PER_FORMAT // 5
-    assert error_counts["truncate"] > 0 or extension in {"aac", "ac3", "m2ts"}  # whose headers tell no length
+    assert error_counts["truncate"] > 0 or extension in {"aac", "ac3", "m2ts"}  # headers without a duration
     assert capfd.readouterr() == ("", "")
 
 
@@ -96,7 +96,7 @@ def test_corrupt_images(extension, tmp_path, capfd):
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_deflate", "jpeg"])
 def test_corrupt_tiffs_write_nothing_to_stderr(compression, tmp_path, capfd):
-    """libtiff has its own way of telling what it dislikes."""
+    """libtiff reports errors through handlers of its own."""
     whole, path = tmp_path / "whole.tiff", tmp_path / "damaged.tiff"
     pixels = np.random.default_rng(0).integers(0, 256, (60, 60, 3), np.uint8)
     Image.fromarray(pixels).save(whole, compression=compression)
@@ -107,7 +107,7 @@ def test_corrupt_tiffs_write_nothing_to_stderr(compression, tmp_path, capfd):
 
 
 def test_corrupt_mp3_in_wav_writes_nothing_to_stderr(tmp_path, capfd):
-    """libsndfile's decoder for it writes there; so do damaged headers that are only looked at."""
+    """libsndfile's mp3 decoder writes to stderr, also for damaged headers."""
     whole = media_files.save_audio(tmp_path / "whole.mp3", media_files.noise(1.0, RATE), RATE).read_bytes()
     path, read = tmp_path / "damaged.wav", 0
     for _, corrupt in media_files.corrupt_copies(whole, seed=0, count=FILES_PER_FORMAT):
@@ -121,7 +121,7 @@ def test_corrupt_mp3_in_wav_writes_nothing_to_stderr(tmp_path, capfd):
 
 @pytest.mark.parametrize("late_stream", [True, False])
 def test_stream_missing_from_the_header(late_stream, tmp_path):
-    """PyAV answers with an IndexError of its own, or an AttributeError."""
+    """PyAV raises an IndexError or an AttributeError."""
     path = tmp_path / "odd.flv"
     path.write_bytes(media_files.make_flv(late_stream))
     results = [

@@ -76,7 +76,7 @@ def test_supported_formats_are_not_detected(tmp_path):
     video_path = media_files.save_video(tmp_path / "clip.mp4", seconds=1.0)
     assert detect_unsupported_format(video_path) is None
     assert inspect_file(video_path, modalities_of(video_path)).modalities == ("image", "audio")
-    (tmp_path / "broken.wav").write_text("no sound")
+    (tmp_path / "broken.wav").write_text("not audio")
     with pytest.raises(MediaError, match="cannot be read as audio"):
         inspect_file(tmp_path / "broken.wav", modalities_of(tmp_path / "broken.wav"))
     (tmp_path / "noise.bin").write_bytes(bytes(range(1, 200)) * 9)

@@ -1,4 +1,4 @@
-"""What one sees of a file: right sizes, right places, right colours."""
+"""Previews: sizes, peaks, positions and colours."""
 
 import io
 
@@ -37,7 +37,7 @@ def test_a_spectrogram_is_bright_where_the_tone_is(tones):
     third = shade.shape[1] // 3
     assert shade[:, 2 : third - 4].max() == 0
     low, high = shade[:, third + 4 : 2 * third - 4].mean(axis=1), shade[:, 2 * third + 4 :].mean(axis=1)
-    assert low.argmax() > high.argmax() + 20  # low tones below
+    assert low.argmax() > high.argmax() + 20  # low frequencies at the bottom
     colours = np.asarray(pil_image.convert("RGB"), int).sum(axis=2)
     assert colours.max() > 600
     assert colours[0, 5] < 20

