@@ -91,7 +91,8 @@ def test_a_video_can_be_read_as_an_image(video_path, tmp_path):
     assert media_files.frame_number(image.load(video_path, time=1.0)) == 10
     assert media_files.frame_number(image.load(video_path)) == 20  # the middle
     assert (
-        media_files.frame_number(image.load(video_path.rename(tmp_path / "video.jpg").rename(video_path), time=0.5)) == 5
+        media_files.frame_number(image.load(video_path.rename(tmp_path / "video.jpg").rename(video_path), time=0.5))
+        == 5
     )
 
 
