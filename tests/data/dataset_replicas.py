@@ -1,6 +1,5 @@
-"""Tiny replicas of data sets in their published layouts: for each source a folder with everything it expects."""
+"""Small replicas of datasets in their published layouts, one for each source."""
 
-import csv
 import io
 import json
 import tarfile
@@ -15,21 +14,21 @@ WAV = b"RIFF\x24\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0@\x1f\0\0\x80>\0\0\x02\0\x10
 
 
 def png_bytes(shade: int = 0) -> bytes:
-    """A PNG of one grey pixel."""
+    """Return a PNG of one grey pixel."""
     file = io.BytesIO()
     Image.new("L", (1, 1), shade).save(file, "PNG")
     return file.getvalue()
 
 
 def write_file(path: Path, content: bytes | str = b"content") -> Path:
-    """Write a file, and the folders it is in."""
+    """Write a file and create its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
 def write_csv(path: Path, header: str, *rows: str) -> Path:
-    """Write a CSV of lines."""
+    """Write a CSV file of these lines."""
     return write_file(path, "\n".join([header, *rows]) + "\n")
 
 
@@ -125,7 +124,7 @@ def coco(root: Path) -> None:
 
 
 def karpathy(root: Path) -> None:
-    """COCO with Karpathy's splits."""
+    """Write COCO with Karpathy's splits."""
     images = []
     for number, split in enumerate(("train", "restval", "val", "test")):
         name = f"COCO_val2014_{number}.jpg"
@@ -196,13 +195,24 @@ def folder(root: Path) -> None:
 
 
 def write_tar(path: Path, members: dict[str, bytes]) -> Path:
-    """A tar file of these members."""
+    """Write a tar file of these members."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def write_deb(path: Path, name: str, content: bytes) -> Path:
+    """Write a Debian package with the archive of its files."""
+    parts = [("debian-binary", b"2.0\n"), ("control.tar.xz", b"odd"), (name, content)]
+    header = "{:<16}{:<12}{:<6}{:<6}{:<8}{:<10}`\n"
+    with path.open("wb") as file:
+        file.write(b"!<arch>\n")
+        for entry, data in parts:
+            file.write(header.format(entry, 0, 0, 0, "100644", len(data)).encode() + data + b"\n" * (len(data) % 2))
     return path
 
 
@@ -236,9 +246,9 @@ def hf(root: Path) -> None:
 
 
 def hf_parquet(root: Path) -> None:
-    """The layout of the hub: Parquet files with embedded sounds, a caption column of an odd name."""
-    sounds = [{"bytes": WAV + bytes([n]), "path": f"{n}.wav"} for n in range(2)]
-    content = {"audio": sounds, "said": ["one", "two"], "speaker": [3, 4]}
+    """Write the layout of the Hugging Face hub: Parquet files with embedded audio, and an unusual caption column."""
+    cells = [{"bytes": WAV + bytes([n]), "path": f"{n}.wav"} for n in range(2)]
+    content = {"audio": cells, "said": ["one", "two"], "speaker": [3, 4]}
     for split in ("train", "validation"):
         path = root / f"data/{split}-00000-of-00001.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -260,9 +270,3 @@ REPLICAS: dict[str, Callable[[Path], None]] = {
     "webdataset": webdataset,
     "hf": hf,
 }
-
-
-def read_cells(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV as they stand there."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))

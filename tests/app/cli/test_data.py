@@ -9,7 +9,8 @@ import sys
 
 import pytest
 
-from tests.data.dataset_replicas import REPLICAS
+from tests.data.dataset_replicas import REPLICAS, write_file
+from tests.data.sources.conversion import unique_wav
 from triptych.app.cli.data import app
 from triptych.data.sources import SOURCES
 
@@ -98,3 +99,23 @@ def test_usage_errors_print_one_message(arguments, message, tmp_path):
     assert result.returncode == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
+    root = tmp_path / "my archive"
+    for number in range(30):
+        write_file(root / f"untitled folder/barking dog {number}.wav", unique_wav(number))
+    write_file(root / "untitled folder/IMG_1.wav", unique_wav(99))
+    write_file(root / "a.heic")
+    result = triptych("data", "folder", root, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "wrote: my archive-manifest.csv" in result.stdout
+    assert "splits  train 24, " in result.stdout
+    assert "train 24 (80%), valid 3 (10%), test 3 (10%)" in result.stderr
+    assert "skipped: files without a caption: neither file nor folder name is meaningful: 1" in result.stderr
+    assert ": barking dog\n" in result.stderr
+    assert "ignored files of other types: .heic 1" in result.stderr
+    assert "next: triptych validate 'my archive-manifest.csv'" in result.stderr
+    checked = triptych("validate", "my archive-manifest.csv", cwd=tmp_path)
+    assert checked.returncode == 0
+    assert "warning: few captions: 1" in checked.stdout
