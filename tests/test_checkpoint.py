@@ -54,7 +54,7 @@ def test_errors_name_changed_headers_and_weights(run_dir, tmp_path):
         (
             {**header, "files": pattern},
             tensors,
-            r"changed.safetensors: the saved tokenizer.json splits texts otherwise",
+            r"changed.safetensors: the saved tokenizer.json splits texts differently",
         ),
         ({**header, "files": 3}, tensors, "do not fit together"),
         ({k: v for k, v in header.items() if k != "recipe"}, tensors, "do not fit together"),

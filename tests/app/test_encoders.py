@@ -29,5 +29,5 @@ def test_table_says_how_to_provide_missing_weights(monkeypatch):
         monkeypatch.delenv(variable, raising=False)
     result = triptych("encoders")
     assert result.returncode == 0
-    assert "yamnet: its weights are missing: give the path of yamnet.safetensors" in result.stdout
+    assert "yamnet: its weights are missing: set `weights`, or the environment variable" in result.stdout
     assert re.search(r"efficientnet_lite0 +image +region +1280 +3.4 M +Apache-2.0", result.stdout)

@@ -173,7 +173,7 @@ def test_text_encoders_share_vocabulary_format(sources):
     transformer_encoder.fit_vocabulary(sources["text"])
     assert conv_encoder.extra_files() == transformer_encoder.extra_files()
     fresh = ENCODERS["text_conv1d"](**SMALL["text_conv1d"])
-    with pytest.raises(CheckpointError, match="no vocabulary yet"):
+    with pytest.raises(CheckpointError, match="has no vocabulary; train it"):
         fresh.prepare(sources["text"][0])
     fresh.load_extra_files(transformer_encoder.extra_files())
     assert torch.equal(fresh.prepare(sources["text"][2]), conv_encoder.prepare(sources["text"][2]))

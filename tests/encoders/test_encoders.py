@@ -118,9 +118,9 @@ def test_text_files_and_strings_are_equivalent(tmp_path):
 
 def test_invalid_settings_raise():
     text = ENCODERS["text_transformer"]()
-    with pytest.raises(CheckpointError, match="no vocabulary yet"):
+    with pytest.raises(CheckpointError, match="has no vocabulary; train it"):
         text.prepare(Source("text", "a bell"))
-    with pytest.raises(TrainingError, match="no captions to learn words from"):
+    with pytest.raises(TrainingError, match="no captions to learn a vocabulary from"):
         text.fit_vocabulary([])
     text.fit_vocabulary(Source("text", c) for c in CAPTIONS)
     with pytest.raises(MediaError, match=r"the text .*is empty"):

@@ -156,7 +156,7 @@ def test_minilm_matches_published_network():
 def test_minilm_truncates_long_texts_with_one_warning():
     encoder = build_encoder("minilm")
     long = Source("text", "the quick brown fox " * 100)
-    with pytest.warns(UserWarning, match=r"256 word pieces of a text; cut: 'the quick brown"):
+    with pytest.warns(UserWarning, match=r"more than 256 tokens are truncated, as 'the quick brown"):
         assert encoder.prepare(long).shape == (256,)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

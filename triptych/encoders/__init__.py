@@ -1,4 +1,4 @@
-"""Sources to parts. A new encoder is one file here and one line in ENCODERS."""
+"""Encoders: media files and texts to parts. To add one, write a module here and register it in ENCODERS."""
 
 from triptych.encoders.audio_cnn import AudioCNN
 from triptych.encoders.audio_conv1d import AudioConv1d

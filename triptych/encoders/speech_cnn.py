@@ -1,9 +1,8 @@
-"""Spoken captions through wide convolutions along time, trained from scratch; its parts are frames of 160 ms."""
+"""Wide 1-D convolutions for spoken captions, trained from scratch; its parts are frames of 160 ms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -17,26 +16,26 @@ from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
 SAMPLE_RATE, WINDOW, HOP = 16_000, 400, 160  # 25 ms every 10 ms
-PREEMPHASIS, DB_FLOOR = 0.97, -80.0  # of high frequencies; dB below the item's loudest point
+PREEMPHASIS, DB_FLOOR = 0.97, -80.0  # filter coefficient; dB below the maximum of the item
 KERNELS = (1, 11, 17, 17, 17)
-CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # of width: 128, 256, 512, 512, 1024
+CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # of feature_dim: 128, 256, 512, 512, 1024 channels by default
 
 Norm = Literal["item", "batch"]
 
 
 class SpeechCNN(Encoder):
-    """Log-mel frames through five convolutions along time, the bands as channels; all but the first halve time.
+    """Five convolutions along time over log-mel frames, with bands as channels; all but the first halve time.
 
     parts = pool(relu(conv_17(… pool(relu(conv_11(relu(conv_1(norm(mel))))))))),  one part per 16 frames of 10 ms
-    norm = item: the item's own mean and deviation over all its bins; batch: those of the batch in training, and
-    running ones afterwards. Both are followed by one learned scale and shift.
+    norm = item: mean and standard deviation over all bins of the item; batch: those of the batch in training, running
+    averages otherwise. Both are followed by a learned scale and shift.
 
-    Source: Harwath et al. 2019 (DAVEnet's audio stack: width 1024, norm = batch).
-    Use when: the sound is speech about the picture, and there are tens of thousands of captions.
-    Beware: at width 1024 it has 16 million weights and 10 s of sound cost 4 G multiplications; width 256 has a
-    sixteenth of both. norm = item is our choice: with batch, the same sound gives another vector in training, by its
-    neighbours. The original's window is Hamming's and its bands start at 20 Hz; ours are Hann's and at 0. It pads with
-    the loudest value; nothing here sees padding.
+    Source: Harwath et al. 2019 (DAVEnet's audio network: feature_dim 1024, norm = batch).
+    Use when: the audio is speech that describes images, and there are tens of thousands of captions.
+    Beware: with feature_dim 1024 it has 16 million weights, and 10 s of audio take 4 G multiplications; 256 needs a
+    sixteenth of both. norm = item is ours: with batch, the embedding of an item in training depends on the batch. The
+    original has a Hamming window and mel bands from 20 Hz; this has a Hann window and bands from 0 Hz. The original
+    pads with the maximum; here padding is masked.
     """
 
     modality = "audio"
@@ -61,9 +60,7 @@ class SpeechCNN(Encoder):
         )
 
     def prepare(self, source: Source) -> Tensor:
-        start = source.start or 0.0
-        end = start + self.max_seconds if source.end is None else min(source.end, start + self.max_seconds)
-        samples = audio.read(Path(source.content), SAMPLE_RATE, start, end)
+        samples = audio.read_source(source, SAMPLE_RATE, self.max_seconds)
         samples = samples - samples.mean()
         samples = np.append(samples[:1], samples[1:] - PREEMPHASIS * samples[:-1]).astype(np.float32)
         decibels = audio.log_mel_spectrogram(samples, SAMPLE_RATE, self.n_mels, WINDOW, HOP)
@@ -82,7 +79,7 @@ class SpeechCNN(Encoder):
 
 
 class ItemNorm(nn.Module):
-    """Each item by its own mean and deviation over all real bins, then one learned scale and shift."""
+    """Normalise each item by the mean and standard deviation of its real bins, then apply a learned scale and shift."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +89,7 @@ class ItemNorm(nn.Module):
         """(N, L, bins) and (N, L) -> (N, L, bins)."""
         mask3d = mask[:, :, None]
         count = mask3d.sum(dim=(1, 2), keepdim=True).clamp_min(1) * x.shape[2]
-        # In float64: the order in which a sum is taken changes with the padding, and must not be seen.
+        # In float64: the order of summation changes with the padding and must not change the result.
         x64 = x.double().masked_fill(~mask3d, 0)
         mean = x64.sum(dim=(1, 2), keepdim=True) / count
         variance = ((x64 - mean) * mask3d).square().sum(dim=(1, 2), keepdim=True) / count
@@ -100,7 +97,7 @@ class ItemNorm(nn.Module):
 
 
 class MaskedBatchNorm(nn.Module):
-    """The whole batch by one mean and deviation over all real bins of all items; running ones when not training."""
+    """Normalise by the mean and standard deviation of all real bins of the batch; running averages in evaluation."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Convolutions and pools along time that never see padding: what several 1-D encoders are made of."""
+"""Masked 1-D convolutions and pools along time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from torch import Tensor, nn
 
 
 class MaskedConv1d(nn.Module):
-    """A 1-D convolution of odd kernel that keeps the length, then ReLU; with `norm`, each moment is normalised first.
+    """A length-preserving 1-D convolution with an odd kernel, an optional layer norm per time step, and ReLU.
 
-    y_t = relu(norm(Σ_k W_k · x_{t+k} + b)),  x beyond the item = 0
+    y_t = relu(norm(Σ_k W_k · x_{t+k} + b)),  x = 0 outside the item
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, norm: bool) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(in_channels, out_channels, kernel, padding=kernel // 2)
-        # Made for ReLU: the library's own start shrinks the signal by a third a layer or more.
+        # He initialisation: PyTorch's default shrinks the signal by a third or more per layer.
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         nn.init.zeros_(self.convolution.bias)  # pyright: ignore[reportArgumentType]
-        # Of each moment alone: a norm over time or over the batch would let padding or neighbours in.
+        # Per time step: a norm over time or over the batch would depend on padding or on other items.
         self.norm = nn.LayerNorm(out_channels) if norm else None
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(N, channels_in, L) and (N, L) -> (N, channels_out, L)."""
-        # Zeroing what is padding makes it look like the convolution's own border.
+        """(N, in_channels, L) and (N, L) -> (N, out_channels, L)."""
+        # Padding is set to 0, as at the border of an item.
         x = self.convolution(x.masked_fill(~mask[:, None], 0))
         if self.norm is not None:
             x = self.norm(x.transpose(1, 2)).transpose(1, 2)
@@ -31,5 +31,5 @@ class MaskedConv1d(nn.Module):
 
 
 def masked_max_pool(x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum of three moments, at every second one: (N, C, L) -> (N, C, ⌈L / 2⌉). For x >= 0, as after ReLU."""
+    """Max pool of size 3 and stride 2: (N, C, L) -> (N, C, ⌈L / 2⌉). Needs x >= 0, as after ReLU."""
     return F.max_pool1d(x.masked_fill(~mask[:, None], 0), 3, stride=2, padding=1), mask[:, ::2]

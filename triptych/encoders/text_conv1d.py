@@ -1,4 +1,4 @@
-"""Word pieces learned from the captions, through 1-D convolutions; its parts are the word pieces."""
+"""1-D convolutions over byte-pair tokens, trained from scratch; its parts are tokens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor, nn
 
-from triptych.encoders.bpe_tokenizer import NUM_BYTES, BPETokenizer
+from triptych.encoders.bpe_tokenizer import BPETokenizer
 from triptych.encoders.temporal import MaskedConv1d
 from triptych.errors import check_range
 from triptych.interfaces import Encoder, Region, Source
@@ -15,14 +15,14 @@ KERNEL_SIZE = 3
 
 
 class TextConv1d(Encoder):
-    """Vectors of word pieces through convolutions over three neighbours each: a part has read 2 · layers + 1 pieces.
+    """Convolutions over three neighbouring tokens; the receptive field of a part is 2 · num_layers + 1 tokens.
 
-    x⁰_i = embed(piece_i);  xˡ = relu(norm(conv_3(xˡ⁻¹)));  parts = x^layers, one per word piece
+    x⁰_i = embed(token_i);  xˡ = relu(norm(conv_3(xˡ⁻¹)));  parts = x^num_layers, one per token
 
-    Source: Aytar et al. 2017 (See, Hear, and Read: the student's text network), who start from word2vec; here the
-    vectors are learned with the rest, of byte-level pieces. Layers, widths and the norm of each part alone are ours.
-    Use when: as the text side of `distill`, under layers that all modalities share; or where neighbouring words say it.
-    Beware: words that stand far apart never meet; a text longer than `max_length` pieces is cut.
+    Source: Aytar et al. 2017 (See, Hear, and Read: the text network of the student), who start from word2vec; here
+    embeddings of byte-level tokens are learned. Layers, channels and the norm per token are ours.
+    Use when: as the text encoder of `distill`, below layers that all modalities share; or if local word order suffices.
+    Beware: distant words do not interact. A text of more than `max_length` tokens is truncated.
     """
 
     modality = "text"
@@ -34,15 +34,9 @@ class TextConv1d(Encoder):
         super().__init__()
         check_range("text_conv1d: feature_dim", feature_dim, 2, 8192)
         check_range("text_conv1d: num_layers", num_layers, 1, 100)
-        check_range("text_conv1d: vocab_size", vocab_size, NUM_BYTES + 1, 1_000_000)
-        check_range("text_conv1d: max_length", max_length, 1, 100_000)
-        self.feature_dim, self.num_layers, self.vocab_size, self.max_length = (
-            feature_dim,
-            num_layers,
-            vocab_size,
-            max_length,
-        )
-        self.tokenizer = BPETokenizer(vocab_size, max_length)
+        self.feature_dim, self.num_layers = feature_dim, num_layers
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self.tokenizer = BPETokenizer("text_conv1d", vocab_size, max_length)
         self.token_embedding = nn.Embedding(vocab_size, feature_dim)
         self.convolutions = nn.ModuleList(
             MaskedConv1d(feature_dim, feature_dim, KERNEL_SIZE, norm=True) for _ in range(num_layers)
@@ -52,10 +46,10 @@ class TextConv1d(Encoder):
         self.tokenizer.fit_vocabulary(sources)
 
     def prepare(self, source: Source) -> Tensor:
-        return self.tokenizer.prepare(source)  # (pieces,)
+        return self.tokenizer.prepare(source)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.token_embedding(inputs).transpose(1, 2)  # (N, width, pieces)
+        x = self.token_embedding(inputs).transpose(1, 2)  # (N, feature_dim, tokens)
         for convolution in self.convolutions:
             x = convolution(x, mask)
         return x.transpose(1, 2), mask

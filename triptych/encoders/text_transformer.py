@@ -1,4 +1,4 @@
-"""Word pieces learned from the captions, through a small transformer; its parts are the word pieces."""
+"""A small transformer over byte-pair tokens, trained from scratch; its parts are tokens."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from triptych.encoders.bpe_tokenizer import NUM_BYTES, BPETokenizer
+from triptych.encoders.bpe_tokenizer import BPETokenizer
 from triptych.errors import RecipeError, check_range
 from triptych.interfaces import Encoder, Region, Source
 
 
 class TextTransformer(Encoder):
-    """Word pieces with learned positions through a pre-norm transformer.
+    """A pre-norm transformer over byte-pair tokens with learned positions.
 
-    parts = transformer(embed(piece_i) + position(i)),  one part per word piece
+    parts = transformer(embed(token_i) + position(i)),  one part per token
 
-    Source: Vaswani et al. 2017; byte-level pieces: Sennrich et al. 2016, Radford et al. 2019.
+    Source: Vaswani et al. 2017; byte-level BPE: Sennrich et al. 2016, Radford et al. 2019.
     Use when: captions are short and there are thousands of them.
-    Beware: any language can be written in bytes, but only words like those of the training captions mean anything;
-    a text longer than `max_length` pieces is cut.
+    Beware: every language can be tokenised, but only words like those of the training captions are understood. A text
+    of more than `max_length` tokens is truncated.
     """
 
     modality = "text"
@@ -38,15 +38,13 @@ class TextTransformer(Encoder):
         check_range("text_transformer: feature_dim", feature_dim, 4, 8192)
         check_range("text_transformer: num_layers", num_layers, 1, 100)
         check_range("text_transformer: num_heads", num_heads, 1, feature_dim)
-        check_range("text_transformer: vocab_size", vocab_size, NUM_BYTES + 1, 1_000_000)
-        check_range("text_transformer: max_length", max_length, 1, 100_000)
         if feature_dim % num_heads:
             raise RecipeError(
                 f"text_transformer: feature_dim = {feature_dim}: must be a multiple of num_heads = {num_heads}"
             )
         self.feature_dim, self.num_layers, self.num_heads = feature_dim, num_layers, num_heads
         self.vocab_size, self.max_length = vocab_size, max_length
-        self.tokenizer = BPETokenizer(vocab_size, max_length)
+        self.tokenizer = BPETokenizer("text_transformer", vocab_size, max_length)
         self.token_embedding = nn.Embedding(vocab_size, feature_dim)
         self.position_embedding = nn.Parameter(torch.randn(max_length, feature_dim) * 0.1)
         layer = nn.TransformerEncoderLayer(
@@ -60,7 +58,7 @@ class TextTransformer(Encoder):
         self.tokenizer.fit_vocabulary(sources)
 
     def prepare(self, source: Source) -> Tensor:
-        return self.tokenizer.prepare(source)  # (pieces,)
+        return self.tokenizer.prepare(source)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x = self.token_embedding(inputs) + self.position_embedding[: inputs.shape[1]]

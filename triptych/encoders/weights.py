@@ -1,4 +1,4 @@
-"""Where pretrained weights lie, and that they are the very ones we know: every file has its SHA-256 pinned."""
+"""Pretrained weight files with pinned SHA-256 digests."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from triptych.errors import CheckpointError
 
-INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"  # brings every package that the recipes' encoders need
-# What a pickle of NumPy arrays names: how arrays are put together, and no more. NumPy 2 moved the first one.
+INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"  # installs all packages of the encoders in recipes/
+# The only globals that a pickle of NumPy arrays needs. NumPy 2 moved the first one.
 ALLOWED_GLOBALS = {
     ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
     ("numpy._core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
@@ -29,25 +29,25 @@ ALLOWED_GLOBALS = {
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A file inside an installed package; the package is found, never imported."""
+    """A file of an installed package, which is not imported."""
 
     package: str
     path: str
     sha256: str
-    install_command: str  # what a user types to get it
+    install_command: str  # the command that installs it
 
     def find(self) -> Path | None:
-        """Where it lies; None where the package is not installed or lacks the file."""
-        spec = find_spec(self.package)  # of a top-level package this runs none of its code
+        """Return its path; None if the package is not installed or lacks the file."""
+        spec = find_spec(self.package)  # runs no code of a top-level package
         folders = spec.submodule_search_locations if spec else None
         return next((path for folder in folders or () if (path := Path(folder) / self.path).is_file()), None)
 
     def unavailable_reason(self) -> str | None:
-        """What to do where it is not at hand."""
-        return None if self.find() else f"its weights are not installed; type: {self.install_command}"
+        """Return why the file is unavailable and how to install it; None if it is there."""
+        return None if self.find() else f"its weights are not installed; run: {self.install_command}"
 
     def read(self) -> bytes:
-        """Its bytes, known to be the right ones."""
+        """Return its content, after verifying the digest."""
         path = self.find()
         if path is None:
             raise CheckpointError(f"{Path(self.path).name}: {self.unavailable_reason()}")
@@ -55,7 +55,7 @@ class PackagedFile:
 
 
 def read_verified(path: Path, sha256: str) -> bytes:
-    """A file's bytes if their SHA-256 is the pinned one: what was checked is what is then parsed."""
+    """Return the content of a file, or raise CheckpointError if its SHA-256 differs."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -63,34 +63,36 @@ def read_verified(path: Path, sha256: str) -> bytes:
     digest = hashlib.sha256(content).hexdigest()
     if digest != sha256:
         raise CheckpointError(
-            f"{path}: not the weights we know: SHA-256 {digest[:16]}…, expected {sha256[:16]}…; "
-            "the file was changed, cut short, or is another version: get it again"
+            f"{path}: unexpected weights: SHA-256 {digest[:16]}…, expected {sha256[:16]}…; "
+            "the file is damaged or another version: download it again"
         )
     return content
 
 
 def is_meta_device() -> bool:
-    """Whether networks are now built on the meta device, for their shape alone: then no weights are read."""
+    """Return whether modules are being built on the meta device, without weights."""
     return torch.empty(0).device.type == "meta"
 
 
 def read_pickled_arrays(content: bytes) -> Any:
-    """The object inside a .npy file that holds a pickle of nested dicts of arrays; anything but arrays is refused."""
+    """Return the nested dicts of arrays pickled in a .npy file; raise CheckpointError if it contains anything else."""
     stream = io.BytesIO(content)
     try:
         read_magic(stream)
         read_array_header_1_0(stream)
-        return _ArrayUnpickler(stream, encoding="latin1").load().item()  # latin1: how NumPy reads arrays of Python 2
+        return _ArrayUnpickler(stream, encoding="latin1").load().item()  # as NumPy reads arrays of Python 2
     except CheckpointError:
         raise
-    except Exception as error:  # damaged pickles fail in any way at all
-        raise CheckpointError(f"the weights cannot be read as pickled arrays ({error}); get the file again") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise CheckpointError(
+            f"the weights cannot be read as pickled arrays ({error}); download the file again"
+        ) from error
 
 
 def fold_batch_norm(
     weight: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor, epsilon: float
 ) -> dict[str, Tensor]:
-    """A convolution's weight (out, …) and the batch norm after it, as one convolution's state.
+    """Return the state of a convolution with weight (out, …) that includes the batch norm after it.
 
     s = scale / √(variance + ε);  weight' = s · weight,  bias' = shift − s · mean
     """
@@ -100,9 +102,11 @@ def fold_batch_norm(
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Admits what arrays are made of, and no other name: nothing in the pickle can run."""
+    """An unpickler that loads arrays only, so that a pickle cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED_GLOBALS:
-            raise CheckpointError(f"the weights name {module}.{name}; only plain arrays are read: get the file again")
+            raise CheckpointError(
+                f"the weights refer to {module}.{name}; only arrays are allowed: download the file again"
+            )
         return ALLOWED_GLOBALS[module, name]

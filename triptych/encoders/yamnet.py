@@ -1,4 +1,4 @@
-"""YAMNet, trained on AudioSet; its parts are moments of 0.96 s, one every 0.48 s."""
+"""YAMNet, trained on AudioSet; its parts are frames of 0.96 s, one every 0.48 s."""
 
 from __future__ import annotations
 
@@ -24,29 +24,28 @@ from triptych.media import audio
 SAMPLE_RATE, WINDOW, HOP, FFT_SIZE, N_MELS = 16_000, 400, 160, 512, 64  # 25 ms windows every 10 ms
 PATCH, PATCH_HOP = 96, 48  # frames: 0.96 s every 0.48 s
 LOG_OFFSET = 0.001  # log(mel + 0.001)
-# MobileNet's convolutions: after the first, each is one filter a channel and then a 1 × 1.
+# MobileNet: after the first, each layer is a depthwise convolution and a 1 × 1 convolution.
 CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 FEATURE_DIM, NUM_CLASSES = CHANNELS[-1], 521
-FORWARD_CHUNK = 64  # patches through the network at a time: more would leave the caches
+FORWARD_CHUNK = 64  # patches at a time: more do not fit into the CPU caches
 
 WEIGHTS_FILE = "yamnet.safetensors"
 SHA256 = "afe67091b4be65337a67b7290077455df06afdea3f7484694e79068db971d7d7"
 WEIGHTS_VARIABLE, DATA_VARIABLE = "TRIPTYCH_YAMNET", "TRIPTYCH_DATA"
-INSTALL_HINT = (
-    f"give the path of {WEIGHTS_FILE} as the setting `weights`, or in the environment variable {WEIGHTS_VARIABLE}"
-)
+INSTALL_HINT = f"set `weights`, or the environment variable {WEIGHTS_VARIABLE}, to the path of {WEIGHTS_FILE}"
 
 
 class YAMNet(Encoder):
-    """Any sound through a network that was taught the 521 classes of AudioSet: one part for each 0.48 s.
+    """A CNN pretrained on the 521 classes of AudioSet; one part per 0.48 s.
 
     parts_t = mean over time and bands of mobilenet(log(mel_t + 0.001));  classify = mean_t sigmoid(W · parts_t + b)
 
     Source: Plakal & Ellis 2020 (tensorflow/models, yamnet); Howard et al. 2017 (MobileNet).
-    Use when: sounds are of everyday things, and there are too few of them, or too little time, to learn to hear.
-    Beware: it hears up to 8 kHz, and `max_seconds` from the start of a longer file; what is shorter than 0.96 s is
-    filled up with silence; `classify` means AudioSet's classes only while `frozen`.
+    Use when: audio is of everyday sounds, and there is too little of it, or too little time, to train from scratch.
+    Beware: audio is resampled to 16 kHz, so frequencies above 8 kHz are lost. Of a file longer than `max_seconds`, the
+    start is used; audio shorter than 0.96 s is padded with silence. `classify` returns AudioSet classes only while
+    `frozen`.
     """
 
     modality = "audio"
@@ -66,7 +65,7 @@ class YAMNet(Encoder):
                 Conv2dSame(in_channels, out_channels),
             ]
         self.layers = nn.ModuleList(layers)
-        # The teacher's, never trained: no parameters.
+        # Buffers, not parameters: the classifier is not trained.
         self.register_buffer("class_weight", torch.zeros(NUM_CLASSES, FEATURE_DIM), persistent=False)
         self.register_buffer("class_bias", torch.zeros(NUM_CLASSES), persistent=False)
         self.class_weight: Tensor
@@ -82,10 +81,8 @@ class YAMNet(Encoder):
         return None if path.is_file() else f"{path}: no such file; {INSTALL_HINT}"
 
     def prepare(self, source: Source) -> Tensor:
-        start = source.start or 0.0
-        end = start + self.max_seconds if source.end is None else min(source.end, start + self.max_seconds)
-        samples = torch.from_numpy(audio.read(Path(source.content), SAMPLE_RATE, start, end))
-        # Silence at the end makes whole patches, and one at the least.
+        samples = torch.from_numpy(audio.read_source(source, SAMPLE_RATE, self.max_seconds))
+        # Pad with silence to a whole number of patches, at least one.
         min_samples, hop = WINDOW + (PATCH - 1) * HOP, PATCH_HOP * HOP
         patches = 1 + max(0, math.ceil((len(samples) - min_samples) / hop))
         samples = F.pad(samples, (0, min_samples + (patches - 1) * hop - len(samples)))
@@ -94,7 +91,7 @@ class YAMNet(Encoder):
         return torch.log(mel + LOG_OFFSET).unfold(0, PATCH, PATCH_HOP).transpose(1, 2).contiguous()  # (patches, 96, 64)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.compiler.is_exporting():  # an exported graph cannot pick out what is real: padding is computed too
+        if torch.compiler.is_exporting():  # an exported graph cannot select real patches: it computes padding too
             return self._embed_patches(inputs.flatten(0, 1)).view(*mask.shape, FEATURE_DIM), mask
         embedded = torch.cat([self._embed_patches(patches) for patches in inputs[mask].split(FORWARD_CHUNK)])
         return embedded.new_zeros(*mask.shape, FEATURE_DIM).masked_scatter(mask.unsqueeze(2), embedded), mask
@@ -104,25 +101,25 @@ class YAMNet(Encoder):
         return time_spans(source, parts, PATCH_HOP * HOP / SAMPLE_RATE, first_centre=duration / 2, duration=duration)
 
     def classify(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """How sure it is of each of AudioSet's classes, on average over the moments: (N, 521)."""
+        """Return the probabilities of the AudioSet classes, averaged over frames: (N, 521)."""
         parts, mask = self(inputs, mask)
         scores = F.linear(parts, self.class_weight, self.class_bias).sigmoid() * mask.unsqueeze(2)
         return scores.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
 
     def class_names(self) -> tuple[str, ...]:
-        """The names of AudioSet's classes, in the order of `classify`, from the class map beside the weights."""
+        """Return the names of the AudioSet classes, in the order of `classify`, from the class map beside them."""
         path = self._weights_path().with_name("yamnet_class_map.csv")
         try:
             with path.open(encoding="utf-8", newline="") as file:
                 return tuple(row["display_name"] for row in csv.DictReader(file))
         except (OSError, KeyError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path}: the names of the classes cannot be read ({error}); put it there") from error
+            raise CheckpointError(f"{path}: the class names cannot be read ({error}); put the file there") from error
 
     def _embed_patches(self, patches: Tensor) -> Tensor:
         x = patches.unsqueeze(1).contiguous(memory_format=torch.channels_last)  # (patches, 1, 96, 64)
         for layer in self.layers:
             x = F.relu(layer(x), inplace=True)
-        return x.mean(dim=(2, 3))  # (patches, width)
+        return x.mean(dim=(2, 3))  # (patches, feature_dim)
 
     def _weights_path(self) -> Path:
         path = Path(self.weights).expanduser() if self.weights else _weights_path_from_environment()
@@ -131,7 +128,7 @@ class YAMNet(Encoder):
         return path
 
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
-        """The known file's weights; its layers are numbered in order."""
+        """Load the published weights; the layers are numbered in order."""
         for index, layer in enumerate(self.layers):
             name = f"{index:02}.{'depthwise_conv_2d' if index % 2 else 'conv_2d'}"
             layer.load_state_dict(
@@ -139,11 +136,11 @@ class YAMNet(Encoder):
             )
         self.class_weight.copy_(published[f"{len(self.layers)}.fully_connected.weight"])
         self.class_bias.copy_(published[f"{len(self.layers)}.fully_connected.bias"])
-        self._mel_weights = published["mel.weight"]  # stays on the CPU, where sounds are prepared
+        self._mel_weights = published["mel.weight"]  # stays on the CPU, where inputs are prepared
 
 
 def _weights_path_from_environment() -> Path | None:
-    """Where the environment says the weights are; what its own variable names may not be there."""
+    """Return the path of the weights by environment variables; with TRIPTYCH_YAMNET, the file may not exist."""
     if weights_path := os.environ.get(WEIGHTS_VARIABLE):
         return Path(weights_path).expanduser()
     if data_folder := os.environ.get(DATA_VARIABLE):

@@ -19,6 +19,8 @@ from triptych.media import limits, sandbox
 if TYPE_CHECKING:  # importing torch takes seconds, and decoding does not need it
     from torch import Tensor
 
+    from triptych.interfaces import Source
+
 MAX_AMPLITUDE = 1e6  # unscaled float files reach 32,768; larger values mean damage
 BLOCK_SAMPLES = 1 << 20  # samples of all channels decoded between two checks of the deadline
 # Seconds decoded around a segment, so that resampling it equals resampling the whole file.
@@ -75,6 +77,13 @@ def read(path: Path, rate: int, start: float | None = None, end: float | None = 
             f"{path}: no audio between {begin:g} s and {until}; the file is {read_duration(path):g} s long"
         )
     return segment
+
+
+def read_source(source: Source, rate: int, max_seconds: float) -> np.ndarray:
+    """Return mono float32 samples of a source's segment; at most the first `max_seconds`."""
+    start = source.start or 0.0
+    end = start + max_seconds if source.end is None else min(source.end, start + max_seconds)
+    return read(Path(source.content), rate, start, end)
 
 
 def sliding_windows(duration: float, length: float, hop: float) -> list[tuple[float, float]]:
