@@ -1,4 +1,4 @@
-"""Two evaluations side by side: made ones with known differences, and two real runs."""
+"""Comparisons of simulated evaluations with known differences, and of two trained spaces."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ CLIPS, CAPTIONS = 60, 5
 
 
 def make_items():
-    """Captions of 1 to 5 words for each clip; every third clip is a dog."""
+    """Captions of 1 to 5 words for each clip; every third clip has the label dog."""
     clips = range(CLIPS)
     captions = [
         EvalItem(Source("text", "w " * (j + 1)), f"{i}", f"r{i}", "dog" if i % 3 == 0 else "cat")
@@ -33,14 +33,18 @@ def make_items():
     ]
     by_modality: dict[Modality, EvalItems] = {}
     items_by_modality: dict[Modality, list[EvalItem]] = {"text": captions, "audio": audio_clips}
-    for modality, each in items_by_modality.items():
-        features = Features(torch.zeros(len(each), 1), torch.zeros(len(each), 1, 1), torch.ones(len(each), 1).bool())
-        by_modality[modality] = EvalItems(modality, each, features, torch.tensor([int(item.group) for item in each]))
+    for modality, entries in items_by_modality.items():
+        features = Features(
+            torch.zeros(len(entries), 1), torch.zeros(len(entries), 1, 1), torch.ones(len(entries), 1).bool()
+        )
+        by_modality[modality] = EvalItems(
+            modality, entries, features, torch.tensor([int(item.group) for item in entries])
+        )
     return by_modality
 
 
 def make_evaluation(ranks):
-    """Captions as queries with these ranks."""
+    """An evaluation of captions as queries with these ranks."""
     items = make_items()
     rank = torch.as_tensor(ranks).reshape(-1, 1)
     direction = compute_retrieval_metrics(
@@ -50,7 +54,7 @@ def make_evaluation(ranks):
 
 
 def random_ranks(seed, easy_rate=0.5):
-    """Clips are easy or hard: their captions share it."""
+    """Random ranks; the captions of a clip are all easy or all hard."""
     rng = np.random.default_rng(seed)
     easy = np.repeat(rng.random(CLIPS) < easy_rate, CAPTIONS)
     return np.where(easy, rng.integers(8, 11, len(easy)), rng.integers(11, 14, len(easy)))
@@ -62,7 +66,7 @@ def test_a_run_compared_with_itself_is_not_significant():
     for name, difference in comparison.differences.items():
         assert difference.value == 0
         assert difference.verdict() == "not separable", name
-        assert difference.interval.half_width > 0, "60 clips cannot prove that two runs are the same"
+        assert difference.interval.half_width > 0, "60 clips cannot prove that two runs are equal"
     assert comparison.losses == comparison.wins == []
 
 
@@ -84,7 +88,7 @@ def test_differences_flips_and_slices_match_loops():
     assert slices["label", "dog"].num_queries == dogs.sum()
     assert slices["label", "dog"].difference.value == pytest.approx(hit_b[dogs].mean() - hit_a[dogs].mean())
     assert slices["words", "1–2"].num_queries == 2 * CLIPS
-    assert {of for by, of in slices if by == "words"} == {"1–2", "3–4", "5–5"}
+    assert {value for attribute, value in slices if attribute == "words"} == {"1–2", "3–4", "5–5"}
     assert slices["seconds", "2–2"].num_queries == len(texts) / 2
 
 
@@ -111,18 +115,16 @@ def test_seed_variance_widens_the_interval():
 
 
 def test_incomparable_runs_raise():
-    one = make_evaluation(random_ranks(0))
+    evaluation = make_evaluation(random_ranks(0))
     with pytest.raises(UsageError, match="1 and 2 runs"):
-        compare_evaluations([one], [one, one])
-    text = one.items["text"]
-    other = replace(
-        one,
-        items={**one.items, "text": replace(text, entries=[*text.entries[:-1], replace(text.entries[-1], group="x")])},
-    )
+        compare_evaluations([evaluation], [evaluation, evaluation])
+    text = evaluation.items["text"]
+    changed = replace(text, entries=[*text.entries[:-1], replace(text.entries[-1], group="x")])
+    other = replace(evaluation, items={**evaluation.items, "text": changed})
     with pytest.raises(UsageError, match="measured on different items: 300 and 300 of text"):
-        compare_evaluations([one], [other])
+        compare_evaluations([evaluation], [other])
     with pytest.raises(UsageError, match="no direction"):
-        compare_evaluations([one], [replace(one, directions=[])])
+        compare_evaluations([evaluation], [replace(evaluation, directions=[])])
 
 
 def test_compare_two_trained_spaces(run_dir, synthetic_manifest, tiny_recipe):

@@ -1,4 +1,4 @@
-"""Evaluation of a space on rows: who is an item, who is a query, and what broken files do."""
+"""Evaluation of a space on rows: queries and items, unreadable files, cached features."""
 
 import shutil
 from dataclasses import replace
@@ -38,7 +38,7 @@ def test_each_caption_is_a_query_and_each_file_an_item(space, rows):
 
 def test_a_file_of_several_rows_of_one_group_is_one_item(space, rows):
     split = [replace(row, id=f"{row.id}-{i}", texts=(text,)) for row in rows for i, text in enumerate(row.texts)]
-    once, twice = (by_direction(evaluate(space, some, show_progress=False)) for some in (rows, split))
+    once, twice = (by_direction(evaluate(space, entries, show_progress=False)) for entries in (rows, split))
     assert once == twice
 
 
@@ -50,7 +50,7 @@ def test_queries_without_positives_are_excluded(space, rows):
 
 
 def test_an_unreadable_file_is_skipped(space, rows, synthetic_manifest, tmp_path):
-    folder = tmp_path / "world"
+    folder = tmp_path / "synthetic"
     shutil.copytree(synthetic_manifest.parent, folder)
     copied = list(manifest.read(folder / synthetic_manifest.name).rows[:20])
     assert copied[0].image
@@ -86,7 +86,7 @@ def test_frozen_features_are_read_from_the_cache(run_dir, rows, measure, tmp_pat
     batches = []
     encoder.register_forward_hook(lambda *_: batches.append(1))
     measure(space, rows)
-    assert batches, "nothing was encoded at first"
+    assert batches, "nothing was encoded the first time"
     batches.clear()
     measure(space, rows)
     assert not batches, "encoded again although the features are in the cache"

@@ -1,4 +1,4 @@
-"""The shape of a space: every number against loops in float64, its limits, and what must not change it."""
+"""The geometry of a space: every measure against loops in float64, limiting cases and invariances."""
 
 import math
 from itertools import product
@@ -49,8 +49,8 @@ def test_alignment_is_the_mean_over_positive_pairs(a_groups, b_groups, seed):
 def test_uniformity_is_the_log_mean_over_pairs(items, seed):
     x = random_embeddings(items, seed=seed)
     rows = [unit(row) for row in x.tolist()]
-    each = [math.exp(-2 * squared_distance(rows[i], rows[j])) for i in range(items) for j in range(i)]
-    assert uniformity(x) == pytest.approx(math.log(sum(each) / len(each)))
+    kernels = [math.exp(-2 * squared_distance(rows[i], rows[j])) for i in range(items) for j in range(i)]
+    assert uniformity(x) == pytest.approx(math.log(sum(kernels) / len(kernels)))
 
 
 def test_uniformity_of_one_point_and_of_a_wide_sphere():
@@ -62,11 +62,11 @@ def test_uniformity_of_one_point_and_of_a_wide_sphere():
 def test_gap_matches_its_definition_and_the_relative_gap_is_scale_free(n, m, seed, scale):
     a, b = random_embeddings(n, seed=seed), random_embeddings(m, seed=seed + 1) + 0.5
     raw, relative = modality_gap(a, b)
-    middles = [[sum(row[d] for row in side) / len(side) for d in range(4)] for side in (a.tolist(), b.tolist())]
-    distance = math.sqrt(squared_distance(*middles))
+    centroids = [[sum(row[d] for row in side) / len(side) for d in range(4)] for side in (a.tolist(), b.tolist())]
+    distance = math.sqrt(squared_distance(*centroids))
     spread = [
-        sum(squared_distance(row, middle) for row in side.tolist()) / len(side)
-        for side, middle in zip((a, b), middles, strict=True)
+        sum(squared_distance(row, centroid) for row in side.tolist()) / len(side)
+        for side, centroid in zip((a, b), centroids, strict=True)
     ]
     assert raw == pytest.approx(distance)
     assert relative == pytest.approx(distance / math.sqrt(sum(spread) / 2))
@@ -86,8 +86,8 @@ def test_effective_rank_counts_equal_directions_and_is_scale_free(rank, seed, sc
     assert effective_rank(scale * x) == pytest.approx(rank)
     y = random_embeddings(8, 5, seed)
     values = [math.sqrt(max(v, 0)) for v in torch.linalg.eigvalsh((y - y.mean(0)).T @ (y - y.mean(0))).tolist()]
-    shares = [v / sum(values) for v in values]
-    assert effective_rank(y) == pytest.approx(math.exp(-sum(p * math.log(p) for p in shares if p > 0)))
+    fractions = [v / sum(values) for v in values]
+    assert effective_rank(y) == pytest.approx(math.exp(-sum(p * math.log(p) for p in fractions if p > 0)))
     assert effective_rank(torch.ones(4, 3)) == 0
 
 

@@ -1,4 +1,4 @@
-"""Where heat falls, against answers worked out by hand, and on the made world with spaces that know them."""
+"""Localisation: pointing results computed by hand, and oracle attributions on synthetic data."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_attribution_on_the_target_hits_and_beside_it_misses():
 
 
 def test_uniform_attribution_gives_chance_level():
-    box = (0.4, 0.0, 1.0, 0.5)  # a whole tile and a fifth of another, which does not count as on it
+    box = (0.4, 0.0, 1.0, 0.5)  # covers one tile, and a fifth of another, which does not count as on target
     even = score_pointing(torch.ones(4), TILES, box, distractors=[TILES[2]])
     assert even is not None
     assert even.hit == even.hit_chance_level == 0.25
@@ -67,12 +67,12 @@ def test_overlap_is_the_intersection_area(ends):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Scenes with two things in most of them."""
-    made = generate(
+    """Synthetic data in which most scenes have two objects."""
+    path = generate(
         SyntheticConfig(scenes=20, captions=2, max_objects=2, test_fraction=0.5),
-        tmp_path_factory.mktemp("places") / "world",
+        tmp_path_factory.mktemp("localisation") / "data",
     )
-    return made.parent
+    return path.parent
 
 
 @pytest.fixture(scope="module")
@@ -81,32 +81,30 @@ def space(run_dir) -> Space:
 
 
 def oracle_attribution(folder, inverted):
-    """A heat that is 1 where a part lies on what the other part speaks of or sounds of, or on what it does not."""
-    truths = {truth.id: truth for truth in read_annotations(folder)}
-    captions = {caption.text: (truth, caption) for truth in truths.values() for caption in truth.captions}
+    """An attribution of 1 where two parts belong to the same object, or, if inverted, where they do not."""
+    scenes = {scene.id: scene for scene in read_annotations(folder)}
+    captions = {caption.text: caption for scene in scenes.values() for caption in scene.captions}
 
-    def performers(source, region, truth):
-        performers_here = set()
-        for performer_index, performer in enumerate(truth.performers):
+    def objects_in(source, region, scene):
+        object_indices = set()
+        for index, annotation in enumerate(scene.objects):
             if source.modality == "text":
-                words = [w for w in captions[source.content][1].words if performer_index in w.object_indices]
+                words = [w for w in captions[source.content].words if index in w.object_indices]
                 spans = [(w.start, w.end) for w in words]
             else:
-                spans = [localisation._performer_region(performer, source.modality, (64, 64))]
+                spans = [localisation._object_region(annotation, source.modality, (64, 64))]
             if any(overlap(region, span) for span in spans):
-                performers_here.add(performer_index)
-        return performers_here
+                object_indices.add(index)
+        return object_indices
 
     def between(space, a, a_features, b, b_features):
-        truth = truths[a.content.stem]
+        scene = scenes[a.content.stem]
         a_count, b_count = int(a_features.mask.sum()), int(b_features.mask.sum())
-        a_regions, b_regions = (space.encoder(s.modality).places(s, n) for s, n in ((a, a_count), (b, b_count)))
-        a_performers, b_performers = (
-            [performers(s, p, truth) for p in some] for s, some in ((a, a_regions), (b, b_regions))
+        a_regions, b_regions = (space.encoder(s.modality).part_locations(s, n) for s, n in ((a, a_count), (b, b_count)))
+        a_objects, b_objects = (
+            [objects_in(s, region, scene) for region in regions] for s, regions in ((a, a_regions), (b, b_regions))
         )
-        values = torch.tensor(
-            [[float(bool(one & other) != inverted) for other in b_performers] for one in a_performers]
-        )
+        values = torch.tensor([[float(bool(x & y) != inverted) for y in b_objects] for x in a_objects])
         return Attribution(a, b, values, a_regions, b_regions, 0.0)
 
     return between
@@ -114,7 +112,7 @@ def oracle_attribution(folder, inverted):
 
 @pytest.mark.slow
 def test_oracle_attribution_scores_above_inverted_attribution(space, folder, monkeypatch):
-    """Perfect heat is made from the truth through the encoders' own places, so this also checks those."""
+    """The oracle uses the part locations of the encoders, so this also tests those."""
     monkeypatch.setattr(localisation, "compute_feature_attribution", oracle_attribution(folder, inverted=False))
     oracle = {(r.query, r.gallery): r for r in localise(space, folder, show_progress=False) if r.factor == "all"}
     assert set(oracle) == set(localisation.DIRECTIONS)
@@ -132,9 +130,8 @@ def test_oracle_attribution_scores_above_inverted_attribution(space, folder, mon
 
 def test_words_are_counted_by_factor(space, folder):
     results = localise(space, folder, show_progress=False)
-    words = [
-        word for truth in read_annotations(folder) if truth.split == "test" for c in truth.captions for word in c.words
-    ]
+    scenes = [scene for scene in read_annotations(folder) if scene.split == "test"]
+    words = [word for scene in scenes for caption in scene.captions for word in caption.words]
     for gallery, attribute in (("image", "boxes"), ("audio", "time_spans")):
         rows = {r.factor: r.num_queries for r in results if (r.query, r.gallery) == ("text", gallery)}
         assert rows.pop("all") == sum(bool(getattr(word, attribute)) for word in words)

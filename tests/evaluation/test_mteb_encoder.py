@@ -1,4 +1,4 @@
-"""A space in mteb: the protocol it asks for, and whole tasks of its own on the made world."""
+"""The mteb encoder: its protocol, and a retrieval task on synthetic data."""
 
 import json
 import os
@@ -75,9 +75,9 @@ def test_scores_equal_the_similarity_of_the_space(encoder):
 
 
 def test_unsupported_input_raises(encoder, run_dir):
-    with pytest.raises(UsageError, match="this batch has video, not image"):
+    with pytest.raises(UsageError, match="the batch has video, not image"):
         encoder.encode([{"video": [1]}])
-    with pytest.raises(UsageError, match="measured on the cpu"):
+    with pytest.raises(UsageError, match="only the cpu is supported"):
         MTEBEncoder(run_dir, device="cuda")
 
 
@@ -91,19 +91,19 @@ TASK = """
 import sys, json, warnings
 warnings.filterwarnings("ignore")
 import mteb
-from datasets import Dataset, Image as Pictures
+from datasets import Dataset, Image as ImageFeature
 from mteb.abstasks.retrieval import AbsTaskRetrieval
 from mteb.abstasks.task_metadata import TaskMetadata
 from mteb.models.models_protocols import EncoderProtocol
 from triptych.data import manifest
 from triptych.evaluation.mteb_encoder import MTEBEncoder
 
-run, world = sys.argv[1:]
-rows = manifest.read(world).rows
+run, manifest_path = sys.argv[1:]
+rows = manifest.read(manifest_path).rows
 
 class Scenes(AbsTaskRetrieval):
     metadata = TaskMetadata(
-        name="Scenes", description="captions to their pictures", type="Any2AnyRetrieval", category="t2i",
+        name="Scenes", description="captions to their images", type="Any2AnyRetrieval", category="t2i",
         dataset={"path": "none/none", "revision": "1"}, modalities=["text", "image"], eval_splits=["test"],
         eval_langs=["eng-Latn"], main_score="hit_rate_at_10", date=("2026-01-01", "2026-01-02"), domains=["Scene"],
         license="apache-2.0", bibtex_citation="",
@@ -112,10 +112,11 @@ class Scenes(AbsTaskRetrieval):
 
     def load_data(self, *args, **kwargs):
         queries = [{"id": f"{r.id}-{i}", "text": t} for r in rows for i, t in enumerate(r.texts)]
-        corpus = Dataset.from_list([{"id": r.id, "image": str(r.image)} for r in rows]).cast_column("image", Pictures())
+        corpus = Dataset.from_list([{"id": r.id, "image": str(r.image)} for r in rows])
+        corpus = corpus.cast_column("image", ImageFeature())
         relevant = {f"{r.id}-{i}": {r.id: 1} for r in rows for i in range(len(r.texts))}
-        one = {"corpus": corpus, "queries": Dataset.from_list(queries), "relevant_docs": relevant, "top_ranked": None}
-        self.dataset = {"default": {"test": one}}
+        data = {"corpus": corpus, "queries": Dataset.from_list(queries), "relevant_docs": relevant, "top_ranked": None}
+        self.dataset = {"default": {"test": data}}
         self.data_loaded = True
 
 encoder = MTEBEncoder(run)
@@ -127,7 +128,7 @@ print("SCORES", json.dumps({k: v for k, v in scores.items() if isinstance(v, flo
 
 
 def test_mteb_scores_equal_evaluate(run_dir, synthetic_manifest, tmp_path):
-    """In a process of its own, as mteb loads much and warns of this and that."""
+    """In a separate process, because mteb imports many modules and emits warnings."""
     if find_spec("mteb") is None:
         pytest.skip("mteb is not installed: pip install 'triptych[mteb]'")
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}

@@ -1,12 +1,12 @@
-"""The linear probe: against the objective it states, minimised otherwise, and on spaces and frozen features."""
+"""The linear probe: against its objective minimised by another optimiser, and on spaces and frozen features."""
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from tests.app.test_cli import triptych
 from triptych.checkpoint import load
 from triptych.data import manifest
 from triptych.data.cache import Cache
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def gaussian_classes(classes, each, feature_dim=6, seed=0):
-    """Overlapping clouds, one a class, on axes of very different lengths."""
+    """Overlapping Gaussian classes, on axes of very different scales."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).normal(size=(classes, feature_dim))
     label = np.repeat(np.arange(classes), each)
@@ -52,7 +52,7 @@ def test_probe_minimises_its_documented_objective(classes):
     def loss():
         optimizer.zero_grad()
         value = 0.1 * torch.nn.functional.cross_entropy(x @ weight.T + bias, y, reduction="sum")
-        # Two classes are one logistic function for scikit-learn: one weight vector w, not w/2 and -w/2.
+        # For two classes scikit-learn has one weight vector w, not w/2 and -w/2.
         value = value + (weight.square().sum() / 2 if classes > 2 else (weight[1] - weight[0]).square().sum() / 2)
         value.backward()
         return value
@@ -61,13 +61,13 @@ def test_probe_minimises_its_documented_objective(classes):
     predicted = (
         (torch.from_numpy((test_features - train_features.mean(0)) / train_features.std(0))) @ weight.T + bias
     ).argmax(1)
-    num_correct = sum(int(own[1:]) == int(n) for own, n in zip(test_labels, predicted, strict=True))
+    num_correct = sum(int(label[1:]) == int(n) for label, n in zip(test_labels, predicted, strict=True))
     assert result.accuracy == num_correct / len(test_labels)
     assert result.chance_level < result.accuracy < 1
 
 
 def test_regularisation_is_selected_on_training_items_only():
-    """Where every coordinate is noise but the labels are easy in the mean, a weak fit is the better one."""
+    """With many noise features, a strong regularisation is better."""
     easy, labels = gaussian_classes(3, 40)
     rng = np.random.default_rng(0)
     noisy = np.column_stack([easy, rng.normal(size=(len(easy), 200))])
@@ -77,9 +77,11 @@ def test_regularisation_is_selected_on_training_items_only():
 
 
 def cross_validated_correct(features, labels, inverse_regularisation):
-    """By loops: every third item of a class is left out in turn."""
-    seen, num_correct = {}, 0
-    fold = [(seen.__setitem__(n, seen.get(n, -1) + 1), seen[n] % 3)[1] for n in labels]
+    """By loops: every third item of a class is held out in turn."""
+    counts, fold, num_correct = Counter(), [], 0
+    for label in labels:
+        fold.append(counts[label] % 3)
+        counts[label] += 1
     for held_out in range(3):
         inside = [i for i, f in enumerate(fold) if f != held_out]
         outside = [i for i, f in enumerate(fold) if f == held_out]
@@ -103,44 +105,23 @@ def test_probe_space_fits_and_scores_on_different_rows(run_dir, synthetic_manife
     table = manifest.read(synthetic_manifest)
     train_rows, test_rows = table.rows[:60], table.rows[60:]
     space = load(run_dir)
-    result = probe_space(space, train_rows, test_rows, show_progress=False)
-    assert [found.modality for found in result.results] == ["image", "audio"]
+    results = probe_space(space, train_rows, test_rows, show_progress=False).results
+    assert [classification.modality for classification in results] == ["image", "audio"]
     embedded = [space.embed([source_of(row, "audio") for row in rows], "audio") for rows in (train_rows, test_rows)]
-    x, y = (found.features.embedding.numpy() for found in embedded)
-    names, theirs = ([str(row.label) for row in rows] for rows in (train_rows, test_rows))
-    assert result.results[1] == probe("audio", x, names, y, theirs)
-    with pytest.raises(UsageError, match="it has no frozen features to probe"):
+    x, y = (result.features.embedding.numpy() for result in embedded)
+    train_labels, test_labels = ([str(row.label) for row in rows] for rows in (train_rows, test_rows))
+    assert results[1] == probe("audio", x, train_labels, y, test_labels)
+    with pytest.raises(UsageError, match="has no frozen features to probe"):
         probe_space(space, train_rows, test_rows, feature_source="features", show_progress=False)
-    with pytest.raises(ManifestError, match="give rows a label"):
+    with pytest.raises(ManifestError, match="label the rows"):
         probe_space(space, [replace(row, label=None) for row in train_rows], test_rows, show_progress=False)
 
 
 def test_frozen_features_are_mean_and_max_of_the_parts(tmp_path):
-    missing = ENCODERS["minilm"].unavailable_reason()
-    if missing:
-        pytest.skip(missing)
+    if reason := ENCODERS["minilm"].unavailable_reason():
+        pytest.skip(reason)
     encoder, source = ENCODERS["minilm"](), Source("text", "rain on a tin roof")
     features = compute_frozen_features(encoder, [source], Cache(tmp_path / "cache"))
     parts, mask = encoder(encoder.prepare(source)[None], torch.ones(1, len(encoder.prepare(source)), dtype=torch.bool))
     expected = torch.cat([parts[0][mask[0]].mean(0), parts[0][mask[0]].amax(0)])
     assert np.allclose(features.matrix[0], expected.detach().numpy(), atol=1e-5)
-
-
-def test_classify_command_with_a_probe(run_dir, synthetic_manifest):
-    result = triptych(
-        "classify",
-        run_dir,
-        "--data",
-        synthetic_manifest,
-        "--method",
-        "embeddings",
-        "--split",
-        "valid",
-        "--modality",
-        "audio",
-    )
-    assert result.returncode == 0, result.stderr
-    assert "by a linear probe" in result.stdout
-    same = triptych("classify", run_dir, "--data", synthetic_manifest, "--method", "embeddings", "--split", "all")
-    assert same.returncode == 2
-    assert "learn from rows it is measured on" in same.stderr

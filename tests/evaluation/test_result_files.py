@@ -1,4 +1,4 @@
-"""What is written of an evaluation can be read back, and says the same in all three files."""
+"""The three result files of an evaluation can be read back and agree."""
 
 import csv
 import json

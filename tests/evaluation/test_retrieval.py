@@ -1,4 +1,4 @@
-"""Ranks and what is made of them: against loops, against other libraries, with ties, and chance by simulation."""
+"""Ranks and metrics against loops and other libraries, with ties; chance levels against simulations."""
 
 import math
 
@@ -20,7 +20,7 @@ from triptych.evaluation.retrieval import (
 )
 
 groups = st.lists(st.integers(0, 4), min_size=1, max_size=9)
-many_groups = st.lists(st.integers(0, 2), min_size=1, max_size=70)  # more right answers than are kept
+many_groups = st.lists(st.integers(0, 2), min_size=1, max_size=70)  # more positives than MAX_POSITIVES
 
 
 def lookup(scores):
@@ -28,16 +28,16 @@ def lookup(scores):
 
 
 def tied_scores(queries, items, seed, levels=6):
-    """Scores of which many are the same."""
+    """Scores with many ties."""
     return torch.randint(0, levels, (queries, items), generator=torch.Generator().manual_seed(seed)).double()
 
 
 def random_task(queries=40, items=60, classes=12, seed=0):
     rng = torch.Generator().manual_seed(seed)
-    # Above 0: some libraries take a score below it for "not found".
+    # Above 0: some libraries treat a negative score as "not retrieved".
     scores = torch.rand(queries, items, generator=rng, dtype=torch.double)
-    of_items = torch.randint(0, classes, (items,), generator=rng)
-    return scores, of_items[torch.randint(0, items, (queries,), generator=rng)], of_items
+    gallery_group = torch.randint(0, classes, (items,), generator=rng)
+    return scores, gallery_group[torch.randint(0, items, (queries,), generator=rng)], gallery_group
 
 
 def measure_scores(scores, query_group, gallery_group, **more):
@@ -54,9 +54,10 @@ def test_positive_ranks_match_their_definition_for_any_block_size(
         lookup(scores), torch.tensor(query_group), torch.tensor(gallery_group), query_block, gallery_block
     )
     for i, group in enumerate(query_group):
-        ranking = sorted((-float(scores[i, j]), g == group) for j, g in enumerate(gallery_group))  # ties: wrong first
-        # Of right answers that tie with wrong ones, each counts all of them as being before it.
-        hits = [rank for rank, (_, right) in enumerate(ranking, start=1) if right]
+        ranking = sorted(
+            (-float(scores[i, j]), g == group) for j, g in enumerate(gallery_group)
+        )  # ties: negatives first
+        hits = [rank for rank, (_, is_positive) in enumerate(ranking, start=1) if is_positive]
         assert positives.num_positives[i] == len(hits)
         ranks = positives.rank[i].tolist()
         assert ranks == (hits[:MAX_POSITIVES] + [0] * len(ranks))[: len(ranks)]
@@ -70,7 +71,7 @@ def test_average_precision_and_ndcg_match_their_definitions(query_group, gallery
     precision, ndcg_values = average_precision(ranks, cutoff), ndcg(ranks, cutoff)
     for i, group in enumerate(query_group):
         ranking = sorted((-float(scores[i, j]), g == group) for j, g in enumerate(gallery_group))
-        hits = [rank for rank, (_, right) in enumerate(ranking, start=1) if right]
+        hits = [rank for rank, (_, is_positive) in enumerate(ranking, start=1) if is_positive]
         expected = sum(k / rank for k, rank in enumerate(hits, start=1) if rank <= cutoff) / max(len(hits), 1)
         assert precision[i].item() == pytest.approx(expected)
         ideal = sum(1 / math.log2(1 + k) for k in range(1, min(len(hits), cutoff) + 1))

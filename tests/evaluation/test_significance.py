@@ -1,4 +1,4 @@
-"""Intervals: against a naive bootstrap, with their nominal coverage in simulations, and honest where nothing varies."""
+"""Intervals: against a naive bootstrap, their coverage in simulations, and their bounds without variance."""
 
 import numpy as np
 import pytest
@@ -17,15 +17,15 @@ from triptych.evaluation.significance import (
 UNIT_BOUNDS = [(0.0, 1.0)]
 
 
-def simulate_captions(rng, clips, a=1.0, b=2.0, most=5):
-    """Hits of 1 to `most` captions of each clip; captions of one clip share its difficulty. The mean is a / (a + b)."""
-    cluster = np.repeat(np.arange(clips), rng.integers(1, most + 1, clips))
+def simulate_captions(rng, clips, a=1.0, b=2.0, max_captions=5):
+    """Hits of 1 to max_captions captions per clip with a common difficulty; the mean is a / (a + b)."""
+    cluster = np.repeat(np.arange(clips), rng.integers(1, max_captions + 1, clips))
     ease = rng.beta(a, b, clips)
     return (rng.random(len(cluster)) < ease[cluster]).astype(float), cluster
 
 
 def simulate_coverage(make, truth, trials, seed=0):
-    """The share of simulated test sets whose interval holds the truth."""
+    """The fraction of simulated test sets whose interval contains the truth."""
     rng = np.random.default_rng(seed)
     return np.mean([make(rng).contains(truth) for _ in range(trials)])
 
@@ -83,7 +83,7 @@ def test_paired_differences_have_their_nominal_coverage_and_are_narrower_than_un
         cluster = np.repeat(np.arange(80), 5)
         ease = rng.beta(1, 2, 80)[cluster]
         luck = rng.random(len(cluster))
-        first, second = luck < ease, luck < 0.9 * ease  # of the same captions
+        first, second = luck < ease, luck < 0.9 * ease  # on the same captions
         paired = bootstrap_intervals(first.astype(float) - second, cluster, [(-1.0, 1.0)], num_resamples=600)[0]
         widths.append(
             paired.half_width
@@ -98,7 +98,7 @@ def test_paired_differences_have_their_nominal_coverage_and_are_narrower_than_un
 
 
 def simulate_run(rng, cluster, ease, drift):
-    """Hits of one run: its seed shifts every query alike."""
+    """Hits of one run, whose seed shifts all queries equally."""
     return (rng.random(len(cluster)) < np.clip(ease[cluster] + rng.normal(0, drift), 0, 1)).astype(float)
 
 
@@ -130,7 +130,7 @@ def test_run_difference_intervals_cover_where_single_run_intervals_do_not():
 def test_constant_values_give_the_clopper_pearson_bound():
     cluster = np.repeat(np.arange(100), 5)
     zeros, ones = np.zeros(500), np.ones(500)
-    bound = 1 - 0.025 ** (1 / 100)  # what 100 trials without a hit leave open: Clopper and Pearson
+    bound = 1 - 0.025 ** (1 / 100)  # Clopper and Pearson for 100 trials without a hit
     result = bootstrap_intervals(
         np.column_stack([zeros, ones, zeros, ones]), cluster, [*UNIT_BOUNDS, *UNIT_BOUNDS, (-1, 1), (1, 50)]
     )
@@ -162,7 +162,7 @@ def test_invalid_arguments_raise():
 
 @pytest.mark.parametrize("clusters", [6, 8, 12, 20])
 def test_intervals_of_few_clusters_match_student_t(clusters):
-    """Plain percentiles are too narrow for few clusters: by a quarter for 8 of them."""
+    """Plain percentiles are too narrow for few clusters, by a quarter for 8 clusters."""
     values = stats.norm.ppf((np.arange(clusters) + 0.5) / clusters)
     student = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     interval = bootstrap_intervals(values, np.arange(clusters), num_resamples=20_000)[0]

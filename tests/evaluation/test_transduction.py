@@ -1,4 +1,4 @@
-"""Ranks by a plan over the whole test set: those of a plan made by plain iterations, streamed or not, for any space."""
+"""Transductive ranks against those of a plan from plain Sinkhorn iterations, dense or tiled, for any similarity."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ SPACES = [("cosine", {}), ("dot", {}), ("mahalanobis", {"embed_dim": 8}), ("matc
 
 
 class SimilarityOnlySpace:
-    """As much of a space as transduction asks for."""
+    """The part of a space that transduction uses."""
 
     def __init__(self, name, **settings):
         self.similarity = SIMILARITIES[name](**settings)
@@ -52,7 +52,7 @@ def make_task(clips=24, captions=3, embed_dim=8, noise=1.0, seed=0, parts=1) -> 
 
 
 def ranks_by_loops(plan, query_group, gallery_group):
-    """The rank of each query's best right answer in its row of the plan."""
+    """The rank of each query's best positive in its row of the plan."""
     ranks = []
     for i, row in enumerate(plan.tolist()):
         best = max(p for p, g in zip(row, gallery_group.tolist(), strict=True) if g == query_group[i])
@@ -62,9 +62,7 @@ def ranks_by_loops(plan, query_group, gallery_group):
     return ranks
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"), [("cosine", {}), ("dot", {}), ("mahalanobis", {"embed_dim": 8}), ("matchmap", {})]
-)
+@pytest.mark.parametrize(("name", "settings"), SPACES)
 def test_ranks_match_the_plan_for_any_similarity(name, settings):
     items = make_task(parts=3)
     space = make_space(name, **settings)
@@ -100,7 +98,7 @@ def test_too_many_scores_raise(monkeypatch):
 
 
 def test_a_hub_is_not_ranked_first_for_every_query():
-    """One hub above all: each query alone finds it first; all together know that it cannot be everybody's."""
+    """Inductively every query ranks the hub first; a plan cannot assign it to all of them."""
     scores = torch.eye(12)
     scores[:, 0] = 1.5
     groups = torch.arange(12)

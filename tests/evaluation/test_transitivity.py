@@ -1,4 +1,4 @@
-"""What two modalities find of each other that never met in training."""
+"""Retrieval between modality pairs that were not trained."""
 
 import numpy as np
 import pytest
