@@ -60,8 +60,7 @@ def compute_or_load(
     Of several processes, each computes its `shard` (rank, world size) first; `barrier` waits for the others.
     """
     sources = list(dict.fromkeys(sources))
-    title = progress if isinstance(progress, str) else None
-    with track_progress(title, len(sources)) if title else nullcontext(progress) as bar:
+    with track_progress(progress, len(sources)) if isinstance(progress, str) else nullcontext(progress) as bar:
         rank, world_size = shard
         if world_size > 1 and barrier:
             _compute_or_load(encoder, sources[rank::world_size], cache, workers, None)
