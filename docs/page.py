@@ -1,6 +1,6 @@
-"""The pictures of the page in these docs (needs Chromium), after `make demo` and `python -m bench real`:
+"""Take the screenshots of the web page in these docs, after `make demo` and `python -m bench real_collection`:
 
-python docs/page.py demo/collection runs/real/collection
+python docs/page.py demo/collection runs/real/collection (needs Chromium)
 """
 
 import shutil
@@ -18,96 +18,96 @@ from playwright.sync_api import Page, sync_playwright
 from triptych.app.server import bind_socket, create_app
 from triptych.interfaces import Modality, Source
 from triptych.search.collection import Collection
-from triptych.search.ranking import RELEVANT
+from triptych.search.ranking import RELEVANCE_THRESHOLD
 
-HERE = Path(__file__).parent
-KINDS: tuple[Modality, ...] = ("image", "audio")
-SHORT = range(40, 75)  # characters of a caption that fits the box
-LARGEST = 300_000  # bytes of one picture
+FOLDER = Path(__file__).parent
+MODALITIES: tuple[Modality, ...] = ("image", "audio")
+CAPTION_LENGTHS = range(40, 75)  # characters that fit the search box
+MAX_BYTES = 300_000  # of a screenshot
 
 
-def main(made: str = "demo/collection", real: str = "") -> None:
-    """Look at the demo's collection, and at one of real files: of that only at its sounds and its map."""
-    collection = Collection.open(made)
-    words, thing = _answered(collection)
-    with _served(collection) as browser:
-        page = browser()
-        _search(page, words)
-        _why(page, words, thing)
-        _map(page, words)
-        _dark(browser(color_scheme="dark"), words)
-        _search(browser(viewport={"width": 390, "height": 844}, device_scale_factor=1.5), words, "page-phone")
+def main(demo: str = "demo/collection", real: str = "") -> None:
+    """Take screenshots of the demo's collection, and of the audio and the map of a collection of real files."""
+    collection = Collection.open(demo)
+    text, label = _find_example(collection)
+    with _serve(collection) as open_page:
+        page = open_page()
+        _show_search(page, text)
+        _show_explanation(page, text, label)
+        _show_map(page, text)
+        _show_dark_theme(open_page(color_scheme="dark"), text)
+        _show_search(open_page(viewport={"width": 390, "height": 844}, device_scale_factor=1.5), text, "page-phone")
     if real:
-        with _served(Collection.open(real)) as browser:
-            page = browser()
-            _sounds(page)
-            _map(page, "a dog", "page-real-map", "")
+        with _serve(Collection.open(real)) as open_page:
+            page = open_page()
+            _show_audio(page)
+            _show_map(page, "a dog", "page-real-map", "")
 
 
 @contextmanager
-def _served(collection: Collection) -> Iterator[Callable[..., Page]]:
-    """New pages of Chromium, at a server of the collection that lives as long."""
-    with bind_socket("127.0.0.1", 0) as at, sync_playwright() as playwright:
+def _serve(collection: Collection) -> Iterator[Callable[..., Page]]:
+    """Serve a collection during the block; yield a function that opens a page in Chromium."""
+    with bind_socket("127.0.0.1", 0) as socket, sync_playwright() as playwright:
         server = uvicorn.Server(uvicorn.Config(create_app(collection), log_level="warning"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]}, daemon=True)
         thread.start()
         while not server.started:
             time.sleep(0.05)
         chromium = shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        address = f"http://127.0.0.1:{at.getsockname()[1]}/"
+        url = f"http://127.0.0.1:{socket.getsockname()[1]}/"
         size = {"width": 1280, "height": 900}
-        yield lambda **options: browser.new_page(**{"base_url": address, "viewport": size, **options})
+        yield lambda **options: browser.new_page(**{"base_url": url, "viewport": size, **options})
         browser.close()
         server.should_exit = True
         thread.join()
 
 
-def _answered(collection: Collection) -> tuple[str, str]:
-    """The first short caption whose own picture and sound are found first, and the word in it for what sounds."""
-    for entry in collection.entries():
-        words, thing = entry.source.content, "".join(entry.columns.get("label", ()))
-        if not isinstance(words, str) or len(words) not in SHORT or f" {thing}" not in words:
+def _find_example(collection: Collection) -> tuple[str, str]:
+    """Return the first short caption whose own image and audio are the first hits, and the label in it."""
+    for item in collection.list_items():
+        text, label = item.source.content, "".join(item.columns.get("label", ()))
+        if not isinstance(text, str) or len(text) not in CAPTION_LENGTHS or f" {label}" not in text:
             continue
-        first = [collection.search(Source("text", words), [kind], k=1)[0] for kind in KINDS]
-        if all(words in hit.captions and hit.relevance >= RELEVANT for hit in first):
-            return words, thing
-    sys.exit("no short caption finds both its picture and its sound first; train the demo's space in full")
+        hits = [collection.search(Source("text", text), [modality], k=1)[0] for modality in MODALITIES]
+        if all(text in hit.item.captions and hit.relevance >= RELEVANCE_THRESHOLD for hit in hits):
+            return text, label
+    sys.exit("no short caption has its own image and audio as first hits; train the demo's space completely")
 
 
-def _search(page: Page, words: str, name: str = "page-search") -> None:
-    page.goto(f"?text={words}&modality=image&modality=audio")
+def _show_search(page: Page, text: str, name: str = "page-search") -> None:
+    page.goto(f"?text={text}&modality=image&modality=audio")
     page.locator(".hit").first.wait_for()
     page.keyboard.press("Escape")
     _save(page, name)
 
 
-def _why(page: Page, words: str, thing: str) -> None:
-    page.goto(f"?text={words}&modality=image")
+def _show_explanation(page: Page, text: str, label: str) -> None:
+    page.goto(f"?text={text}&modality=image")
     page.locator(".explain-button").first.click()
     page.locator("#explanation .score").wait_for()
-    page.locator(".word", has_text=thing).hover()
-    _save(page, "page-why")
+    page.locator(".word", has_text=label).hover()
+    _save(page, "page-explanation")
 
 
-def _sounds(page: Page) -> None:
+def _show_audio(page: Page) -> None:
     page.goto("?text=waves on a beach&modality=audio")
     page.locator(".hit").first.wait_for()
-    for swap in page.locator(".toggle-view").all()[::2]:
-        swap.click()
+    for toggle in page.locator(".toggle-view").all()[::2]:
+        toggle.click()
     page.evaluate("scrollTo(0, 0)")
-    _save(page, "page-real-sounds")
+    _save(page, "page-real-audio")
 
 
-def _map(page: Page, words: str, name: str = "page-map", colour: str = "label") -> None:
-    page.goto(f"?tab=map&colour={colour}&text={words}")
+def _show_map(page: Page, text: str, name: str = "page-map", colour: str = "label") -> None:
+    page.goto(f"?tab=map&colour={colour}&text={text}")
     page.locator(".map-legend li").first.wait_for(timeout=120_000)
     page.wait_for_load_state("networkidle")
     _save(page, name)
 
 
-def _dark(page: Page, words: str) -> None:
-    page.goto(f"?text={words}&text=clocks&weight=-0.5&modality=audio&modality=image&view=list")
+def _show_dark_theme(page: Page, text: str) -> None:
+    page.goto(f"?text={text}&text=clocks&weight=-0.5&modality=audio&modality=image&view=list")
     page.locator(".hit").first.wait_for()
     page.locator(".toggle-view").first.click()
     page.evaluate("scrollTo(0, 0)")
@@ -117,12 +117,13 @@ def _dark(page: Page, words: str) -> None:
 def _save(page: Page, name: str) -> None:
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(700)
-    file = HERE / f"{name}.png"
+    file = FOLDER / f"{name}.png"
     page.screenshot(path=file)
-    # 256 colours are enough for a page, and a third of the bytes.
+    # 256 colours are sufficient and take a third of the bytes.
     Image.open(file).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(file, optimize=True)
-    if file.stat().st_size > LARGEST:
-        sys.exit(f"{file}: {file.stat().st_size} bytes; at most {LARGEST}")
+    if file.stat().st_size > MAX_BYTES:
+        sys.exit(f"{file}: {file.stat().st_size} bytes; at most {MAX_BYTES}")
 
 
-main(*sys.argv[1:3])
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

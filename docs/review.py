@@ -1,56 +1,42 @@
-"""Draws docs/review.png, an audit's review page as a browser shows it: python docs/review.py (needs Chromium).
+"""Draw docs/review.png, the review page of an audit: python docs/review.py [FOLDER] (needs Chromium).
 
-The pairs are those of a small made world, in which every tenth row has the captions of another.
+The data is a small synthetic data set in which a tenth of the rows have the captions of another row.
 """
 
-import io
-import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+from screenshots import save_sheet, take_screenshots
 
-from triptych.audit.audit import PAGE, audit
-from triptych.data.noise_injection import damage
-from triptych.data.synthetic import World, make
+from triptych.audit.audit import REVIEW_FILE, audit
+from triptych.data.noise_injection import inject_noise
+from triptych.data.synthetic import SyntheticConfig, generate
 
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-WIDE, NARROW, HEIGHT, GAP = 1180, 390, 800, 24
-WORLD = World(scenes=300, captions=2, actors=1, size=128, seconds=1.5)
+CONFIG = SyntheticConfig(scenes=300, captions=2, max_objects=1, image_size=128, seconds=1.5)
 
 
 def main(folder: Path) -> None:
-    """Audit the world, then look: a wide screen by day, and a phone by night after some decisions, side by side."""
-    if not (folder / "world").is_dir():
-        make(WORLD, folder / "world")
-    wrong = damage(folder / "world" / "manifest.csv", folder / "world" / "wrong.csv", 0.1)[0].path
-    audit(wrong, folder / "audit", allow_outside=True)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=QUIET)
-        sheet = Image.new("RGB", (WIDE + GAP + NARROW, HEIGHT), "white")
-        for width, scheme, place, keys in ((WIDE, "light", 0, ""), (NARROW, "dark", WIDE + GAP, "srk")):
-            context = browser.new_context(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
-            shown = context.new_page()
-            shown.goto((folder / "audit" / PAGE).as_uri())
-            _settle(shown)
-            for key in keys:
-                shown.keyboard.press(key)
-            _settle(shown)
-            sheet.paste(Image.open(io.BytesIO(shown.screenshot())), (place, 0))
-        browser.close()
-    few = sheet.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)  # a quarter of the bytes
-    few.save(Path(__file__).with_suffix(".png"), optimize=True)
+    """Audit the data; the narrow window has some decisions."""
+    data = folder / "synthetic"
+    if not data.is_dir():
+        generate(CONFIG, data)
+    noisy_manifest = inject_noise(data / "manifest.csv", data / "noisy.csv", 0.1)[0].path
+    audit(noisy_manifest, folder / "audit", allow_outside=True)
+    sheet = take_screenshots((folder / "audit" / REVIEW_FILE).as_uri(), 800, decide)
+    save_sheet(sheet, Path(__file__).with_suffix(".png"))
 
 
-def _settle(page: Page) -> None:
-    page.wait_for_load_state("networkidle")
-    page.wait_for_timeout(500)
+def decide(page: Page) -> None:
+    """Decide on the first rows by keyboard."""
+    for key in "srk":
+        page.keyboard.press(key)
 
 
-if len(sys.argv) > 1:
-    main(Path(sys.argv[1]))
-else:
-    with tempfile.TemporaryDirectory() as place:
-        main(Path(place))
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory() as temp_folder:
+            main(Path(temp_folder))

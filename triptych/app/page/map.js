@@ -17,7 +17,7 @@ export async function openMap(collection, mapActions) {
   actions = mapActions;
   if (!container.firstChild) build(collection);
   legend.replaceChildren();
-  list.replaceChildren(make("h2", {}, "Draw around points to list them"), make("p", { class: "note", role: "status" }, points ? "" : "Computing the map; the first time isInside a while …"));
+  list.replaceChildren(make("h2", {}, "Draw around points to list them"), make("p", { class: "note", role: "status" }, points ? "" : "Computing the map; the first time takes a while …"));
   try {
     points = await fetchMap(state.colour);
     list.replaceChildren(make("h2", {}, "Draw around points to list them"), make("p", { class: "note" }, `${points.ids.length.toLocaleString("en")} of ${points.total.toLocaleString("en")} items. Drag to draw around points, scroll to zoom; or move the cross with the arrow keys and press Enter.`));
