@@ -52,6 +52,8 @@ NO_TESTS = {4, 5}  # pytest's exit codes for wrong arguments and for no test at 
 SIMILARITIES, OBJECTIVES = "tests/similarities/test_similarities.py", "tests/objectives/test_objectives.py"
 TRANSPORT = [f"tests/transport/test_{name}.py" for name in ("plan", "losses", "dual", "laplacian", "matrix")]
 INDEXING = [
+    "tests/search/test_ingest.py",
+    "tests/search/test_item.py",
     "tests/search/test_collection.py",
     "tests/search/test_collection_changes.py",
     "tests/search/test_collection_faults.py",
@@ -80,8 +82,11 @@ TESTS: dict[str, list[str]] = {
     "triptych/similarities/mahalanobis.py": ["tests/similarities/test_mahalanobis.py", SIMILARITIES],
     "triptych/similarities/matchmap.py": ["tests/similarities/test_matchmap.py", SIMILARITIES],
     "triptych/similarities/word_region.py": ["tests/similarities/test_word_region.py", SIMILARITIES],
-    "triptych/search/ranking.py": ["tests/search/test_ranking.py", "tests/search/test_query.py"],
-    "triptych/search/relevance.py": ["tests/search/test_relevance.py"],
+    "triptych/search/ranking.py": [
+        "tests/search/test_ranking.py",
+        "tests/search/test_ranking_relevance.py",
+        "tests/search/test_query.py",
+    ],
     "triptych/search/ingest.py": INDEXING,
     "triptych/evaluation/retrieval.py": ["tests/evaluation/test_retrieval.py"],
     "triptych/evaluation/significance.py": ["tests/evaluation/test_significance.py"],

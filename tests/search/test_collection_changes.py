@@ -1,24 +1,20 @@
 """A collection that changes while it is open, and items that several origins have."""
 
 import csv
-import json
 import os
 import shutil
-from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from triptych.app.cli import app
 from triptych.checkpoint import load, save
 from triptych.data import manifest
-from triptych.errors import CollectionError, UsageError
+from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search import index as search_index
 from triptych.search.collection import Collection
-from triptych.search.query import Filter, parse_date
+from triptych.search.query import Filter
 from triptych.search.scan import items_from_folder, items_from_rows
 
 TEXT_QUERY = Source("text", "a bell")
@@ -165,63 +161,6 @@ def test_a_filter_reads_current_metadata(run_dir, synthetic_manifest, tmp_path, 
         assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 5
     finally:
         pairs.unlink()
-
-
-def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_it(
-    run_dir, synthetic_manifest, tmp_path
-):
-    rows, folder = manifest.read(synthetic_manifest).rows[:4], synthetic_manifest.parent / "images"
-    collection = Collection.create(tmp_path / "collection", run_dir)
-    image_paths = {row.image.resolve() for row in rows if row.image}
-    items = [item for item in items_from_folder(folder, collection.space) if item.source.content in image_paths]
-    assert len(items) == 4
-
-    def index_origin(new_items, origin):
-        result = collection.index(new_items, origin, show_progress=False)
-        entries = [entry for entry in collection.list_items() if entry.source.modality == "image"]
-        return result, {entry.source.content: entry for entry in entries}
-
-    def image_items(rows):
-        return [item for item in items_from_rows(rows, collection.space) if item.source.modality == "image"]
-
-    _, before = index_origin(image_items(rows), synthetic_manifest)
-    assert all(entry.captions and entry.columns for entry in before.values())
-    result, after = index_origin(items, folder)
-    assert (result.added, result.unchanged, result.removed) == (0, 4, 0)
-    for path, entry in after.items():
-        assert entry.captions == before[path].captions
-        assert entry.columns == before[path].columns
-        assert entry.origins == sorted([str(synthetic_manifest.resolve()), str(folder.resolve())])
-    result, after = index_origin(image_items(rows[1:]), synthetic_manifest)  # the folder still has the first
-    assert (result.removed, len(after)) == (0, 4)
-    first = after[items[0].source.content]
-    assert (first.origins, first.captions, first.columns) == ([str(folder.resolve())], (), {})
-    result, after = index_origin(items[2:], folder)  # nobody has the first, the manifest still has the second
-    assert (result.removed, len(after)) == (1, 3)
-    assert after[items[1].source.content] == before[items[1].source.content]
-    result, _ = index_origin(items[2:], folder)
-    assert (result.added, result.unchanged, result.removed) == (0, 2, 0)
-
-
-@pytest.mark.parametrize(("until", "count"), [("2001-09-08", 0), ("2001-09-09", 11), ("2001-09-09T01:00", 0)])
-def test_until_includes_the_whole_day(collection, files, until, count):
-    noon = datetime(2001, 9, 9, 12).timestamp()
-    for file in files.rglob("*.*"):
-        os.utime(file, (noon, noon))
-    collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-    assert len(search_scores(collection, TEXT_QUERY, item_filter=Filter(until=parse_date(until)))) == count
-    command = ["search", "a bell", "--collection", collection.uri, "--until", until, "--json", "-k", "50"]
-    assert len(json.loads(CliRunner().invoke(app, command).stdout)) == count
-    assert (
-        len(search_scores(collection, TEXT_QUERY, item_filter=Filter(since=date(2001, 9, 9), until=date(2001, 9, 9))))
-        == 11
-    )
-
-
-@pytest.mark.parametrize("date_text", ["yesterday", "2001-13-01", "", "0001-01-01"])
-def test_invalid_dates_are_rejected(date_text):
-    with pytest.raises(UsageError, match=r"is not a date|out of range"):
-        _ = Filter(since=parse_date(date_text)).sql
 
 
 def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, files, run_dir):

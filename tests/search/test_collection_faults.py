@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import suppress
 
@@ -18,9 +17,7 @@ from triptych.app.cli import app
 from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.ingest import Ingest
 from triptych.search.item import METADATA_COLUMNS
-from triptych.search.lease import acquire_write_access
 from triptych.search.scan import items_from_folder
 
 NUM_KILLS = 4
@@ -95,21 +92,6 @@ def test_an_index_killed_and_resumed_equals_an_uninterrupted_one(run_dir, synthe
     assert_same_contents(read_contents(interrupted), read_contents(uninterrupted))
 
 
-def test_nothing_is_embedded_twice(run_dir, files, tmp_path, monkeypatch):
-    collection = Collection.create(tmp_path / "collection", run_dir)
-    collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-
-    def fail_if_called(*arguments, **named):
-        raise AssertionError("embedded again")
-
-    monkeypatch.setattr("triptych.space.Space._embed_uncached", fail_if_called)
-    again = Collection.create(tmp_path / "collection", run_dir)
-    assert again.index(items_from_folder(files, again.space), files, show_progress=False).unchanged == 11
-    shutil.move(files / "note.txt", files / "moved.txt")  # the content is known, only its place is new
-    result = again.index(items_from_folder(files, again.space), files, show_progress=False)
-    assert (result.added, result.unchanged, result.removed) == (1, 10, 1)
-
-
 def damage_store(folder, damage_kind):
     store = folder / "items.lance"
     if damage_kind == "manifest":
@@ -146,60 +128,3 @@ def test_the_rebuild_option_repairs_a_damaged_store(collection, files, run_dir):
     assert "--rebuild" in str(result.exception)
     assert CliRunner().invoke(app, [*command, "--rebuild"]).exit_code == 0
     assert_same_contents(read_contents(collection.folder), before)
-
-
-def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, monkeypatch):
-    monkeypatch.setattr("triptych.search.ingest.ITEMS_PER_CHUNK", 2)
-    monkeypatch.setattr("triptych.search.ingest.SAVE_SECONDS", 0.0)
-    monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
-    writer = Collection.create(tmp_path / "collection", run_dir)
-    writer.index(items_from_folder(files / "images", writer.space), files / "images", show_progress=False)
-    embed, has_started = Ingest._embed, threading.Event()
-
-    def embed_slowly(self, *arguments):
-        has_started.set()
-        time.sleep(0.15)
-        return embed(self, *arguments)
-
-    monkeypatch.setattr(Ingest, "_embed", embed_slowly)
-    thread = threading.Thread(
-        target=lambda: writer.index(items_from_folder(files, writer.space), files, show_progress=False)
-    )
-    reader, hit_counts = Collection.open(tmp_path / "collection"), []
-    thread.start()
-    has_started.wait(10)
-    while thread.is_alive():
-        hit_counts.append(len(reader.search(Source("text", "a bell"), k=100, fold_duplicates=False)))
-    thread.join()
-    hit_counts.append(len(reader.search(Source("text", "a bell"), k=100, fold_duplicates=False)))
-    assert hit_counts == sorted(hit_counts)
-    assert hit_counts[-1] == 11
-    assert len(set(hit_counts)) > 2, "some were found on the way"
-
-
-def test_two_processes_cannot_index_at_once(collection, files):
-    other = Collection.open(collection.folder)
-    message = f"process {os.getpid()} on .* is indexing into it; wait until it has finished"
-    with acquire_write_access(collection.uri), pytest.raises(CollectionError, match=message):
-        other.index(items_from_folder(files, other.space), files, show_progress=False)
-
-
-def test_a_file_that_becomes_unreadable_is_removed(collection, files):
-    audio = next((files / "audio").iterdir())
-    audio.write_bytes(b"no sound")
-    result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-    assert [str(source.content) for source in result.failures] == [str(audio.resolve())]
-    assert len(collection) == 10
-
-
-def test_metadata_is_updated_without_embedding(collection, files, monkeypatch):
-    before = {e.id: e.row_id for e in collection.list_items()}
-    image = next((files / "images").iterdir())
-    os.utime(image, (1e9, 1e9))
-    with monkeypatch.context() as patch:
-        patch.setattr("triptych.space.Space._embed_uncached", lambda *a: pytest.fail("the encoder ran"))
-        collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-    entry = next(e for e in collection.list_items() if e.source.content == image.resolve())
-    assert entry.modified_time == 1e9
-    assert {e.id: e.row_id for e in collection.list_items()} == before
-    assert len(collection.search(Source("image", image), ["image"], k=1)) == 1

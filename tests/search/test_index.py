@@ -116,3 +116,13 @@ def test_a_large_collection_builds_an_ivf_index_with_the_same_hits(collection, f
     assert str(removed.resolve()) not in {
         str(h.source.content) for h in reader.search(Source("text", "a bell"), k=11, fold_duplicates=False)
     }
+
+
+@pytest.mark.parametrize("k", [1, 3, 50])
+def test_search_exact_is_a_sorted_scan_with_ties_in_order(k):
+    keys = np.random.default_rng(0).integers(-2, 3, (30, 2)).astype(np.float32)
+    query = np.array([1.0, 0.5], np.float32)
+    order, scores = search_exact(query, keys, k)
+    expected = sorted(range(30), key=lambda i: (-float(keys[i] @ query), i))[:k]
+    assert order.tolist() == expected
+    assert scores.tolist() == [float(keys[i] @ query) for i in expected]

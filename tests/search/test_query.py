@@ -1,19 +1,22 @@
 """Queries of several parts, filters, copies and similar items: against loops over everything."""
 
+import json
 import os
 import shutil
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from typer.testing import CliRunner
 
+from triptych.app.cli import app
 from triptych.data import manifest
 from triptych.errors import UsageError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart
+from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, parse_date
 from triptych.search.scan import items_from_folder, items_from_rows, query_content_hashes
 
 
@@ -215,12 +218,23 @@ def test_empty_queries_and_invalid_filters_raise():
         Filter(min_duration=-1)
 
 
-def test_a_collection_can_be_at_an_object_store_uri(run_dir, files, tmp_path):
-    collection = Collection.create("memory://triptych-test", run_dir)
-    result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-    assert result.added == len(collection) == 11
-    assert collection.search(Source("text", "a bell"), k=3)
-    uri = f"file://{tmp_path}/elsewhere"
-    Collection.create(uri, run_dir).index(items_from_folder(files, collection.space), files, show_progress=False)
-    assert len(Collection.open(uri)) == 11
-    assert Path(tmp_path / "elsewhere").is_dir()
+@pytest.mark.parametrize(("until", "count"), [("2001-09-08", 0), ("2001-09-09", 11), ("2001-09-09T01:00", 0)])
+def test_until_includes_the_whole_day(collection, files, until, count):
+    noon = datetime(2001, 9, 9, 12).timestamp()
+    for file in files.rglob("*.*"):
+        os.utime(file, (noon, noon))
+    collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+
+    def count_hits(item_filter):
+        return len(collection.search(Source("text", "a bell"), k=100, item_filter=item_filter, fold_duplicates=False))
+
+    assert count_hits(Filter(until=parse_date(until))) == count
+    command = ["search", "a bell", "--collection", collection.uri, "--until", until, "--json", "-k", "50"]
+    assert len(json.loads(CliRunner().invoke(app, command).stdout)) == count
+    assert count_hits(Filter(since=date(2001, 9, 9), until=date(2001, 9, 9))) == 11
+
+
+@pytest.mark.parametrize("date_text", ["yesterday", "2001-13-01", "", "0001-01-01"])
+def test_invalid_dates_are_rejected(date_text):
+    with pytest.raises(UsageError, match=r"is not a date|out of range"):
+        _ = Filter(since=parse_date(date_text)).sql

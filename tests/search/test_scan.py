@@ -4,12 +4,17 @@ import os
 import shutil
 from collections import Counter
 
+import numpy as np
 import pytest
+import soundfile
 
 from triptych.checkpoint import load
+from triptych.data import manifest
+from triptych.data.loader import source_of
 from triptych.errors import CollectionError
 from triptych.interfaces import Source
 from triptych.search.collection import NOT_INDEXED_FILE, Collection
+from triptych.search.item import Item
 from triptych.search.scan import (
     LINKED_FOLDER,
     NON_UTF8_NAME,
@@ -17,6 +22,8 @@ from triptych.search.scan import (
     UNSUPPORTED_FORMAT,
     SkippedPath,
     items_from_folder,
+    items_from_rows,
+    split_into_segments,
     write_not_indexed,
 )
 
@@ -107,3 +114,25 @@ def test_an_object_store_collection_has_its_not_indexed_file_in_the_local_cache(
     assert collection.not_indexed_path.is_relative_to(collection.cache.folder)
     other = Collection.create("memory://triptych-another", run_dir)
     assert other.not_indexed_path != collection.not_indexed_path
+
+
+def test_items_of_a_manifest_have_its_captions(run_dir, synthetic_manifest, tmp_path):
+    rows = manifest.read(synthetic_manifest).rows[:4]
+    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection.index(items_from_rows(rows, collection.space), synthetic_manifest, show_progress=False)
+    image = source_of(rows[0], "image")
+    hit = collection.search(image, ["image"], k=1, include_query=True)[0]
+    assert hit.item.captions == rows[0].texts
+    texts = {str(h.source.content) for h in collection.search(image, ["text"], k=100)}
+    assert texts == {text for row in rows for text in row.texts}
+
+
+def test_long_audio_is_split_into_segments(run_dir, tmp_path):
+    pitch = np.repeat([200, 900, 2500], [80_000, 80_000, 40_000])
+    soundfile.write(tmp_path / "long.wav", 0.3 * np.sin(2 * np.pi * pitch * np.arange(200_000) / 8000), 8000)
+    segments = list(split_into_segments(Item(Source("audio", tmp_path / "long.wav")), load(run_dir)))
+    assert [(i.source.start, i.source.end) for i in segments] == [(0, 10), (10, 20), (15, 25)]
+    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection.index(segments, tmp_path, show_progress=False)
+    hit = collection.search(segments[1].source, ["audio"], k=1, include_query=True)[0]
+    assert (hit.source.start, hit.source.end) == (10, 20)

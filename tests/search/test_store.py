@@ -2,26 +2,21 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from contextlib import contextmanager
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from tests.search.s3_server import BUCKET, s3_server
 from triptych.errors import CollectionError
 from triptych.search import lease
 from triptych.search.collection import Collection
-from triptych.search.lease import Lease, WriteAccess, acquire_write_access
+from triptych.search.item import make_schema
+from triptych.search.lease import WriteAccess, acquire_write_access
 from triptych.search.scan import items_from_folder
-from triptych.search.store import CollectionMetadata, Store, Writer
-
-pytestmark = pytest.mark.slow
+from triptych.search.store import CollectionMetadata, Store, Writer, connect
 
 NUM_WRITERS, TIMEOUT_SECONDS = 4, 120
 FORK_PROGRAM = """
@@ -88,13 +83,6 @@ def work(number):
 
 together(work)
 """
-HOLD_PROGRAM = """
-import os, sys, time
-from triptych.search.lease import acquire_write_access
-with acquire_write_access(sys.argv[2]):
-    print("held", os.getpid(), flush=True)
-    time.sleep(600)
-"""
 
 
 def start_program(program: str, *arguments: object) -> subprocess.Popen[str]:
@@ -111,15 +99,6 @@ def wait_for(process: subprocess.Popen[str]) -> str:
             process.kill()
     assert process.returncode == 0, output
     return output
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """An object store that honours conditions, with an empty bucket."""
-    with s3_server() as variables, pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        yield f"s3://{BUCKET}"
 
 
 @pytest.fixture(params=["folder", "object store"])
@@ -147,6 +126,7 @@ def read_ids(uri: str) -> list[str]:
     return sorted(store.select_rows(["id"])["id"].to_pylist())
 
 
+@pytest.mark.slow
 def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch):
     """Two index the same folder, two others a part of it each; whoever is refused comes again."""
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
@@ -163,6 +143,7 @@ def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch
     assert [line for line in output.splitlines() if not re.fullmatch(message, line)] == []
 
 
+@pytest.mark.slow
 def test_concurrent_upserts_without_a_lock_insert_no_duplicates(tmp_path):
     """Also where an index on the ids would let Lance overlook that another process inserts them."""
     uri = str(tmp_path / "collection")
@@ -174,25 +155,7 @@ def test_concurrent_upserts_without_a_lock_insert_no_duplicates(tmp_path):
     assert read_ids(uri) == sorted(["first", *map(str, range(60))])
 
 
-def test_the_lease_of_a_killed_process_expires(s3, tmp_path, monkeypatch):
-    uri = f"{s3}/{tmp_path.name}"
-    with start_program(HOLD_PROGRAM, uri) as holder:
-        try:
-            assert holder.stdout
-            word, pid = holder.stdout.readline().split()
-            assert word == "held"
-        finally:
-            holder.send_signal(signal.SIGKILL)
-    message = rf"process {pid} on .* is indexing into it; wait .* If that process is dead, run this again in \d+ s"
-    with pytest.raises(CollectionError, match=message), acquire_write_access(uri):
-        pass
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
-    with acquire_write_access(uri) as access:
-        assert access.is_takeover
-    with acquire_write_access(uri) as access:
-        assert not access.is_takeover, "the lease was given back"
-
-
+@pytest.mark.slow
 def test_a_process_that_lost_its_lease_cannot_write(s3, tmp_path, monkeypatch):
     uri = f"{s3}/{tmp_path.name}"
     with acquire_write_access(uri) as stopped:
@@ -213,6 +176,7 @@ def test_a_process_that_lost_its_lease_cannot_write(s3, tmp_path, monkeypatch):
     assert read_ids(uri) == ["kept", "new"]
 
 
+@pytest.mark.slow
 def test_a_commit_just_before_the_takeover_is_kept(tmp_path, monkeypatch):
     uri = str(tmp_path / "collection")
     before = create_table(uri)
@@ -231,45 +195,6 @@ def test_a_commit_just_before_the_takeover_is_kept(tmp_path, monkeypatch):
     assert read_ids(uri) == ["between", "first"]
     with pytest.raises(CollectionError, match="another process changed"):
         before.upsert(make_row(before, "late"))
-
-
-def test_a_lease_is_renewed(s3, tmp_path, monkeypatch):
-    monkeypatch.setattr(lease, "LEASE_SECONDS", 0.2)
-    lease_held = Lease(f"{s3}/{tmp_path.name}")
-    lease_held.acquire()
-    try:
-        first, deadline = lease_held._read_current(), time.monotonic() + TIMEOUT_SECONDS
-        assert first
-        while (now := lease_held._read_current()) is not None and now.renewed_at == first.renewed_at:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-    finally:
-        lease_held.release()
-    assert (last := lease_held._read_current()) is not None
-    assert last.is_released
-    assert len(lease_held._list_lease_paths()) == 1
-
-
-def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monkeypatch):
-    with s3_server("ignore-conditions") as variables:
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        collection = Collection.create(f"s3://{BUCKET}/collection", run_dir)
-        with pytest.raises(CollectionError, match=r"ignores conditional writes .* it can be searched, but not written"):
-            collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-        assert Store.open(f"s3://{BUCKET}/collection") is None, "something was written"
-
-
-@pytest.mark.parametrize(
-    ("uri", "message"),
-    [
-        ("s3://no-such-bucket/collection", r"the object store cannot be written \(NoSuchBucket\); check the URI"),
-        ("s3+ddb://bucket/collection", "can be searched, but not written .* s3://, gs:// or az://"),
-    ],
-)
-def test_an_unwritable_uri_raises(s3, uri, message):
-    with pytest.raises(CollectionError, match=message), acquire_write_access(uri):
-        pass
 
 
 @contextmanager
@@ -302,11 +227,6 @@ def test_retryable_conflicts_are_retried(tmp_path, monkeypatch):
         writer.delete(["gone"])
 
 
-def test_local_folder_of_a_uri(tmp_path):
-    assert lease.local_folder(str(tmp_path)) == lease.local_folder(tmp_path.as_uri()) == Path(tmp_path)
-    assert lease.local_folder("s3://bucket/collection") is None
-
-
 def test_a_collection_of_another_format_version_raises_and_is_rebuilt(run_dir, files, tmp_path, monkeypatch):
     uri = str(tmp_path / "collection")
     with monkeypatch.context() as patch:
@@ -316,3 +236,21 @@ def test_a_collection_of_another_format_version_raises_and_is_rebuilt(run_dir, f
         Collection.open(uri)
     rebuilt = Collection.create(uri, run_dir, rebuild=True)
     assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11
+
+
+def test_a_table_without_a_new_column_raises(tmp_path, monkeypatch):
+    uri = str(tmp_path / "collection")
+    create_table(uri)
+    schema = make_schema(2).append(pa.field("title", pa.string()))
+    monkeypatch.setattr("triptych.search.store.make_schema", lambda _: schema)
+    with pytest.raises(CollectionError, match=r"made by an earlier version of triptych; index again: .* --rebuild"):
+        Store.open(uri)
+
+
+@pytest.mark.parametrize("metadata", [{b"triptych": b'{"space": "s", "form": 3}'}, {}])
+def test_a_table_of_the_first_formats_or_of_another_program_raises(tmp_path, metadata):
+    schema = pa.schema([("id", pa.string()), ("number", pa.int64())]).with_metadata(metadata)
+    connect(str(tmp_path)).create_table("items", schema=schema)
+    message = "made by an earlier version of triptych; index again" if metadata else "was not written by triptych"
+    with pytest.raises(CollectionError, match=message):
+        Store.open(str(tmp_path))
