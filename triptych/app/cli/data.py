@@ -19,23 +19,7 @@ HASH_DIGITS = 16  # hexadecimal digits of a hash that are printed
 DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # panels of the help page
 LAYOUT_HINT = "`triptych data` lists the files that each source expects."
 
-app = typer.Typer(
-    help="""Convert a local copy of a dataset to a manifest, derive a manifest from another, or generate synthetic data.
-
-    Without a sub-command: list all sources with the files they expect. Nothing is downloaded. Every manifest gets a
-    sidecar (NAME.source.json) with its origin, options, licence, counts and a hash of the exact test set.
-
-    \b
-    Examples:
-      triptych data
-      triptych data esc50 ~/ESC-50 --fold 1
-      triptych data folder ~/recordings
-      triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv
-      triptych data inject-noise pairs.csv -o noisy.csv --noise-rate 0.2
-      triptych data synthetic demo/data
-    """,
-    rich_markup_mode="rich",
-)
+app = typer.Typer(rich_markup_mode="rich")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of the dataset.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
@@ -51,6 +35,20 @@ def _command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[
 
 @app.callback(invoke_without_command=True)
 def list_sources(context: typer.Context) -> None:
+    """Convert a local copy of a dataset to a manifest, derive a manifest from another, or generate synthetic data.
+
+    Without a sub-command: list all sources with the files they expect. Nothing is downloaded. Every manifest gets a
+    sidecar (NAME.source.json) with its origin, options, licence, counts and a hash of the exact test set.
+
+    \b
+    Examples:
+      triptych data
+      triptych data esc50 ~/ESC-50 --fold 1
+      triptych data folder ~/recordings
+      triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv
+      triptych data inject-noise pairs.csv -o noisy.csv --noise-rate 0.2
+      triptych data synthetic demo/data
+    """
     if context.invoked_subcommand is None:
         _print_sources()
 
