@@ -21,4 +21,4 @@ def main(demo: Path, data: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:3] or ("demo", "demo/synthetic")))
+    main(*map(Path, sys.argv[1:3] or ("demo", "demo/data")))
