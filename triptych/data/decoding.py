@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from triptych.data.loader import source_of
+from triptych.data.loader import open_thread_pool, source_of
 from triptych.data.manifest import Manifest, Row, files_of
 from triptych.data.manifest_problems import ManifestProblem, to_printable
 from triptych.errors import MediaError
@@ -58,11 +57,8 @@ def _sources(row: Row) -> Iterator[tuple[str, Source]]:
 def _decode_all(sources: Iterable[Source]) -> Iterator[tuple[Source, str | None]]:
     """Yield each source with None, or with the reason why it cannot be decoded; in order."""
     sources = list(sources)
-    pool = ThreadPoolExecutor(os.cpu_count())
-    try:
+    with open_thread_pool(os.cpu_count() or 1) as pool:
         yield from zip(sources, pool.map(_decode, sources), strict=True)
-    finally:
-        pool.shutdown(cancel_futures=True)  # drop queued work on interrupt
 
 
 def _decode(source: Source) -> str | None:

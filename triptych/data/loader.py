@@ -51,7 +51,7 @@ def prepare_sources(
     sources: Iterable[Source], encoder: Encoder, workers: int = 2, prefetch: int = 64
 ) -> Iterator[tuple[Source, Tensor | MediaError]]:
     """Yield each source with its prepared tensor, or with its MediaError; in order."""
-    with _thread_pool(workers) as pool:
+    with open_thread_pool(workers) as pool:
         pending: deque[tuple[Source, Future[Tensor | MediaError]]] = deque()
         for source in sources:
             pending.append((source, pool.submit(_prepare, encoder, source)))
@@ -147,7 +147,7 @@ class Loader:
             plan += [
                 (modality_set, order[i * self.batch_size : (i + 1) * self.batch_size].tolist()) for i in range(count)
             ]
-        with _thread_pool(self.workers) as pool:
+        with open_thread_pool(self.workers) as pool:
             queue: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[PendingInput]]]] = deque()
             for position in rng.permutation(len(plan)):
                 modality_set, members = plan[position][0], self._local_shard(plan[position][1])
@@ -244,8 +244,8 @@ def _feature_indices(row: Row, modality: Modality, precomputed: PrecomputedFeatu
 
 
 @contextmanager
-def _thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """A thread pool that cancels queued work on exit."""
+def open_thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Open a thread pool that cancels queued work on exit, such as after an interrupt."""
     pool = ThreadPoolExecutor(workers)
     try:
         yield pool
