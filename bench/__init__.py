@@ -1,1 +1,1 @@
-"""Speed and memory, each beside a peer in the same run: python -m bench [NAME …]"""
+"""Benchmarks of speed and memory against other libraries: python -m bench [NAME …]"""

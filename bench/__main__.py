@@ -1,12 +1,12 @@
-"""Runs every bench, or those named: python -m bench [NAME …].
+"""Run all benchmarks, or those named: python -m bench [NAME …].
 
-python -m bench results [RECIPE …] runs recipes; python -m bench mutants [MODULE …] is mutation testing of the tests.
+python -m bench results [RECIPE …] trains and evaluates recipes; python -m bench mutants [MODULE …] runs mutation tests.
 """
 
 import sys
 from importlib import import_module
 
-# Each is a module here with a main(); a new one is a line.
+# Modules of this folder with a main().
 BENCHES = [
     "startup",
     "synthetic",
@@ -27,11 +27,11 @@ BENCHES = [
 
 
 def main() -> None:
-    """Run the benches named on the command line, or all; `mechanisms.infonce` is one case of one bench."""
-    if sys.argv[1:2] == ["results"]:  # takes hours and writes pages, so it is never one of all
+    """Run the benchmarks named on the command line, or all; `mechanisms.infonce` runs one case of a benchmark."""
+    if sys.argv[1:2] == ["results"]:  # takes hours and writes pages: only by name
         import_module("bench.results.__main__").main(sys.argv[2:])
         return
-    if sys.argv[1:2] == ["mutants"]:  # mutation testing: takes an hour, and has options
+    if sys.argv[1:2] == ["mutants"]:  # takes an hour and has options: only by name
         sys.exit(import_module("bench.mutants").main(sys.argv[2:]))
     for name in sys.argv[1:] or BENCHES:
         bench, _, case = name.partition(".")

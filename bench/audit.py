@@ -1,6 +1,6 @@
-"""How well an audit finds pairs that were swapped on purpose: Flickr8k and ESC-50, for docs/audit.md.
+"""How well an audit finds injected label noise in Flickr8k and ESC-50, for docs/audit.md.
 
-The answer key, which rows were swapped, is read only here, to score what the audit said without it.
+The list of swapped rows is read only here, to score the audit; the audit does not see it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from triptych.data.sources import SOURCES
 from triptych.data.sources.convert import convert
 from triptych.encoders.minilm import MiniLM
 
-WORK_FOLDER = Path(tempfile.gettempdir()) / "triptych-bench-audit"  # a bench that was interrupted goes on
+WORK_FOLDER = Path(tempfile.gettempdir()) / "triptych-bench-audit"  # an interrupted benchmark resumes
 
 
 @dataclass(frozen=True)
 class Case:
-    """A data set, how much of it is swapped, and how."""
+    """A dataset, its noise rate and the kind of noise."""
 
     source: str
     noise_rate: float
     noise_kind: NoiseKind = "random"
-    cluster_size: int = CLUSTER_SIZE  # rows to a cluster of similar ones
+    cluster_size: int = CLUSTER_SIZE  # rows per cluster of similar captions
 
 
 CASES = {
@@ -44,25 +44,25 @@ CASES = {
     "flickr8k-close-40": Case("flickr8k", 0.4, "similar"),
     "esc50-10": Case("esc50", 0.1),
 }
-TABLE_HEADER = "| swapped | truth | estimate (95%) | AUROC | suspects | of them wrong | of the wrong found | seconds |"
+TABLE_HEADER = "| case | noise rate | estimate (95% CI) | AUROC | suspects | precision | recall | seconds |"
 
 
 def main(names: list[str] | None = None) -> None:
-    """Print a line of the table for each case."""
+    """Print a row of the table for each case."""
     print(TABLE_HEADER + "\n|---|---|---|---|---|---|---|---|", flush=True)
     for name in names or CASES:
         case = CASES[name]
         folder = find_dataset(case.source)
         if folder is None:
-            print(f"no {case.source} here: set TRIPTYCH_DATA to the folder that holds it")
+            print(f"{case.source} not available: set TRIPTYCH_DATA to the folder that contains it")
             continue
         print(run(name, case, folder), flush=True)
 
 
 def run(name: str, case: Case, folder: Path) -> str:
-    """One case from the data set to its line."""
-    folder_of_case = WORK_FOLDER / name
-    clean, noisy = folder_of_case / "right.csv", folder_of_case / "wrong.csv"
+    """Run one case and return its row."""
+    case_folder = WORK_FOLDER / name
+    clean, noisy = case_folder / "clean.csv", case_folder / "noisy.csv"
     options = {"captions": "classes"} if case.source == "esc50" else {}
     convert(case.source, SOURCES[case.source], folder, clean, options)
     encoder = MiniLM() if case.noise_kind == "similar" else None
@@ -77,17 +77,17 @@ def run(name: str, case: Case, folder: Path) -> str:
         show_progress=False,
     )
     started = time.monotonic()
-    result = audit(noisy, folder_of_case / "audit", allow_outside=True)
+    result = audit(noisy, case_folder / "audit", allow_outside=True)
     seconds = time.monotonic() - started
     swapped = {swap.id for swap in read_swaps(swaps_path(noisy))}
     return format_row(name, result, swapped, seconds)
 
 
 def format_row(name: str, result: AuditResult, swapped: set[str], seconds: float) -> str:
-    """What was found, beside the truth."""
-    ((_, judged),) = result.pair_scores.items()
-    truth = np.array([result.rows[row].id in swapped for row in judged.rows.row])
-    auroc = f"{roc_auc_score(truth, -judged.rows.fit_score):.3f}" if truth.any() else "–"
+    """Format the result of an audit against the true swaps."""
+    ((_, scores),) = result.pair_scores.items()
+    truth = np.array([result.rows[row].id in swapped for row in scores.rows.row])
+    auroc = f"{roc_auc_score(truth, -scores.rows.fit_score):.3f}" if truth.any() else "–"
     flagged = {
         result.rows[suspect.row].id
         for suspect in result.suspects
@@ -96,7 +96,7 @@ def format_row(name: str, result: AuditResult, swapped: set[str], seconds: float
     num_correct = len(flagged & swapped)
     precision = f"{100 * num_correct / len(flagged):.0f}%" if flagged else "–"
     recall = f"{100 * num_correct / len(swapped):.0f}%" if swapped else "–"
-    noise_rate = judged.noise_rate
+    noise_rate = scores.noise_rate
     interval = f"{100 * noise_rate.value:.1f} ({100 * noise_rate.low:.1f}–{100 * noise_rate.high:.1f})%"
     cells = (name, f"{100 * truth.mean():.1f}%", interval, auroc, len(flagged), precision, recall, f"{seconds:.0f}")
     return f"| {' | '.join(map(str, cells))} |"

@@ -1,4 +1,4 @@
-"""Training from the cache: the second epoch beside the first, and which share of it is reading."""
+"""Training from cached features: later epochs against the first, and the fraction of time spent reading."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ batch_size = %d
 
 
 def main() -> None:
-    """Print the seconds of an epoch without and with the cache, and what of it is reading, with and without parts."""
+    """Print the seconds of an epoch without and with the cache, and of reading only; with and without parts."""
     folder = find_dataset("flickr8k")
     if folder is None:
-        sys.exit("no flickr8k here: set TRIPTYCH_DATA to the folder that holds it")
+        sys.exit("flickr8k not available: set TRIPTYCH_DATA to the folder that contains it")
     rows = [
         Row(str(i), None, path, None, tuple(captions), str(i), None, None, None, None, i)
         for i, (path, captions) in enumerate(list(read_flickr8k_captions(folder).items())[:NUM_IMAGES])
@@ -62,9 +62,9 @@ def main() -> None:
         later_seconds, reading_seconds = statistics.median(later_epochs), statistics.median(reading)
         parts = "parts" if similarity == "matchmap" else "pooled"
         print(
-            f"{parts:7} {NUM_IMAGES} pictures, 5 captions each: first epoch {first_seconds:.1f} s (of it steps {first_steps:.2f} s); "
+            f"{parts:7} {NUM_IMAGES} images, 5 captions each: first epoch {first_seconds:.1f} s (steps: {first_steps:.2f} s); "
             f"later epochs {later_seconds:.3f} s ({min(later_epochs):.3f}–{max(later_epochs):.3f}) = {first_seconds / later_seconds:.0f}× faster; "
-            f"reading alone {reading_seconds:.3f} s = {100 * reading_seconds / later_seconds:.0f}% of it",
+            f"reading only {reading_seconds:.3f} s = {100 * reading_seconds / later_seconds:.0f}% of it",
             flush=True,
         )
 
@@ -83,7 +83,7 @@ def time_epoch(
     features: dict[Modality, CachedFeatures],
     train: bool,
 ) -> float:
-    """Seconds of one epoch from features at hand; without learning, of reading them alone."""
+    """Return the seconds of one epoch from cached features; train=False times reading only."""
     objectives = ObjectiveSet(space.recipe)
     optimizer = build_optimizer(space.recipe, space, objectives)
     parts = objectives.reads_parts(space)

@@ -1,4 +1,4 @@
-"""The mechanisms beside what people use today: forward and backward on the CPU in float32."""
+"""Mechanisms and equivalent implementations of other libraries: forward and backward on the CPU in float32."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from triptych.streaming import softplus_sum
 
 @dataclass(frozen=True)
 class Case:
-    """One piece of work done by both sides, and how much faster and leaner we mean to be."""
+    """A computation by triptych and by a peer, and the target ratios of time and memory."""
 
     title: str
     peer: str
-    max_time_ratio: float  # reach: our time over theirs at most
+    max_time_ratio: float  # target: our time over theirs
     make: Callable[[], tuple[Work, Work | None]]
-    max_memory_ratio: float = 0.0  # reach: our extra memory over theirs at most; 0 = not asked
+    max_memory_ratio: float = 0.0  # target: our extra memory over theirs; 0 = none
     repeats: int = 5
 
 
 def embeddings(n: int, dim: int, noise: float = 1.0, rank: int = 0) -> tuple[Tensor, Tensor]:
-    """Two views of n things on the sphere that fit as well as the noise lets them; low rank makes neighbours."""
+    """Make n pairs of noisy unit vectors; a low rank makes them cluster."""
     torch.manual_seed(0)
     x = torch.randn(n, rank or dim)
     x = x @ torch.randn(rank, dim) if rank else x
@@ -43,14 +43,14 @@ def embeddings(n: int, dim: int, noise: float = 1.0, rank: int = 0) -> tuple[Ten
 
 
 def run_backward(loss: Tensor, *leaves: Tensor) -> None:
-    """Backward, with fresh gradients."""
+    """Run backward with cleared gradients."""
     for leaf in leaves:
         leaf.grad = None
     loss.backward()
 
 
 def infonce(n: int, dim: int, with_peer: bool = True) -> tuple[Work, Work | None]:
-    """InfoNCE both ways."""
+    """InfoNCE in both directions."""
     a, b = embeddings(n, dim)
     scale = torch.tensor(14.0, requires_grad=True)
 
@@ -75,7 +75,7 @@ def sigmoid(n: int, dim: int) -> tuple[Work, Work]:
 
 
 def match(n: int, dim: int, epsilon: float, mass: float = 1.0) -> tuple[Work, Work]:
-    """Matching by entropic transport; both sides to a marginal error of 1e-6 where the peer can be told."""
+    """Matching by entropic transport; both to a marginal error of 1e-6 where the peer has the option."""
     ot = import_peer("ot")
     a, b = embeddings(n, dim, noise=1.0, rank=32)
     positive_mask = torch.eye(n, dtype=torch.bool)
@@ -96,7 +96,7 @@ def match(n: int, dim: int, epsilon: float, mass: float = 1.0) -> tuple[Work, Wo
 
 
 def word_region(n: int = 48) -> tuple[Work, Work]:
-    """Word–region attention, n × n, 18 words, 289 regions, width 256."""
+    """Word–region attention, n × n, 18 words, 289 regions, dimension 256."""
     torch.manual_seed(0)
     image_parts = (torch.randn(n, 289, 256) * 0.1).requires_grad_()
     text_parts = (torch.randn(n, 18, 256) * 0.1).requires_grad_()
@@ -113,7 +113,7 @@ def word_region(n: int = 48) -> tuple[Work, Work]:
 
 
 def matchmap(n: int = 128) -> tuple[Work, Work]:
-    """MISA, n × n, 49 regions, 128 frames, width 512."""
+    """MISA, n × n, 49 regions, 128 frames, dimension 512."""
     torch.manual_seed(0)
     image_parts, audio_parts = torch.randn(n, 49, 512).requires_grad_(), torch.randn(n, 128, 512).requires_grad_()
     a = Features(image_parts[:, 0].detach(), image_parts, torch.ones(n, 49, dtype=torch.bool))
@@ -144,7 +144,7 @@ def triplets(negatives: NegativeMining, n: int = 4096) -> tuple[Work, Work]:
     def theirs() -> None:
         total = torch.zeros(())
         for x, y in ((a, b), (b, a)):
-            others = labels.clone()  # given the very same tensor, the library takes x and y for one set
+            others = labels.clone()  # with the same tensor object, the library treats x and y as one set
             mined = miner(x, labels, ref_emb=y, ref_labels=others)
             total = total + loss(x, labels, mined, ref_emb=y, ref_labels=others)
         run_backward(total, a, b)
@@ -167,6 +167,6 @@ CASES: dict[str, Case] = {
     "semi_hard": Case("semi-hard triplets, N = 4,096", "pytorch-metric-learning", 1 / 2, lambda: triplets("semi_hard")),
     "hardest": Case("hardest triplets, N = 4,096", "pytorch-metric-learning", 1 / 2, lambda: triplets("hardest")),
     "infonce_large": Case(
-        "InfoNCE, N = 65,536, D = 256", "ClipLoss by arithmetic: 68 GB", 0, lambda: infonce(65536, 256, with_peer=False)
+        "InfoNCE, N = 65,536, D = 256", "ClipLoss, computed: 68 GB", 0, lambda: infonce(65536, 256, with_peer=False)
     ),
 }

@@ -1,17 +1,16 @@
-"""A training beside busy processes: how long it takes, against its fair share of the processor (Linux).
+"""Training under CPU contention: its time relative to a fair share of the processor (Linux).
 
-Fair share: P busy processes and one training share the machine equally, so that each process gets 1 / (P + 1) of the
-processor time there is. A training that needs W seconds of processor time alone is then done when all P + 1 processes
-together have had W · (P + 1) seconds; on C cores that nobody else uses, after W · (P + 1) / C seconds. The ratio is
+Fair share: P busy processes and one training share the machine equally, so that each gets 1 / (P + 1) of the CPU time. A
+training that needs W seconds of CPU time alone is done when all P + 1 processes have used W · (P + 1) seconds; on C idle
+cores after W · (P + 1) / C seconds. The ratio is
 
-    (processor time of the training and of all busy processes while it ran) / (W · (P + 1))
+    (CPU time of the training and of all busy processes while it ran) / (W · (P + 1))
 
-which is 1 at the fair share, and does not change when others use the machine at the same time. Every process is started
-from this one, so that a scheduler that groups by session puts them in one group. Only training counts: imports and the
-features of frozen encoders come before.
+It is 1 at the fair share and does not depend on other load. All processes are children of this one, so that a scheduler
+that groups by session puts them in one group. Imports and the features of frozen encoders are not measured.
 
-`python -m bench contention` measures both cases; `contention.files` and `contention.features` one of them; `contention.spinning` the second
-where torch is imported before triptych: its threads then spin while they wait.
+`python -m bench contention` measures both cases; `contention.files` and `contention.features` one of them;
+`contention.spinning` the second with torch imported before triptych, so that waiting threads spin.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-NUM_BUSY = 8  # processes beside the training
+NUM_BUSY = 8  # processes that compete with the training
 REPEATS = 3
-TIMEOUT_SECONDS = 150  # seconds that one training and the processes beside it may take
+TIMEOUT_SECONDS = 150  # for one training and the busy processes
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 BUSY_LOOP = f"import time\nend = time.monotonic() + {TIMEOUT_SECONDS}\nwhile time.monotonic() < end: pass"
-# A child is this file: it imports, says that it is ready, waits for the numbers of the busy processes, and trains.
+# A child imports this module, prints "ready", reads the process ids of the busy processes, and trains.
 CHILD_CODE = "import {first}; from bench.contention import train_and_measure; train_and_measure({case!r}, {folder!r})"
-# For each case: the recipe, and what is changed in it so that it takes a few seconds.
+# For each case the recipe, with overrides that make it take a few seconds.
 CASES = {
     "files": ("trimodal", ["training.epochs=2"]),
     "features": ("clap", ["training.epochs=24", "training.batch_size=64", "training.eval_every=3"]),
@@ -45,7 +44,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """One training: seconds of the clock, processor seconds of its own and of the busy processes, and its weights."""
+    """One training: wall time, CPU time of the training and of the busy processes, and a hash of the weights."""
 
     seconds: float
     cpu_seconds: float
@@ -54,7 +53,7 @@ class Measurement:
 
 
 def prepare(folder: Path) -> None:
-    """Data for both cases, and the features of frozen encoders."""
+    """Generate the data of both cases, and cache the features of frozen encoders."""
     import csv
 
     from triptych.data.synthetic import SyntheticConfig, generate
@@ -79,7 +78,7 @@ def prepare(folder: Path) -> None:
 
 
 def train_and_measure(case: str, folder: str) -> None:
-    """In a process of its own: train when told, and print what it took."""
+    """Train in a child process when signalled, and print the measurement."""
     from triptych.recipe import Recipe
     from triptych.training.loop import train
 
@@ -96,17 +95,17 @@ def train_and_measure(case: str, folder: str) -> None:
 
 
 def cpu_time(processes: Sequence[int]) -> float:
-    """Seconds that some processes have had of the processor."""
+    """Return the CPU seconds of some processes."""
     total = 0
     for pid in processes:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])  # in user mode and in the kernel
+        total += int(fields[11]) + int(fields[12])  # user and system time
     return total / CLOCK_TICKS
 
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[list[int]]:
-    """Processes that do nothing but compute, until the block ends or their time is over."""
+    """Run processes that only compute until the block ends, or a time limit."""
     running = [subprocess.Popen([sys.executable, "-c", BUSY_LOOP]) for _ in range(count)]
     try:
         yield [process.pid for process in running]
@@ -117,9 +116,9 @@ def busy_processes(count: int) -> Iterator[list[int]]:
 
 
 def run_once(case: str, folder: Path, num_busy: int, first: str = "triptych") -> Measurement | None:
-    """One training, with so many busy processes beside it; None where it was not done in time."""
+    """Run one training beside busy processes; None on timeout."""
     command = [sys.executable, "-c", CHILD_CODE.format(first=first, case=case, folder=str(folder))]
-    # Without the wait policy that triptych has set for this process, and that a child would inherit.
+    # A child would inherit the wait policy that triptych has set for this process.
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout
@@ -134,40 +133,44 @@ def run_once(case: str, folder: Path, num_busy: int, first: str = "triptych") ->
 
 
 def measure(case: str, folder: Path, first: str = "triptych") -> None:
-    """Alone, both ways of waiting alternately; then beside busy processes; and print it."""
+    """Measure without load, with both wait policies alternately, then beside busy processes; print the results."""
     baseline: dict[str, list[Measurement]] = {"triptych": [], "torch": []}
     for _ in range(REPEATS):
         for first_import, runs in baseline.items():
             if measurement := run_once(case, folder, 0, first_import):
                 runs.append(measurement)
     needed_seconds = statistics.median(run.cpu_seconds for run in baseline["triptych"])
-    print(f"{case}: alone {format_range(baseline['triptych'], 'seconds')} s, {needed_seconds:.2f} s of processor time")
+    print(f"{case}: alone {format_range(baseline['triptych'], 'seconds')} s, {needed_seconds:.2f} s of CPU time")
     ratios = [a.seconds / b.seconds for a, b in zip(baseline["triptych"], baseline["torch"], strict=True)]
-    print(f"  alone, over threads that spin: {statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f})")
+    print(
+        f"  alone, relative to spinning threads: {statistics.median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f})"
+    )
     weights = {run.weights for runs in baseline.values() for run in runs}
     contended = [measurement for _ in range(REPEATS) if (measurement := run_once(case, folder, NUM_BUSY, first))]
     weights |= {run.weights for run in contended}
     if len(contended) < REPEATS:
-        print(f"  {REPEATS - len(contended)} of {REPEATS} were not done after {TIMEOUT_SECONDS - 10} s")
+        print(f"  {REPEATS - len(contended)} of {REPEATS} timed out after {TIMEOUT_SECONDS - 10} s")
     if contended:
         cores = len(os.sched_getaffinity(0))
         slowdowns = [(run.cpu_seconds + run.busy_cpu_seconds) / (needed_seconds * (NUM_BUSY + 1)) for run in contended]
         print(
-            f"  beside {NUM_BUSY} busy processes: {format_range(contended, 'seconds')} s, {format_range(contended, 'cpu_seconds')} s of processor "
-            f"time; on {cores} free cores the fair share takes {needed_seconds * (NUM_BUSY + 1) / cores:.1f} s"
+            f"  beside {NUM_BUSY} busy processes: {format_range(contended, 'seconds')} s, {format_range(contended, 'cpu_seconds')} s of CPU "
+            f"time; on {cores} idle cores the fair share takes {needed_seconds * (NUM_BUSY + 1) / cores:.1f} s"
         )
-        print(f"  over its fair share: {statistics.median(slowdowns):.2f}× ({min(slowdowns):.2f}–{max(slowdowns):.2f})")
-    print(f"  {'the same weights in every run' if len(weights) == 1 else f'{len(weights)} DIFFERENT WEIGHTS'}")
+        print(
+            f"  relative to its fair share: {statistics.median(slowdowns):.2f}× ({min(slowdowns):.2f}–{max(slowdowns):.2f})"
+        )
+    print(f"  {'identical weights in all runs' if len(weights) == 1 else f'{len(weights)} DIFFERENT WEIGHTS'}")
 
 
 def format_range(runs: Sequence[Measurement], field: str) -> str:
-    """Median, least and most of one number of several runs."""
+    """Format median, minimum and maximum of one field of several runs."""
     values = [getattr(run, field) for run in runs]
     return f"{statistics.median(values):.1f} ({min(values):.1f}–{max(values):.1f})"
 
 
 def main(cases: Sequence[str] = tuple(CASES)) -> None:
-    """Measure the cases that are named."""
+    """Measure the named cases."""
     with tempfile.TemporaryDirectory() as folder:
         prepare(Path(folder))
         for case in cases:

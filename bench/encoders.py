@@ -1,4 +1,4 @@
-"""Pretrained encoders end to end, from files and texts to embeddings, beside what one would write without them."""
+"""Pretrained encoders end to end, from files and texts to embeddings, against plain implementations."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from triptych.interfaces import Encoder, Source
 NUM_IMAGES, NUM_CAPTIONS = 500, 5000
 WORKERS = 2
 NORM_BUFFERS = ("running_mean", "running_var", "weight", "bias")
-STRIDED_BLOCKS = {1, 3, 5, 11}  # the blocks of EfficientNet-lite0 that halve the picture
+STRIDED_BLOCKS = {1, 3, 5, 11}  # the blocks of EfficientNet-lite0 with stride 2
 
 
 def embed(encoder: Encoder, sources: list[Source]) -> Tensor:
-    """The mean of each source's parts, on the sphere, as features are computed for the cache."""
+    """Return the normalised mean of the parts of each source, computed as for the cache."""
     means = {s: parts.mean(dim=0) for block, _ in encode_blocks(encoder, sources, WORKERS) for s, parts in block}
     return F.normalize(torch.stack([means[source] for source in sources]), dim=1)
 
 
 def build_published_network() -> Callable[[Tensor], Tensor]:
-    """EfficientNet-lite0 as published: each convolution, then its norm, then ReLU6; (N, 3, 224, 224) to (N, 1280)."""
+    """Build EfficientNet-lite0 as published: convolution, batch norm, ReLU6; (N, 3, 224, 224) to (N, 1280)."""
     path = efficientnet_lite0.WEIGHTS.find()
     assert path is not None
     weights: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
@@ -58,7 +58,7 @@ def build_published_network() -> Callable[[Tensor], Tensor]:
 
 
 def bench_images(paths: list[Path]) -> None:
-    """EfficientNet-lite0 over picture files, beside a loop over files with the published network."""
+    """Compare EfficientNet-lite0 over image files with a loop over files and the published network."""
     encoder, network = EfficientNetLite0().eval(), build_published_network()
     sources = [Source("image", path) for path in paths]
 
@@ -68,13 +68,13 @@ def bench_images(paths: list[Path]) -> None:
         return torch.cat([F.normalize(network((p.contiguous() - 127.0) / 128), dim=1) for p in pixels])
 
     drift = (embed(encoder, sources) - loop()).abs().max()
-    assert drift < 1e-5, f"they do not agree: {drift}"
+    assert drift < 1e-5, f"results differ by {drift}"
     times = compare(lambda: embed(encoder, sources), loop, repeats=3)
-    report(f"{len(paths)} pictures, efficientnet_lite0", "a loop over files", times, len(paths), 1.5)
+    report(f"{len(paths)} images, efficientnet_lite0", "loop over files", times, len(paths), 1.5)
 
 
 def bench_captions(texts: list[str]) -> None:
-    """MiniLM over captions, beside sentence-transformers with the same batch size."""
+    """Compare MiniLM over captions with sentence-transformers at the same batch size."""
     from sentence_transformers import SentenceTransformer
 
     path = minilm.WEIGHTS.find()
@@ -86,28 +86,32 @@ def bench_captions(texts: list[str]) -> None:
         return peer.encode(texts, batch_size=BATCH_SIZE, convert_to_tensor=True, show_progress_bar=False)
 
     drift = (embed(encoder, sources) - theirs()).abs().max()
-    assert drift < 1e-5, f"they do not agree: {drift}"
+    assert drift < 1e-5, f"results differ by {drift}"
     times = compare(lambda: embed(encoder, sources), theirs, repeats=3)
     report(f"{len(texts)} captions, minilm", "sentence-transformers", times, len(texts), 1.0)
 
 
 def report(title: str, peer: str, times: Times, items: int, target: float) -> None:
-    """One line: items a second of both sides, and how many times faster ours is."""
+    """Print items per second of both, and the speed-up."""
     ours, theirs = (items / sorted(side)[len(side) // 2] for side in (times.ours, times.theirs))
     high, low = (1 / ratio for ratio in times.spread)
     print(
         f"{title}: {ours:.0f}/s; {peer}: {theirs:.0f}/s; {1 / times.ratio:.2f}× ({low:.2f}–{high:.2f}), "
-        f"reach {target:g}×",
+        f"target {target:g}×",
         flush=True,
     )
 
 
 def main() -> None:
-    """Both, where data, weights and the peer are at hand."""
+    """Run both benchmarks, if data, weights and the peer are available."""
     folder = find_dataset("flickr8k")
     unavailable = [reason for cls in (EfficientNetLite0, MiniLM) if (reason := cls.unavailable_reason())]
     if folder is None or unavailable:
-        print(unavailable[0] if unavailable else "no flickr8k here: set TRIPTYCH_DATA to the folder that holds it")
+        print(
+            unavailable[0]
+            if unavailable
+            else "flickr8k not available: set TRIPTYCH_DATA to the folder that contains it"
+        )
         return
     captions_by_image = read_flickr8k_captions(folder)
     bench_images(list(captions_by_image)[:NUM_IMAGES])

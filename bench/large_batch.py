@@ -1,7 +1,7 @@
-"""A step of 16,384 pairs on cached features: chunks and streaming, beside the step one would write first.
+"""A step of 16,384 pairs on cached features: gradient caching and streaming against a plain step.
 
-One step is everything from pooled features in memory to updated weights: two heads, InfoNCE both ways, backward, AdamW.
-Each side runs in a process of its own; memory is its peak over what was resident before the first step.
+One step goes from pooled features in memory to updated weights: two heads, InfoNCE in both directions, backward, AdamW.
+Each implementation runs in its own process; memory is the peak above the resident memory before the first step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from triptych.training.optimizer import build_optimizer
 from triptych.training.step import take_step
 
 LARGE_BATCH, CHUNK, BLOCK, STEPS = 16_384, 1024, 2048, 3
-COMPARED_BATCH = 4096  # where the plain step still fits well
+COMPARED_BATCH = 4096  # the plain step fits into memory
 EMBED_DIM, HIDDEN = 512, 1024
 OVERRIDES = [
     f"space.embed_dim={EMBED_DIM}",
@@ -42,7 +42,7 @@ OVERRIDES += [
 
 
 def make_batch(space: Space, rows: int) -> Batch:
-    """Made features of the sizes that the cache holds: mean and maximum of each item."""
+    """Make random features of the sizes in the cache: mean and maximum of each item."""
     torch.manual_seed(0)
     inputs: dict[Modality, Tensor] = {m: torch.randn(rows, 2, space.encoder(m).feature_dim) for m in space.modalities}
     masks: dict[Modality, Tensor] = {m: torch.ones(rows, 2, dtype=torch.bool) for m in space.modalities}
@@ -50,7 +50,7 @@ def make_batch(space: Space, rows: int) -> Batch:
 
 
 def measure(side: str, rows: int) -> dict[str, float]:
-    """Seconds of a step, and megabytes, of one side."""
+    """Measure seconds and megabytes of a step of one implementation."""
     recipe = Recipe.load("clap", OVERRIDES).restrict_to(["image", "text"])
     torch.manual_seed(0)
     space, objectives = Space(recipe).train(), ObjectiveSet(recipe)
@@ -82,7 +82,7 @@ def measure(side: str, rows: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Both sides where they compare, then ours, and the plain step, at the large size."""
+    """Compare both implementations at the smaller and at the large batch size."""
     for rows in (COMPARED_BATCH, LARGE_BATCH):
         results = {}
         for side in ("ours", "plain"):
@@ -90,7 +90,7 @@ def main() -> None:
             results[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             result = results[side]
             print(
-                f"{rows:>6} pairs, {side:5}: {result['seconds']:.2f} s a step ({result['least']:.2f}–{result['most']:.2f}), "
+                f"{rows:>6} pairs, {side:5}: {result['seconds']:.2f} s per step ({result['least']:.2f}–{result['most']:.2f}), "
                 f"{rows / result['seconds']:.0f} pairs/s, peak {result['megabytes']:.0f} MB",
                 flush=True,
             )

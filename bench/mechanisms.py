@@ -1,4 +1,4 @@
-"""Every mechanism beside its peer: prints the table and writes it to docs/speed.md."""
+"""Compare each mechanism with its peer: print the table and write it to docs/speed.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from the package index for the benchmark only.
 
 
 def format_row(name: str, case: Case) -> str:
-    """One line of the table."""
+    """Measure one case and format its row."""
     ours, theirs = case.make()
     ours_mb = extra_memory(name, "ours")
     if theirs is None:
@@ -49,7 +49,7 @@ def format_row(name: str, case: Case) -> str:
 
 
 def main(names: list[str] | None = None) -> None:
-    """Measure the named cases, or all; each line takes the place of its older self on the page."""
+    """Measure the named cases, or all; replace their rows on the page."""
     lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
     rows_by_title = {
         title: line for case in CASES.values() for line in lines if line.startswith(title := f"| {case.title} |")

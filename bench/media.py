@@ -1,4 +1,4 @@
-"""Sound files to log-mel frames beside librosa and transformers: real clips, decoded, resampled and transformed."""
+"""Audio files to log-mel frames against librosa and transformers: decoding, resampling and transform."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from bench.peers import import_peer
 from bench.real_data import find_dataset
 from triptych.media import audio
 
-RATE, MELS, WINDOW, HOP, SECONDS = 48_000, 64, 1024, 480, 5.0  # as the peer's extractor is set
+RATE, MELS, WINDOW, HOP, SECONDS = 48_000, 64, 1024, 480, 5.0  # the settings of the peer's extractor
 CLIPS, REPEATS = 40, 7
-TARGET = 4.0  # times as many files a second
+TARGET = 4.0  # speed-up in files per second
 
 
 def list_clips() -> list[Path]:
-    """Some clips of ESC-50, spread over its classes."""
+    """List some clips of ESC-50, spread over its classes."""
     folder = find_dataset("esc50")
     if folder is None:
-        sys.exit("no esc50 here: set TRIPTYCH_DATA to the folder that holds it")
+        sys.exit("esc50 not available: set TRIPTYCH_DATA to the folder that contains it")
     paths = sorted((folder / "audio").glob("*.*"))
     return paths[:: len(paths) // CLIPS][:CLIPS]
 
 
 def build_peer(paths: list[Path]) -> Callable[[], None]:
-    """The usual way: librosa.load, then the feature extractor that transformers brings for such models."""
+    """Build the usual pipeline: librosa.load, then the feature extractor of transformers."""
     librosa, extractor = (
         import_peer("librosa"),
         import_peer("transformers").ClapFeatureExtractor(truncation="rand_trunc"),
     )
-    length = round(SECONDS * RATE)  # told to it, as it would repeat a clip to its own ten seconds
+    length = round(SECONDS * RATE)  # given, since it would repeat a clip to its default of ten seconds
 
     def work() -> None:
         for path in paths:
@@ -46,7 +46,7 @@ def build_peer(paths: list[Path]) -> Callable[[], None]:
 
 
 def build_ours(paths: list[Path], workers: int) -> Callable[[], None]:
-    """What our encoders do, on worker threads of one core each, as the loader runs them."""
+    """Build what our encoders do, on worker threads as in the loader."""
 
     def transform_file(path: Path) -> None:
         audio.log_mel_spectrogram(audio.read(path, RATE, 0.0, SECONDS), RATE, MELS, WINDOW, HOP)
@@ -59,7 +59,7 @@ def build_ours(paths: list[Path], workers: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Files a second of both, alternately: the peer as it is used, ours on one worker and on two, the default."""
+    """Print files per second of the peer and of triptych with one and two workers (the default)."""
     paths = list_clips()
     for workers in (1, 2):
         times = compare(build_ours(paths, workers), build_peer(paths), REPEATS)
@@ -70,4 +70,4 @@ def main() -> None:
         ):
             rates = sorted(len(paths) / seconds for seconds in durations)
             print(f"{name:<24}{statistics.median(rates):6.0f} files/s   ({rates[0]:.0f} to {rates[-1]:.0f})")
-        print(f"{'ratio of medians':<24}{1 / times.ratio:6.1f} ×         ({low:.1f} to {high:.1f}; reach {TARGET:g})")
+        print(f"{'ratio of medians':<24}{1 / times.ratio:6.1f} ×         ({low:.1f} to {high:.1f}; target {TARGET:g})")

@@ -1,4 +1,4 @@
-"""One side of one case in a process of its own: prints the megabytes it needs. Called by bench.measure."""
+"""Run one side of one case in a new process and print its peak memory. Called by bench.measure."""
 
 import sys
 

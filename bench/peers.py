@@ -1,4 +1,4 @@
-"""The peers, as people use them: installed from the package index for the bench only (make bench does it)."""
+"""Peer implementations. `make bench` installs their packages for the benchmarks only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def load_open_clip_loss() -> ModuleType:
-    """open_clip's loss.py alone: the package itself wants torchvision, its losses do not."""
+    """Load only loss.py of open_clip: the package needs torchvision, its losses do not."""
     spec = importlib.util.find_spec("open_clip")
     if spec is None or not spec.submodule_search_locations:
         sys.exit("open_clip_torch is not installed; run `make bench`")
@@ -26,7 +26,7 @@ def load_open_clip_loss() -> ModuleType:
 
 
 def import_peer(name: str) -> ModuleType:
-    """A peer's module."""
+    """Import a module of a peer, or exit with a message."""
     try:
         return importlib.import_module(name)
     except ImportError:

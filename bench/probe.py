@@ -1,4 +1,4 @@
-"""How much the audio encoders hear: a linear probe on ESC-50's five official folds, 2,000 clips of 50 classes."""
+"""Linear probes of the audio encoders on the five official folds of ESC-50: 2,000 clips of 50 classes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from triptych.interfaces import Encoder, Source
 from triptych.progress import track_progress
 
 FOLDS = range(1, 6)
-REGULARISATION = 0.01  # chosen once: to choose it anew for each fold would take fifteen times as long
+REGULARISATION = 0.01  # fixed: selecting it per fold would take fifteen times as long
 
 
 def fold_accuracies(
     encoder: Encoder, clips: list[Path], folds: tuple[int, ...], classes: tuple[str, ...]
 ) -> list[float]:
-    """Of each fold, the share of clips that a linear classifier of the other four names rightly."""
+    """Return the accuracy on each fold of a linear classifier trained on the other four."""
     sources = [Source("audio", clip) for clip in clips]
     with track_progress(type(encoder).__name__, len(sources)) as progress:
         features = compute_frozen_features(encoder, sources, Cache.default(), progress)
@@ -47,10 +47,10 @@ def fold_accuracies(
 
 
 def main() -> None:
-    """The accuracy of every fold, for each audio encoder whose weights are at hand."""
+    """Print the accuracy on each fold for each audio encoder whose weights are available."""
     folder = find_dataset("esc50")
     if folder is None:
-        print("no esc50 here: set TRIPTYCH_DATA to the folder that holds it")
+        print("esc50 not available: set TRIPTYCH_DATA to the folder that contains it")
         return
     clips, folds, _, classes = zip(*read_esc50_clips(folder), strict=True)
     encoders = {

@@ -1,4 +1,4 @@
-"""Where the real data lie that tests and benches measure on: not part of the project, and not needed to use it."""
+"""Locations of the real datasets that tests and benchmarks use. They are not part of the project."""
 
 import csv
 import os
@@ -12,26 +12,26 @@ SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"  # beside 
 
 
 def find_dataset(name: str) -> Path | None:
-    """The folder of a data set: below TRIPTYCH_DATA, or below shared/data beside the checkout; None where absent."""
+    """Return the folder of a dataset below TRIPTYCH_DATA or below shared/data beside the checkout, or None."""
     roots = [Path(root) for root in (os.environ.get(yamnet.DATA_VARIABLE), SHARED_DATA) if root]
     return next((root / name for root in roots if (root / name).is_dir()), None)
 
 
 def find_yamnet_weights() -> str:
-    """The path of YAMNet's weights; empty where they are only to be had otherwise."""
+    """Return the path of the YAMNet weights; empty to let the encoder find them."""
     folder = find_dataset("yamnet")
     return str(folder / yamnet.WEIGHTS_FILE) if folder else ""
 
 
 def read_esc50_clips(folder: Path) -> list[tuple[Path, int, int, str]]:
-    """Every clip with its fold, class number and class name."""
+    """List each clip with its fold, class index and class name."""
     with (folder / "meta.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     return [(folder / "audio" / r["filename"], int(r["fold"]), int(r["target"]), r["category"]) for r in rows]
 
 
 def read_flickr8k_captions(folder: Path) -> dict[Path, list[str]]:
-    """Every photograph that is there, with its five captions."""
+    """Return the five captions of each image that exists."""
     captions_by_image = defaultdict(list)
     for line in (folder / "Flickr8k.token.txt").read_text(encoding="utf-8").splitlines():
         name, caption = line.split("\t")
@@ -40,5 +40,5 @@ def read_flickr8k_captions(folder: Path) -> dict[Path, list[str]]:
 
 
 def all_contain_word(captions: list[str], word: str) -> bool:
-    """Whether every caption has the word, or its plural."""
+    """Whether all captions contain a word or its plural."""
     return all(re.search(rf"\b{word}s?\b", caption, re.IGNORECASE) for caption in captions)

@@ -1,4 +1,4 @@
-"""Ranks in a gallery of a million items: our tiles beside sorting every row of scores, seconds and peak memory."""
+"""Ranks in a gallery of a million items: tiles against sorting all scores; seconds and peak memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from bench.measure import Work, compare, peak_over_baseline
 from triptych.evaluation.retrieval import average_precision, compute_retrieval_metrics, ndcg, rank_positives
 
 ITEMS, DIM, CAPTIONS = 1_000_000, 128, 5
-QUERIES = 1000  # measured whole
-NUM_COMPARED_QUERIES, PEER_BATCH = 64, 16  # beside the peer: queries in all, and rows of scores it holds at a time
+QUERIES = 1000  # for the full measurement
+NUM_COMPARED_QUERIES, PEER_BATCH = (
+    64,
+    16,
+)  # queries for the comparison, and rows of scores that the peer sorts at a time
 NOISE = 2.0
-MAX_MEGABYTES = 1024  # megabytes
+MAX_MEGABYTES = 1024
 
 
 def make_vectors(queries: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Clips, each with five captions somewhere in the gallery: vectors and groups of both."""
+    """Make clips with five captions each in the gallery; return vectors and groups of both."""
     rng = torch.Generator().manual_seed(0)
     clips = torch.randn(ITEMS // CAPTIONS, DIM, generator=rng)
     clip_of_item = torch.arange(ITEMS).remainder_(len(clips))
@@ -35,7 +38,7 @@ def make_vectors(queries: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def build_sides(queries: int) -> tuple[Work, Work]:
-    """Ranks, mAP@10 and nDCG@10 by tiles; and by sorting whole rows, as evaluation scripts do."""
+    """Build ranks, mAP@10 and nDCG@10 by tiles, and by sorting whole rows."""
     query, gallery, query_group, gallery_group = make_vectors(queries)
 
     def ours() -> object:
@@ -58,12 +61,12 @@ def build_sides(queries: int) -> tuple[Work, Work]:
 
 
 def main(names: list[str] | None = None) -> None:
-    """Both sides on a few queries, alternately; then a thousand queries and every metric, by ourselves."""
+    """Compare both on a few queries; then compute all metrics for a thousand queries by tiles."""
     torch.set_grad_enabled(False)
     print(f"{ITEMS:,} items of {DIM} numbers, {torch.get_num_threads()} threads")
     if names != ["whole"]:
         ours, theirs = build_sides(NUM_COMPARED_QUERIES)
-        memory = [peak_over_baseline(work) for work in (ours, theirs)]  # first: later, freed memory is there already
+        memory = [peak_over_baseline(work) for work in (ours, theirs)]  # first: later runs reuse freed memory
         times = compare(ours, theirs, repeats=3)
         low, high = times.spread
         print(
@@ -82,8 +85,6 @@ def main(names: list[str] | None = None) -> None:
     started = time.perf_counter()
     peak = peak_over_baseline(work)
     seconds = time.perf_counter() - started
-    print(
-        f"{QUERIES:,} queries, every metric with intervals: {seconds:.0f} s, {peak:.0f} MB over the vectors themselves"
-    )
+    print(f"{QUERIES:,} queries, all metrics with intervals: {seconds:.0f} s, {peak:.0f} MB above the vectors")
     if peak > MAX_MEGABYTES:
-        sys.exit(f"needs {peak:.0f} MB; reach is {MAX_MEGABYTES}")
+        sys.exit(f"needs {peak:.0f} MB; the target is {MAX_MEGABYTES}")

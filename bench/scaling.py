@@ -1,4 +1,4 @@
-"""How each mechanism grows with the batch: seconds and peak memory over N, ours beside the peer, to docs/speed.png."""
+"""Seconds per step over the batch size for each mechanism and its peer, drawn to docs/speed.png."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.cases import matchmap as matchmaps
 from bench.measure import Work
 
 FIGURE = Path(__file__).parent.parent / "docs" / "speed.png"
-MAX_STEP_SECONDS = 4.0  # seconds a step may take before a side's line ends
+MAX_STEP_SECONDS = 4.0  # a line ends where the next size would take longer
 OUR_COLOUR, PEER_COLOUR = "#1f77b4", "#d9772b"
 BATCH_SIZES = [128, 256, 512, 1024, 2048, 4096, 8192, 16384]
 SMALL_BATCH_SIZES = [8, 16, 32, 64, 128]
@@ -28,7 +28,7 @@ MECHANISMS: dict[str, tuple[str, list[int], Callable[[int], tuple[Work, Work | N
 
 
 def time_sizes(sizes: list[int], make: Callable[[int], Work]) -> tuple[list[int], list[float]]:
-    """Median seconds for each size, until a step takes too long."""
+    """Return the median seconds for each size, until a step takes too long."""
     measured_sizes: list[int] = []
     seconds: list[float] = []
     for n in sizes:
@@ -47,7 +47,7 @@ def time_sizes(sizes: list[int], make: Callable[[int], Work]) -> tuple[list[int]
 
 
 def main() -> None:
-    """Measure every line and draw the picture."""
+    """Measure all lines and draw the figure."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -55,14 +55,14 @@ def main() -> None:
 
     figure, axes = plt.subplots(2, 4, figsize=(15, 7.2), layout="constrained")
     for panel, (name, (peer, sizes, make)) in zip(axes.flat, MECHANISMS.items(), strict=False):
-        for label, side, colour in (("ours", 0, OUR_COLOUR), (peer, 1, PEER_COLOUR)):
+        for label, side, colour in (("triptych", 0, OUR_COLOUR), (peer, 1, PEER_COLOUR)):
             measured_sizes, seconds = time_sizes(sizes, lambda n, make=make, side=side: make(n)[side] or (lambda: None))
             panel.plot(measured_sizes, seconds, "o-", color=colour, label=label)
             print(
                 f"{name:30} {label:24}"
                 + "  ".join(f"{n}: {s:.3g}" for n, s in zip(measured_sizes, seconds, strict=True))
             )
-        panel.set(title=name, xscale="log", yscale="log", xlabel="batch", ylabel="seconds a step")
+        panel.set(title=name, xscale="log", yscale="log", xlabel="batch size", ylabel="seconds per step")
         panel.set_xticks(sizes, [f"{n:,}" for n in sizes], rotation=45, fontsize=8)
         panel.minorticks_off()
         panel.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""The server under fifty concurrent text queries: p95, throughput, errors; and the same one after the other."""
+"""The server under fifty concurrent clients with text queries, and under one client: latency and throughput."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COLOURS = ("red", "green", "blue", "yellow", "black", "violet")
 
 
 def main() -> None:
-    """Make a collection, serve it in a process of its own, ask."""
+    """Make a collection, serve it in another process, and send queries."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         manifest_path = generate(SyntheticConfig(scenes=600, seed=0), folder / "world")
@@ -41,7 +41,7 @@ def main() -> None:
             items_from_rows(manifest.read(manifest_path).rows, collection.space), manifest_path, show_progress=False
         )
         print(
-            f"{len(collection)} items; {NUM_CLIENTS} visitors, {QUERIES_PER_CLIENT} queries each, {ROUNDS} rounds; then one visitor alone"
+            f"{len(collection)} items; {NUM_CLIENTS} clients, {QUERIES_PER_CLIENT} queries each, {ROUNDS} rounds; then one client"
         )
         command = [sys.executable, "-m", "triptych", "serve", str(folder / "collection"), "--port", "0"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -58,7 +58,7 @@ def main() -> None:
 async def _measure(address: str, pid: int) -> None:
     limits = httpx.Limits(max_connections=NUM_CLIENTS, max_keepalive_connections=NUM_CLIENTS)
     async with httpx.AsyncClient(base_url=address, limits=limits, timeout=60) as client:
-        await _send_queries(client, 0, 3)  # everything is loaded once
+        await _send_queries(client, 0, 3)  # warm up
         sequential = await _send_queries(client, 0, ROUNDS * NUM_CLIENTS)
         cpu_before = _cpu_seconds(pid)
         for round_index in range(ROUNDS):
@@ -66,36 +66,34 @@ async def _measure(address: str, pid: int) -> None:
             client_times = await asyncio.gather(
                 *(_send_queries(client, client_index, QUERIES_PER_CLIENT) for client_index in range(NUM_CLIENTS))
             )
-            times = [seconds for one_client in client_times for seconds in one_client]
-            seconds_of_round = time.perf_counter() - started
+            times = [seconds for durations in client_times for seconds in durations]
+            round_seconds = time.perf_counter() - started
             print(
-                f"round {round_index + 1}: {len(times)} answers, 0 errors, {len(times) / seconds_of_round:.0f} a second; "
+                f"round {round_index + 1}: {len(times)} answers, 0 errors, {len(times) / round_seconds:.0f} per second; "
                 f"p50 {_format_quantile(times, 0.5)} ms, p95 {_format_quantile(times, 0.95)} ms, slowest {_format_quantile(times, 1.0)} ms"
             )
         cpu_milliseconds = 1000 * (_cpu_seconds(pid) - cpu_before) / (ROUNDS * NUM_CLIENTS * QUERIES_PER_CLIENT)
+        print(f"CPU time of the server: {cpu_milliseconds:.1f} ms per query, independent of other load")
         print(
-            f"the server took {cpu_milliseconds:.1f} ms of processor time an answer: that does not depend on what else runs"
-        )
-        print(
-            f"alone: {1 / statistics.mean(sequential):.0f} a second; p50 {_format_quantile(sequential, 0.5)} ms, p95 {_format_quantile(sequential, 0.95)} ms"
+            f"one client: {1 / statistics.mean(sequential):.0f} per second; p50 {_format_quantile(sequential, 0.5)} ms, p95 {_format_quantile(sequential, 0.95)} ms"
         )
         metrics = (await client.get("/metrics")).text
         count, total = (
             float(re.search(rf"triptych_batch_size_{name} ([\d.]+)", metrics)[1])  # pyright: ignore[reportOptionalSubscript]
             for name in ("count", "sum")
         )
-        print(f"{total:.0f} texts went through the encoder in {count:.0f} batches, {total / count:.1f} at a time")
+        print(f"{total:.0f} texts encoded in {count:.0f} batches of {total / count:.1f} on average")
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Seconds of processor time a process has taken, of all its threads (Linux; elsewhere 0)."""
+    """Return the CPU seconds of a process with all its threads (Linux; elsewhere 0)."""
     stat = Path(f"/proc/{pid}/stat")
     fields = stat.read_text(encoding="ascii").rpartition(")")[2].split() if stat.exists() else ["0"] * 13
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _send_queries(client: httpx.AsyncClient, client_index: int, queries: int) -> list[float]:
-    """The seconds of each of a visitor's queries; any answer but 200 is an error."""
+    """Send the queries of one client and return their durations; any status but 200 raises an error."""
     times = []
     for query_index in range(queries):
         text = f"{query_index + 2} {COLOURS[(client_index + query_index) % len(COLOURS)]} {THINGS[client_index % len(THINGS)]}s"

@@ -1,4 +1,4 @@
-"""How long a user waits for `triptych --help` and `import triptych`, beside an empty Python and `import torch`."""
+"""Start-up time of `triptych --help` and `import triptych`, against plain Python and `import torch`."""
 
 import statistics
 import subprocess
@@ -16,7 +16,7 @@ REPEATS = 7
 
 
 def main() -> None:
-    """One round after another, so that a noisy moment touches every command."""
+    """Time all commands in rounds, so that load affects all of them equally."""
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(REPEATS):
         for name, arguments in COMMANDS.items():

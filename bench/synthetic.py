@@ -1,4 +1,4 @@
-"""How fast the made world is written."""
+"""Speed of generating synthetic data."""
 
 import statistics
 import tempfile
@@ -11,7 +11,7 @@ SCENES, REPEATS = 1000, 3
 
 
 def main() -> None:
-    """Scenes a second: picture, sound, five captions, truth."""
+    """Print scenes per second: image, audio, five captions, annotations."""
     rates = []
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(REPEATS):
