@@ -1,4 +1,4 @@
-"""Mutation testing: change a module in one small way, run its own tests, list the changes that no test notices.
+"""Mutation testing: make one small change of a module, run its tests, and list the changes that no test detects.
 
     python -m bench mutants [MODULE …] [--sample N] [--seed S] [--jobs J]
 
@@ -42,9 +42,9 @@ RESULTS = Path(".mutants") / "results.jsonl"
 SURVIVORS = Path("bench") / "survivors.toml"
 NOT_COPIED = (".venv", ".git", ".mutants", "__pycache__", ".hypothesis", ".*_cache", "demo", "runs", "collection")
 SAMPLE, JOBS = 15, 2
-LEAST_SECONDS, TIMES_LONGER = 20.0, 4.0  # a mutant's timeout: so many times what the unchanged module takes, and more
+LEAST_SECONDS, TIMES_LONGER = 20.0, 4.0  # timeout of a mutant: a constant plus a multiple of the unchanged duration
 MEMORY = 8 << 30  # bytes of address space: a mutant that allocates without end fails instead of filling the machine
-GOAL = 0.9  # share of mutants that the tests should catch
+GOAL = 0.9  # fraction of mutants that the tests should catch
 CAUGHT, SURVIVED, TIMED_OUT = "caught", "survived", "timed out"
 NO_TESTS = {4, 5}  # pytest's exit codes for wrong arguments and for no test at all
 
@@ -106,7 +106,7 @@ PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant."""
+    """The outcome of a mutant."""
 
     mutant: Mutant
     outcome: str
@@ -115,16 +115,16 @@ class Result:
 
 
 def sample(mutants: Sequence[Mutant], count: int, seed: int, path: str) -> list[Mutant]:
-    """At most so many mutants of a module, in order; the same seed chooses the same ones."""
+    """Sample at most `count` mutants of a module, in source order; deterministic for a seed."""
     rng = np.random.default_rng([seed, zlib.crc32(path.encode())])
     chosen = rng.choice(len(mutants), min(count, len(mutants)), replace=False)
     return [mutants[i] for i in sorted(chosen.tolist())]
 
 
 def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) -> str:
-    """Run tests in a copy of the tree. All of their processes end with them."""
-    # Without bytecode files: those of one mutant would be taken for the next one's when time and size are the same.
-    # Without plugins but Hypothesis's: loading them all takes seconds for each mutant.
+    """Run tests in a copy of the tree, and kill all their processes at the end."""
+    # No bytecode files: those of one mutant would be used for the next if time and size are equal.
+    # No plugins but Hypothesis: loading all of them takes seconds for each mutant.
     settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment = os.environ | {"PYTHONPATH": str(tree)} | settings
     command = [sys.executable, "-c", RUN, str(MEMORY), *PYTEST, *tests]
@@ -141,7 +141,7 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) ->
     except subprocess.TimeoutExpired:
         return TIMED_OUT
     finally:
-        with suppress(ProcessLookupError):  # all have ended
+        with suppress(ProcessLookupError):  # all have exited
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if code in NO_TESTS:
@@ -150,12 +150,12 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) ->
 
 
 def copy_tree(root: Path, folder: Path) -> Path:
-    """Copy the tree, without what is generated."""
+    """Copy the tree without generated files."""
     return Path(shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED)))
 
 
 def compute_key(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:
-    """What identifies a mutant's result: the changed module, and the tests."""
+    """Return the key of a mutant's result: a hash of the changed module and its tests."""
     digest = hashlib.sha256(mutant.path.encode())
     digest.update(mutant.apply((root / mutant.path).read_text()).encode())
     for test in tests:
@@ -164,7 +164,7 @@ def compute_key(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:
 
 
 def read_results(path: Path) -> dict[str, str]:
-    """Outcomes of earlier runs; a line that was not written to its end is ignored."""
+    """Read the outcomes of earlier runs; an incomplete line is ignored."""
     outcomes: dict[str, str] = {}
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
@@ -176,7 +176,7 @@ def read_results(path: Path) -> dict[str, str]:
 
 
 def accepted_reason(root: Path, mutant: Mutant, diff: Sequence[str]) -> str:
-    """Why a survivor is accepted; empty where it is not."""
+    """Return why a survivor is accepted; empty if it is not."""
     path = root / SURVIVORS
     listed = tomllib.loads(path.read_text()).get("survivor", []) if path.exists() else []
     for survivor in listed:
@@ -186,14 +186,14 @@ def accepted_reason(root: Path, mutant: Mutant, diff: Sequence[str]) -> str:
 
 
 class Runner:
-    """Runs mutants in copies of the tree, several at a time, and keeps each outcome as soon as it is known."""
+    """Run mutants in copies of the tree, several at a time, and store each outcome at once."""
 
     def __init__(self, root: Path, jobs: int) -> None:
         self.root, self.jobs = root, jobs
         self.outcomes = read_results(root / RESULTS)
 
     def run(self, chosen: dict[str, list[Mutant]], tests: dict[str, list[str]]) -> Iterable[Result]:
-        """The results of all chosen mutants; those of earlier runs come first."""
+        """Yield the results of all sampled mutants, those of earlier runs first."""
         pending: list[Mutant] = []
         for mutant in (m for mutants in chosen.values() for m in mutants):
             outcome_before = self.outcomes.get(compute_key(self.root, mutant, tests[mutant.path]))
@@ -218,12 +218,12 @@ class Runner:
                 yield self._make_result(mutant, outcome)
 
     def _measure_timeout(self, trees: SimpleQueue[Path], path: str, tests: Sequence[str]) -> float:
-        """The timeout of a module's mutants; its tests must pass on the unchanged module."""
+        """Measure the timeout of a module's mutants; the tests must pass on the unchanged module."""
         tree = trees.get()
         try:
             started = time.perf_counter()
             if run_tests(tree, tests) != SURVIVED:
-                sys.exit(f"{path}: its tests fail without any change; run: pytest {' '.join(tests)}")
+                sys.exit(f"{path}: its tests fail without a mutation; run: pytest {' '.join(tests)}")
             return LEAST_SECONDS + TIMES_LONGER * (time.perf_counter() - started)
         finally:
             trees.put(tree)
@@ -251,7 +251,7 @@ class Runner:
 
 
 def report(results: Sequence[Result], totals: dict[str, int]) -> str:
-    """A table of all modules, and every survivor with its line, its change and the reason where there is one."""
+    """Format a table of all modules, and each survivor with its line, its change and the reason if accepted."""
     lines = ["| module | mutants | run | caught | timed out | survived | accepted |", "|---|---|---|---|---|---|---|"]
     for path, total in totals.items():
         module_results = [result for result in results if result.mutant.path == path]
@@ -271,18 +271,18 @@ def report(results: Sequence[Result], totals: dict[str, int]) -> str:
 
 
 def compute_caught_fraction(results: Sequence[Result]) -> float:
-    """The share of mutants that were caught or timed out, of those that are not accepted."""
+    """Return the fraction of mutants that were caught or timed out, without the accepted ones."""
     counted = [result for result in results if not result.reason]
     return sum(result.outcome != SURVIVED for result in counted) / max(1, len(counted))
 
 
 def main(arguments: Sequence[str] = (), root: Path = ROOT, table: dict[str, list[str]] = TESTS) -> int:
-    """Run the sample of the modules named, or of all; returns 1 where fewer are caught than the goal."""
+    """Run the sample of the named modules, or of all; return 1 if fewer are caught than the goal."""
     parser = argparse.ArgumentParser(prog="python -m bench mutants", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help="a path, or the beginning of one; default: all")
-    parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants of each module (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="chooses the sample (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=JOBS, help="processes at a time (default: %(default)s)")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help="a path, or a prefix of paths; default: all")
+    parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants per module (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="number of parallel processes (default: %(default)s)")
     options = parser.parse_args(arguments)
     chosen: dict[str, list[Mutant]] = {}
     totals: dict[str, int] = {}
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str] = (), root: Path = ROOT, table: dict[str, list
             mutants = mutants_of(path, (root / path).read_text())
             totals[path], chosen[path] = len(mutants), sample(mutants, options.sample, options.seed, path)
     if not chosen:
-        parser.error(f"no module of the table begins with {' or '.join(options.modules)}; it has {', '.join(table)}")
+        parser.error(f"no module of the table starts with {' or '.join(options.modules)}; it has {', '.join(table)}")
     results: list[Result] = []
     count = sum(map(len, chosen.values()))
     for result in Runner(root, options.jobs).run(chosen, table):

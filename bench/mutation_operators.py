@@ -1,4 +1,4 @@
-"""Mutation operators: all small changes of a Python module that its tests should notice, as splices of its source.
+"""Mutation operators: all small changes of a Python module that its tests should detect, as splices of its source.
 
 Annotations, decorators, f-strings, docstrings and other strings are left as they are: changing them changes no
 behaviour, or only the wording of a message.
@@ -58,18 +58,18 @@ class Mutant:
     replacement: str
 
     def apply(self, source: str) -> str:
-        """The module's source with this change."""
+        """Return the source of the module with this change."""
         data = source.encode()
         return (data[: self.start] + self.replacement.encode() + data[self.end :]).decode()
 
     def diff(self, source: str) -> list[str]:
-        """The lines that change, those of the module first: `- …`, `+ …`."""
+        """Return the changed lines, the original first: `- …`, `+ …`."""
         lines = difflib.ndiff(source.splitlines(), self.apply(source).splitlines())
         return [f"{line[0]} {line[2:].strip()}" for line in lines if line[0] in "-+"]
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
-    """Every mutant of a module, in the order of the source; those that change nothing or do not parse are left out."""
+    """List all mutants of a module in source order, without those that change nothing or do not parse."""
     starts = [0]
     for line in source.encode().splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -92,17 +92,17 @@ def _differs(source: str, original: str) -> bool:
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """All nodes below a node whose change can matter."""
+    """Yield all nodes below a node whose change can matter."""
     yield node
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns", "decorator_list"}:
             continue
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not _is_left_out(child):
+            if isinstance(child, ast.AST) and not _is_excluded(child):
                 yield from _nodes(child)
 
 
-def _is_left_out(node: ast.AST) -> bool:
+def _is_excluded(node: ast.AST) -> bool:
     match node:
         case ast.JoinedStr():  # positions inside f-strings are wrong before Python 3.12
             return True
@@ -122,7 +122,7 @@ def _replace(operator: str, node: ast.AST, text: str) -> Change:
 
 
 def _changes(node: ast.AST) -> Iterator[Change]:
-    """All changes of one node itself, not of those below it."""
+    """Yield all changes of one node itself, not of its children."""
     match node:
         case ast.Compare():
             yield from _compare(node)

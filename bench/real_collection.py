@@ -1,4 +1,4 @@
-"""One space for real sounds, photographs, drawings and voices (recipe mixed), and what a collection of them finds."""
+"""One space for real audio, photographs, drawings and speech (recipe mixed), and searches in a collection of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triptych.training.loop import train
 
 DATASETS = ("flickr8k", "esc50", "gcompris")
 RUN_FOLDER = Path("runs/real")
-# No clip, photograph or drawing of the collection is of these; people would ask for them all the same.
+# Plausible queries for which the collection has no item.
 ABSENT_QUERIES = (
     "a violin", "a piano sonata", "a man reading the news", "an orchestra tuning", "bagpipes", "whale song",
     "a choir", "a tennis match", "a horse galloping", "a lion roaring", "popping corn", "an opera singer",
@@ -33,11 +33,11 @@ ABSENT_QUERIES = (
 
 
 def main() -> None:
-    """Make manifests, train, measure every direction, index the held-out rows, ask."""
+    """Make manifests, train, evaluate all directions, index the test rows, and search."""
     folders = {name: find_dataset(name) for name in DATASETS}
     missing = [name for name, folder in folders.items() if folder is None]
     if missing:
-        print(f"no {', '.join(missing)} here: set TRIPTYCH_DATA to the folder that holds it")
+        print(f"{', '.join(missing)} not available: set TRIPTYCH_DATA to the folder that contains it")
         return
     manifests = {name: RUN_FOLDER / "data" / f"{name}.csv" for name in DATASETS}
     for name, path in manifests.items():
@@ -52,7 +52,7 @@ def main() -> None:
         terminal.stdout.print(terminal.make_recall_table(evaluate(collection.space, rows).directions))
         collection.index(items_from_rows(rows, collection.space), path)
     item_counts = {m: len(collection.sample(m, 1_000_000)[0]) for m in collection.space.modalities}
-    print(f"the collection: {item_counts}")
+    print(f"items in the collection: {item_counts}")
     _search_by_class_name(
         collection, [row for row in manifest.read(manifests["esc50"], True).rows if row.split == "test"]
     )
@@ -60,12 +60,12 @@ def main() -> None:
     first_hits = [collection.search(Source("text", query), ["audio"], k=1)[0] for query in ABSENT_QUERIES]
     num_relevant = sum(hit.relevance >= RELEVANCE_THRESHOLD for hit in first_hits)
     print(
-        f"words for {len(ABSENT_QUERIES)} sounds that are not there: the first sound is above the line for {num_relevant}"
+        f"{len(ABSENT_QUERIES)} queries without matching audio: the first hit is above the relevance threshold for {num_relevant}"
     )
 
 
 def _search_by_class_name(collection: Collection, rows: Sequence[manifest.Row]) -> None:
-    """The plain names of the classes, asked of all sounds: clips and voices."""
+    """Search all audio items, clips and speech, by class name."""
     names = sorted({row.label or "" for row in rows})
     hits_by_class = [collection.search(Source("text", name), ["audio"], k=5, fold_duplicates=False) for name in names]
     num_first_correct = sum(_read_label(hits[0]) == name for name, hits in zip(names, hits_by_class, strict=True))
@@ -74,17 +74,17 @@ def _search_by_class_name(collection: Collection, rows: Sequence[manifest.Row]) 
     )
     num_relevant = sum(hits[0].relevance >= RELEVANCE_THRESHOLD for hits in hits_by_class)
     print(
-        f"names of {len(names)} classes → sounds: the first is right for {num_first_correct}, {100 * precision:.0f}% of the first five "
-        f"are; the first is above the line for {num_relevant}"
+        f"{len(names)} class names → audio: the first hit is correct for {num_first_correct}, precision@5 is "
+        f"{100 * precision:.0f}%; the first hit is above the relevance threshold for {num_relevant}"
     )
 
 
 def _search_across_datasets(collection: Collection, manifests: dict[str, Path]) -> None:
-    """Pictures and sounds that met in no pair: dogs of photographs and of clips, drawings and clips of one name."""
+    """Search between modalities of different datasets: photographs and clips of dogs, drawings and clips of one class."""
     image_rows = manifest.read(manifests["flickr8k"], True).split("test").rows
     dog_images = [row.image for row in image_rows if row.image and all_contain_word(list(row.texts), "dog")]
     _print_hit_rates(
-        "photographs of dogs → sounds",
+        "photographs of dogs → audio",
         collection,
         "image",
         dog_images,
@@ -97,7 +97,7 @@ def _search_across_datasets(collection: Collection, manifests: dict[str, Path]) 
     def shows_dog(hit: Hit, _: Path) -> bool:
         return sum("dog" in caption.lower() for caption in hit.item.captions) >= 3
 
-    _print_hit_rates("clips of dogs → pictures", collection, "audio", dog_clips, "image", shows_dog)
+    _print_hit_rates("clips of dogs → images", collection, "audio", dog_clips, "image", shows_dog)
     classes = {row.label for row in clips}
     words_by_image = {row.image: row.texts[0] for row in manifest.read(manifests["gcompris"], True).rows if row.image}
     drawings = {path: word for path, word in words_by_image.items() if word in classes}
@@ -106,7 +106,7 @@ def _search_across_datasets(collection: Collection, manifests: dict[str, Path]) 
         return _read_label(hit) == drawings[path]
 
     _print_hit_rates(
-        f"drawings ({', '.join(drawings.values())}) → sounds", collection, "image", list(drawings), "audio", is_named
+        f"drawings ({', '.join(drawings.values())}) → audio", collection, "image", list(drawings), "audio", is_named
     )
 
 
@@ -127,7 +127,7 @@ def _print_hit_rates(
     ]
     num_first_correct, num_any_correct = sum(hits[0] for hits in correct), sum(any(hits) for hits in correct)
     print(
-        f"{title}: of {len(files)} the first is right for {num_first_correct}, one of the first five for {num_any_correct}"
+        f"{title}: {len(files)} queries, the first hit is correct for {num_first_correct}, one of the first five for {num_any_correct}"
     )
 
 

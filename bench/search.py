@@ -1,4 +1,4 @@
-"""Searching: lists beside an exact NumPy scan, opening, filters, ingest, kills, and what the made world finds."""
+"""Search: an IVF index against an exact NumPy scan, filters, ingest, kills, and retrieval on synthetic data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def main(cases: Sequence[str] = ("speed", "synthetic", "ingest", "kills")) -> No
 
 
 def bench_speed() -> None:
-    """200,000 and 1,000,000 vectors: recall, time of a query beside NumPy's exact scan, filters, opening."""
+    """Measure 200,000 and 1,000,000 vectors: recall, query time against an exact NumPy scan, filters, opening."""
     for count in (200_000, 1_000_000):
         with tempfile.TemporaryDirectory() as folder:
             _bench_speed_at(count, Path(folder))
@@ -79,16 +79,16 @@ def _bench_speed_at(count: int, folder: Path) -> None:
     items = [Query((QueryPart(_make_id(i)),)) for i in range(QUERIES)]
     workloads: dict[str, Callable[[int], object]] = {
         "exact NumPy scan": lambda i: search_exact(queries[i], keys, K),
-        "lists": lambda i: gallery.search(queries[i], K),
-        "lists, half filtered out": lambda i: gallery.search(queries[i], K, mask),
-        "whole search by an item": lambda i: collection.search(items[i], ["image"], K),
-        "whole search, filtered": lambda i: collection.search(items[i], ["image"], K, half_filter),
+        "IVF index": lambda i: gallery.search(queries[i], K),
+        "IVF index, half filtered out": lambda i: gallery.search(queries[i], K, mask),
+        "complete search by an item": lambda i: collection.search(items[i], ["image"], K),
+        "complete search, filtered": lambda i: collection.search(items[i], ["image"], K, half_filter),
     }
     times = {name: _time_calls(work, 40) for name, work in workloads.items()}
     scan_seconds = statistics.median(times["exact NumPy scan"])
     print(
-        f"{count:,} × {DIM}: written and sorted in {build_seconds:.0f} s; opened in {statistics.median(open_seconds):.2f} s; share "
-        f"of keys looked at {gallery.ivf_index.probe_fraction if gallery.ivf_index else 1:g}; recall@{K} {recall:.3f}; "
+        f"{count:,} × {DIM}: written and indexed in {build_seconds:.0f} s; opened in {statistics.median(open_seconds):.2f} s; probe "
+        f"fraction {gallery.ivf_index.probe_fraction if gallery.ivf_index else 1:g}; recall@{K} {recall:.3f}; "
         f"the first search, with a new filter, {1000 * cold_seconds:.0f} ms",
         flush=True,
     )
@@ -97,7 +97,7 @@ def _bench_speed_at(count: int, folder: Path) -> None:
         fast, slow = np.quantile(seconds, [0.1, 0.9])
         print(
             f"  {name:26} p50 {1000 * median:7.2f} ms (10–90%: {1000 * fast:.2f}–{1000 * slow:.2f})  "
-            f"{ratio:.4f} of the scan = 1/{1 / ratio:.0f}",
+            f"{ratio:.4f} of the scan time = 1/{1 / ratio:.0f}",
             flush=True,
         )
 
@@ -124,7 +124,7 @@ def _make_id(number: int) -> str:
 
 
 def _make_collection(folder: Path, space_path: Path, keys: np.ndarray) -> None:
-    """A collection of so many pictures that were never made, with these keys."""
+    """Make a collection of images with these keys; their files do not exist."""
     space = Space(Recipe.load("trimodal", [f"space.embed_dim={DIM}"]))
     space.encoder("text").fit_vocabulary([Source("text", "a bell and a frog")])
     checkpoint.save(space.eval(), space_path)
@@ -142,13 +142,13 @@ def _write_items(writer: Writer, keys: np.ndarray) -> None:
         string_columns = {
             "id": [_make_id(i) for i in row_ids],
             "modality": ["image"] * len(block_keys),
-            "file": [f"/pictures/{i % 100:02}/{i}.png" for i in row_ids],
+            "file": [f"/images/{i % 100:02}/{i}.png" for i in row_ids],
             "content_hash": [_make_id(i) for i in row_ids],
             "metadata_hash": [""] * len(block_keys),
         }
         columns: dict[str, pa.Array] = {name: pa.array(values, pa.string()) for name, values in string_columns.items()}
         columns["row_id"] = pa.array(row_ids, pa.int64())
-        columns["origins"] = pa.array([["/pictures"]] * len(block_keys), pa.list_(pa.string()))
+        columns["origins"] = pa.array([["/images"]] * len(block_keys), pa.list_(pa.string()))
         columns["duration"] = pa.array([float(i % 10) for i in row_ids], pa.float64())
         columns["modified_time"] = pa.array([float(i) for i in row_ids], pa.float64())
         columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(block_keys.ravel()), DIM)
@@ -159,7 +159,7 @@ def _write_items(writer: Writer, keys: np.ndarray) -> None:
 
 
 def bench_synthetic() -> None:
-    """The demo's space, trained in full: do words for a held-out thing find it, and is it said when nothing matches?"""
+    """Train the space of the demo: retrieval of test scenes by text, and relevance when nothing matches."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         manifest_path = generate(SyntheticConfig(scenes=3000, seed=0), folder / "world")
@@ -173,7 +173,7 @@ def bench_synthetic() -> None:
 
 
 def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
-    """Print the shares for a world and a space trained on it."""
+    """Print retrieval rates for synthetic data and a space trained on it."""
     rows = manifest.read(manifest_path).split("test").rows
     truths = {truth.id: truth for truth in read_annotations(manifest_path.parent)}
     things = {row.id: {p.attributes.category for p in truths[row.id].objects} for row in rows}
@@ -194,9 +194,9 @@ def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
             f"{100 * np.mean(outcomes):.1f}%" for outcomes in (top5_has_all, first_shares_thing, top5_has_scene)
         ]
         print(
-            f"text → {modality}: of {len(rows)} held-out captions {percentages[0]} have all their things in one of the "
-            f"top 5, {percentages[1]} one of them in the first, {percentages[2]} the very scene in the top 5; 'a THING' has it "
-            f"in the top 5 for {sum(thing_is_found)} of {len(THINGS)} things",
+            f"text → {modality}: of {len(rows)} test captions {percentages[0]} have an item with all their objects in the "
+            f"top 5, {percentages[1]} one of them in the first, {percentages[2]} their own scene in the top 5; 'a OBJECT' "
+            f"has it in the top 5 for {sum(thing_is_found)} of {len(THINGS)} objects",
             flush=True,
         )
     _measure_absent_queries(collection, rows, things, folder, manifest_path)
@@ -209,7 +209,7 @@ def _search_ids(collection: Collection, text: str, modality: Modality) -> list[s
 def _measure_absent_queries(
     collection: Collection, rows: Sequence[Row], things: dict[str, set[str]], folder: Path, manifest_path: Path
 ) -> None:
-    """Captions about one thing, asked of everything, and of a collection from which that thing was taken out."""
+    """Search captions of one object in the full collection and in one without that object."""
     is_relevant: dict[tuple[str, bool], list[bool]] = {}
     for thing in THINGS:
         reduced = Collection.create(folder / f"without-{thing}", collection.space_path)
@@ -227,19 +227,19 @@ def _measure_absent_queries(
     for modality in GALLERY_MODALITIES:
         present_rate, absent_rate = (np.mean(is_relevant[modality, is_present]) for is_present in (True, False))
         print(
-            f"text → {modality}: the first hit is above the line for {100 * present_rate:.0f}% of captions whose thing is "
-            f"there, for {100 * absent_rate:.0f}% of those whose thing was taken out",
+            f"text → {modality}: the first hit is above the relevance threshold for {100 * present_rate:.0f}% of captions "
+            f"whose object is present, for {100 * absent_rate:.0f}% of those whose object is absent",
             flush=True,
         )
 
 
 def bench_ingest() -> None:
-    """Which share of indexing is the encoder's, and which the store's."""
+    """Measure the fraction of indexing time by stage."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         manifest_path = generate(SyntheticConfig(scenes=1000, seed=1), folder / "world")
         run = _train_briefly(manifest_path, folder)
-        for name in ("a new collection", "the same again"):
+        for name in ("new collection", "unchanged collection"):
             collection = Collection.create(folder / "collection", run)
             collection.cache = Cache(folder / "cache")
             started = time.perf_counter()
@@ -249,51 +249,51 @@ def bench_ingest() -> None:
             total_seconds = time.perf_counter() - started
             breakdown = ", ".join(f"{stage} {100 * t / total_seconds:.0f}%" for stage, t in report.seconds.items())
             print(
-                f"{name}: {report.added} added, {report.unchanged} kept in {total_seconds:.1f} s: {breakdown}",
+                f"{name}: {report.added} added, {report.unchanged} unchanged in {total_seconds:.1f} s: {breakdown}",
                 flush=True,
             )
 
 
 def bench_kills() -> None:
-    """SIGKILL during `triptych index` at random moments, then resume: the same as one built in peace?"""
+    """Kill `triptych index` at random times and resume: is the result that of an uninterrupted run?"""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         manifest_path = generate(SyntheticConfig(scenes=2000, seed=2), folder / "world")
         run = _train_briefly(manifest_path, folder)
         started = time.perf_counter()
-        _start_indexing(manifest_path.parent, run, folder / "peace", folder / "cache-peace").wait()
+        _start_indexing(manifest_path.parent, run, folder / "uninterrupted", folder / "cache-uninterrupted").wait()
         build_seconds = time.perf_counter() - started
-        expected, is_same = read_contents(folder / "peace"), list[bool]()
+        expected, is_same = read_contents(folder / "uninterrupted"), list[bool]()
         rng, num_stored = np.random.default_rng(0), list[int]()
         while len(num_stored) < NUM_KILLS:
-            is_new, started = not (folder / "war").exists(), time.perf_counter()
-            child = _start_indexing(manifest_path.parent, run, folder / "war", folder / "cache-war")
+            is_new, started = not (folder / "killed").exists(), time.perf_counter()
+            child = _start_indexing(manifest_path.parent, run, folder / "killed", folder / "cache-killed")
             try:
-                # Half of it is loading libraries, where there is nothing to lose: more of the kills fall later.
+                # The first part only loads libraries: place more of the kills later.
                 child.wait(rng.uniform(0.3, 1.0) * build_seconds)
-                build_seconds = (
-                    time.perf_counter() - started if is_new else build_seconds
-                )  # the machine is less busy than it was
+                build_seconds = time.perf_counter() - started if is_new else build_seconds
             except subprocess.TimeoutExpired:
                 child.send_signal(signal.SIGKILL)
                 child.wait()
                 num_stored.append(
-                    len(Collection.open(folder / "war")) if (folder / "war" / "items.lance").exists() else 0
+                    len(Collection.open(folder / "killed")) if (folder / "killed" / "items.lance").exists() else 0
                 )
-            if (folder / "war" / "items.lance").exists() and len(Collection.open(folder / "war")) == len(expected[0]):
-                is_same.append(_is_same(read_contents(folder / "war"), expected))
-                shutil.rmtree(folder / "war")  # nothing is left to do: begin again
-                shutil.rmtree(folder / "cache-war")
-        _start_indexing(manifest_path.parent, run, folder / "war", folder / "cache-war").wait()
-        is_same.append(_is_same(read_contents(folder / "war"), expected))
+            if (folder / "killed" / "items.lance").exists() and len(Collection.open(folder / "killed")) == len(
+                expected[0]
+            ):
+                is_same.append(_is_same(read_contents(folder / "killed"), expected))
+                shutil.rmtree(folder / "killed")  # complete: start again
+                shutil.rmtree(folder / "cache-killed")
+        _start_indexing(manifest_path.parent, run, folder / "killed", folder / "cache-killed").wait()
+        is_same.append(_is_same(read_contents(folder / "killed"), expected))
         print(
-            f"killed {NUM_KILLS} times, with {num_stored} of {len(expected[0])} items stored; {len(is_same)} times it came to its "
-            f"end, {sum(is_same)} times as one built in peace"
+            f"killed {NUM_KILLS} times, with {num_stored} of {len(expected[0])} items stored; completed {len(is_same)} times, "
+            f"{sum(is_same)} times with the result of an uninterrupted run"
         )
 
 
 def read_contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
-    """Everything a collection holds, without the order in which it came: facts, and vectors (N, S)."""
+    """Return the contents of a collection regardless of order: metadata, and vectors (N, S)."""
     collection = Collection.open(folder)
     rows = collection.store.select_rows([*METADATA_COLUMNS, "vector"]).to_pylist() if collection.store else []
     rows.sort(key=lambda row: row["id"])
@@ -303,7 +303,7 @@ def read_contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
 
 
 def _is_same(one: tuple[list[list[object]], np.ndarray], other: tuple[list[list[object]], np.ndarray]) -> bool:
-    """A vector may differ in its last digits with what stood beside it in a batch."""
+    """Vectors may differ by rounding with the composition of a batch."""
     return one[0] == other[0] and bool(np.allclose(one[1], other[1], rtol=0, atol=1e-5))
 
 
@@ -324,7 +324,7 @@ def _start_indexing(source: Path, run: Path, collection: Path, cache: Path) -> s
 
 
 def _train_briefly(manifest_path: Path, folder: Path) -> Path:
-    """A space trained for a moment: how good it is does not matter here."""
+    """Train a space for one epoch: its quality does not matter here."""
     train(
         Recipe.load("trimodal", [f"data.manifest={manifest_path}", "training.epochs=1"]),
         folder / "run",

@@ -1,1 +1,1 @@
-"""Every recipe run for real, one page each: python -m bench results [RECIPE …]"""
+"""Results of the recipes on real data, one page each: python -m bench results [RECIPE …]"""

@@ -1,4 +1,4 @@
-"""Run what is missing of the pages named, or of all, and write them: python -m bench results [RECIPE …]"""
+"""Run what the named pages lack, or all pages, and write them: python -m bench results [RECIPE …]"""
 
 import sys
 import time
@@ -10,12 +10,12 @@ from bench.results.runner import format_elapsed, measure_run
 
 
 def main(names: Sequence[str]) -> None:
-    """Every row of the pages named, or of all; `--write` writes the pages from what is stored, and runs nothing."""
+    """Run all rows of the named pages, or of all; `--write` only writes the pages from stored measurements."""
     only_write = "--write" in names
     selected = [name for name in names if name != "--write"] or list(PAGES)
     for name in selected:
         if name not in PAGES:
-            sys.exit(f"there is no page {name!r}; known: {', '.join(PAGES)}")
+            sys.exit(f"unknown page {name!r}; known: {', '.join(PAGES)}")
     for name in selected:
         started = time.monotonic()
         print(f"== {name}", flush=True)

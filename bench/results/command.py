@@ -1,4 +1,4 @@
-"""Runs a `triptych` command in a fork of this process: the package and torch, once loaded, need no loading again."""
+"""Run `triptych` commands in forks of this process, so that the package and torch are loaded once."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from pathlib import Path
 
 from triptych.app.cli import main
 
-LOG_TAIL = 2000  # characters of what a failed command said last
-# Loaded here so that no child has to; nothing is computed before a fork, so no thread is lost in one.
+LOG_TAIL = 2000  # characters of the log that are shown on failure
+# Loaded before the fork. Nothing is computed here: threads do not survive a fork.
 for module in ("triptych.training.loop", "triptych.evaluation.evaluate", "triptych.evaluation.zero_shot"):
     import_module(module)
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a command printed, and the resources it took."""
+    """The output of a command, and the resources it used."""
 
     output: str
     usage: resource.struct_rusage
 
     @property
     def megabytes(self) -> float:
-        """The peak of its resident memory."""
-        return self.usage.ru_maxrss / 1024  # Linux counts kilobytes
+        """The peak resident memory."""
+        return self.usage.ru_maxrss / 1024  # Linux reports kilobytes
 
 
 def run(command: Sequence[str], log: Path) -> CommandResult:
-    """Run a command as it would be typed ($NAME from the environment); its errors go to `log`. A failure ends all."""
+    """Run a command with $NAME expanded from the environment; write its errors to `log`; exit on failure."""
     arguments = [os.path.expandvars(word) for word in command]
     unknown = [word for word in arguments if word.startswith("$")]
     if unknown:
-        sys.exit(f"{unknown[0].split('/')[0]} is not set; set it to the folder that holds the data sets")
+        sys.exit(f"{unknown[0].split('/')[0]} is not set; set it to the folder of the datasets")
     log.parent.mkdir(parents=True, exist_ok=True)
     output = log.with_suffix(".out")
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
         _run_in_child(arguments, output, log)
-    _, status, usage = os.wait4(pid, 0)  # the only call that tells one child's memory
+    _, status, usage = os.wait4(pid, 0)  # the only call that reports the memory of one child
     if status:
         sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-LOG_TAIL:]}")
     return CommandResult(output.read_text(), usage)
 
 
 def _run_in_child(arguments: Sequence[str], output: Path, log: Path) -> None:
-    """Be that command, and end as it ends."""
+    """Run the command in the child and exit with its status."""
     code = 1
     try:
         for path, stream in ((output, 1), (log, 2)):

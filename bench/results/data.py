@@ -1,4 +1,4 @@
-"""The data of the results, each made by one command from local copies in $TRIPTYCH_DATA."""
+"""The datasets of the results, each made by one command from local copies in $TRIPTYCH_DATA."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ DATASETS = [
     Dataset("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
     *(
         Dataset(
-            f"flickr8k-{kind}{percent}{left}",
+            f"flickr8k-{noise_kind}{percent}{suffix}",
             (
                 *("triptych", "data", "inject-noise", "{flickr8k}", "--allow-outside", "-o", "{data}"),
-                *("--noise-rate", str(percent / 100), "--noise-kind", kind, *drop),
+                *("--noise-rate", str(percent / 100), "--noise-kind", noise_kind, *drop),
             ),
             needs=("flickr8k",),
         )
-        for left, drop in (("", ()), ("-left", ("--drop",)))
-        for kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
+        for suffix, drop in (("", ()), ("-left", ("--drop",)))
+        for noise_kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
     ),
     Dataset(
         "flickr8k-single",
@@ -57,10 +57,10 @@ DATASETS = [
         )
         for percent in (20, 40, 60)
     ),
-    *(_esc50(f"esc50-{kind}{n}", f"--{option}", str(n)) for kind, option in ESC50.items() for n in FOLDS),
+    *(_esc50(f"esc50-{name}{n}", f"--{option}", str(n)) for name, option in ESC50.items() for n in FOLDS),
     *(
-        _esc50(f"esc50-{kind}{n}-all", f"--{option}", str(n), "--splits", "two")
-        for kind, option in ESC50.items()
+        _esc50(f"esc50-{name}{n}-all", f"--{option}", str(n), "--splits", "two")
+        for name, option in ESC50.items()
         for n in FOLDS
     ),
     *(
@@ -76,4 +76,4 @@ DATASETS = [
         for n in FOLDS
     ),
 ]
-DATA = {made.name: made for made in DATASETS}
+DATA = {dataset.name: dataset for dataset in DATASETS}

@@ -1,4 +1,4 @@
-"""Pages from what is stored: tables in Markdown, with the commands that made each row."""
+"""Write pages of results from stored measurements: Markdown tables, and the commands of each row."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ LINE_WIDTH = 120
 
 
 def write_page(page: Page) -> Path:
-    """docs/results/RECIPE.md: what is stored of its rows; rows that have not run yet say so."""
+    """Write docs/results/RECIPE.md from stored measurements; rows without any are marked."""
     sections = [f"# {page.recipe}", _wrap_text(page.about)]
     for table in page.tables:
         if not any(_load_row(row) for row in table.rows):
-            sections += [f"## {table.title}", "Not run yet: the command below does."]
+            sections += [f"## {table.title}", "Not run yet: use the command below."]
             continue
         table_text = _format_grid(table) if isinstance(table, Grid) else _format_table(table)
         sections += [f"## {table.title}", _wrap_text(table.about), table_text, _format_commands(table)]
     if page.observations:
-        sections += ["## What was seen", _wrap_text(page.observations)]
-    sections += ["## The data", _format_data_commands(page), _format_footer(page)]
+        sections += ["## Discussion", _wrap_text(page.observations)]
+    sections += ["## Data", _format_data_commands(page), _format_footer(page)]
     path = DOCS / f"{page.recipe}.md"
     write_text(path, "\n\n".join(part for part in sections if part) + "\n")
     return path
 
 
 def write_overview(pages: Sequence[Page]) -> Path:
-    """docs/results/README.md: the headline rows of every page; those of pages that ran elsewhere stay as they are."""
+    """Write docs/results/README.md: the headline rows of all pages; keep those of pages without measurements."""
     path = DOCS / "README.md"
     old_lines = path.read_text().splitlines() if path.exists() else []
-    lines = ["| recipe | measured on | row | |", "|---|---|---|---|"]
+    lines = ["| recipe | data | row | results |", "|---|---|---|---|"]
     for page in pages:
         if not any(_load_row(row) for table in page.tables for row in table.rows if row.headline):
             lines += [line for line in old_lines if line.startswith(f"| [{page.recipe}](")]
@@ -49,11 +49,11 @@ def write_overview(pages: Sequence[Page]) -> Path:
                     figures = "; ".join(f"{column.title} {_format_cell(row, column)}" for column in columns)
                     lines.append(f"| [{page.recipe}]({page.recipe}.md) | {table.title} | {row.label} | {figures} |")
     about = (
-        "Each recipe was run on real data; its page has every table, what was seen, and the commands that make any row "
-        "again. `python -m bench results RECIPE` runs what is missing of a page (interrupted, it goes on where it was) "
-        "and writes it; without a name, all pages. `TRIPTYCH_DATA` names the folder with the data sets, "
-        "`TRIPTYCH_YAMNET` YAMNet's weights. Figures are means over seeds and folds, ± the standard deviation; recall "
-        "and accuracy in %."
+        "Results of the recipes on real and synthetic data. Each page has tables, a discussion, and the commands that "
+        "reproduce each row. `python -m bench results RECIPE` runs what a page lacks and writes it (run the same command "
+        "to resume); without a name, all pages. Set `TRIPTYCH_DATA` to the folder of the datasets and "
+        "`TRIPTYCH_YAMNET` to the YAMNet weights. Numbers are means over seeds and folds, ± the standard deviation; "
+        "recall and accuracy in %."
     )
     write_text(path, "\n\n".join(["# Results", _wrap_text(about), "\n".join(lines)]) + "\n")
     return path
@@ -69,7 +69,7 @@ def _format_table(table: Table) -> str:
 
 
 def _format_grid(grid: Grid) -> str:
-    """One table for each figure: a line for each label, a column for each row of it."""
+    """Format one table per number: a line per label, a column per row of it."""
     tables = []
     for column in grid.columns:
         names = list(dict.fromkeys(name for line in grid.cells.values() for name in line))
@@ -86,7 +86,7 @@ def _format_grid(grid: Grid) -> str:
 
 
 def _format_retained(row: Row, first: Row, column: Column) -> str:
-    """Which share of the first row's figure is left of it, where both have run."""
+    """Format a number relative to the first row, if both have run."""
     first_values, row_values = _load_row(first), _load_row(row)
     if row is first or first_values is None or row_values is None:
         return ""
@@ -95,7 +95,7 @@ def _format_retained(row: Row, first: Row, column: Column) -> str:
 
 
 def _format_cell(row: Row, column: Column) -> str:
-    """Mean over seeds and folds, ± their standard deviation where there are several."""
+    """Format the mean over seeds and folds, ± the standard deviation if there are several."""
     measurements = _load_row(row)
     if measurements is None:
         return "not run"
@@ -118,7 +118,7 @@ def _format_run_count(row: Row) -> str:
 
 
 def _format_commands(table: Table | Grid) -> str:
-    """The commands of each row's first run."""
+    """Format the commands of the first run of each row."""
     lines = []
     for row in table.rows:
         run = row.runs()[0]
@@ -143,20 +143,19 @@ def _format_data_commands(page: Page) -> str:
 
 
 def _quote_command(command: Sequence[str]) -> str:
-    """A command as one would type it; $NAME stays as it is."""
+    """Quote a command for the shell; $NAME is not quoted."""
     return " ".join(word if word.startswith("$") else shlex.quote(word) for word in command)
 
 
 def _format_footer(page: Page) -> str:
     return _wrap_text(
-        f"`python -m bench results {page.recipe}` makes this page; the rows of each table, and the text, stand in "
-        "`bench/results/`. Training time is that of all epochs, from features at hand, on one thread of a processor "
-        "that was busy with other things too; memory is the peak of the whole process."
+        f"`python -m bench results {page.recipe}` generates this page from `bench/results/`. Training time is that of "
+        "all epochs from cached features, on one thread of a shared machine; memory is the peak of the process."
     )
 
 
 def _wrap_text(text: str) -> str:
-    """Paragraphs broken to lines; lists and tables stay as they are."""
+    """Wrap paragraphs; leave lists and tables unchanged."""
     paragraphs = []
     for paragraph in text.strip().split("\n\n"):
         lines = paragraph.splitlines()

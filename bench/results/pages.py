@@ -1,4 +1,4 @@
-"""PAGES: every page of results; a new one is a file here and a line."""
+"""PAGES: all pages of results."""
 
 from __future__ import annotations
 

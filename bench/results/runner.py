@@ -1,4 +1,4 @@
-"""Runs the commands of a plan, each once: what was measured is stored, and found again by all that decides it."""
+"""Run the commands of a page. Measurements are stored by recipe, data and code version, so that each runs once."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ from bench.results.data import DATA
 from bench.results.schema import RESULTS_FOLDER, Measurements, Run
 from triptych.files import write_text
 from triptych.recipe import Recipe
+from triptych.training.metrics_log import read_metrics
 
-FORMAT_VERSION = (
-    2  # raise it where a change of the code changes what a run gives: what was stored before is measured anew
-)
+FORMAT_VERSION = 2  # raise it when a change of the code changes results: stored measurements are then repeated
 
 
 def ensure_manifest(name: str) -> Path:
-    """The path of a manifest, made first if it is not there."""
+    """Return the path of a manifest; make it if it does not exist."""
     dataset = DATA[name]
     for need in dataset.needs:
         ensure_manifest(need)
     with _exclusive_lock(dataset.path):
         if not dataset.path.exists():
-            # Not beside it: a command may want its folder empty.
+            # The log is elsewhere: a command may need an empty folder.
             command.run(dataset_command(name), RESULTS_FOLDER / "logs" / f"{name}.log")
     return dataset.path
 
 
 def dataset_command(name: str) -> list[str]:
-    """The command that makes a manifest, with the paths of those it needs."""
+    """Return the command that makes a manifest."""
     dataset = DATA[name]
     paths = {need: str(DATA[need].path) for need in dataset.needs} | {"data": str(dataset.path)}
     return [word.format(**paths) for word in dataset.command]
 
 
 def load_measurements(run: Run) -> Measurements | None:
-    """What was measured of a run, if it was; another recipe or other data is another run."""
+    """Return the stored measurements of a run with this recipe and data, or None."""
     path = _measurements_path(run)
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def measure_run(run: Run) -> Measurements:
-    """What is measured of a run: stored already, or trained and measured now."""
+    """Return the stored measurements of a run, or train and measure it."""
     data, test = ensure_manifest(run.data), ensure_manifest(run.test_data)
     with _exclusive_lock(_measurements_path(run)):
         existing = load_measurements(run)
@@ -69,13 +68,13 @@ def measure_run(run: Run) -> Measurements:
 
 
 def run_folder(run: Run) -> Path:
-    """The run folder: recipe, data and seed, and a few digits that tell changed recipes apart."""
+    """Return the run folder: recipe, a hash of its overrides, data and seed."""
     suffix = f"-{hashlib.sha256(repr(run.row.overrides).encode()).hexdigest()[:6]}" if run.row.overrides else ""
     return RESULTS_FOLDER / "runs" / f"{run.row.recipe}{suffix}-{run.data}-{run.seed}"
 
 
 def _compute_key(run: Run) -> str:
-    """A hash of the effective recipe, the rows of the manifests, the commands that measure and the form of the code."""
+    """Return a hash of the effective recipe, the manifests, the evaluation commands and the format version."""
     recipe = Recipe.load(run.row.recipe, [*run.row.overrides, f"training.seed={run.seed}"]).to_toml()
     paths = [DATA[name].path for name in (run.data, run.test_data)]
     rows = b"\0".join(_content(path, path.stat().st_mtime_ns) for path in paths if path.exists())
@@ -85,7 +84,7 @@ def _compute_key(run: Run) -> str:
 
 @cache
 def _content(path: Path, _changed: int) -> bytes:
-    """A manifest, read once for each time it was changed."""
+    """Read a manifest, once per modification."""
     return path.read_bytes()
 
 
@@ -94,7 +93,7 @@ def _measurements_path(run: Run) -> Path:
 
 
 def _clear_stale_run(folder: Path, key: str) -> None:
-    """Keep a run that was interrupted, remove one of a recipe that has changed since."""
+    """Keep an interrupted run; remove one of another recipe or other data."""
     key_file = folder.with_suffix(".key")
     if not key_file.exists() or key_file.read_text() != key:
         shutil.rmtree(folder, ignore_errors=True)
@@ -102,18 +101,18 @@ def _clear_stale_run(folder: Path, key: str) -> None:
 
 
 def _train(run: Run, folder: Path, data: Path) -> dict[str, Any]:
-    """Train; what it cost (seconds of all epochs, peak of resident memory), and the last line of its metrics."""
+    """Train; return the seconds of all epochs, the peak memory and the metrics of the last epoch."""
     result = command.run(run.train_command(str(folder), str(data)), folder.with_suffix(".log"))
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    metrics = read_metrics(folder)
     seconds = sum(line["seconds"] for line in metrics)
     return {"seconds": seconds, "megabytes": result.megabytes, "metrics": metrics[-1]}
 
 
 @contextmanager
 def _exclusive_lock(path: Path) -> Iterator[None]:
-    """One process at a time makes a file; another one waits for it. The time waited is not measured."""
+    """Let one process at a time make a file; others wait. Waiting is not measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    locks = RESULTS_FOLDER / "locks"  # not beside it, as with logs
+    locks = RESULTS_FOLDER / "locks"  # elsewhere, as the logs
     locks.mkdir(parents=True, exist_ok=True)
     with (locks / "-".join(path.parts).strip("/")).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -121,5 +120,5 @@ def _exclusive_lock(path: Path) -> Iterator[None]:
 
 
 def format_elapsed(started: float) -> str:
-    """Minutes since."""
+    """Format the minutes since `started`."""
     return f"{(time.monotonic() - started) / 60:.1f} min"

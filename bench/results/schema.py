@@ -1,4 +1,4 @@
-"""What a page of results is made of: tables of rows, each row a few runs of the same two commands."""
+"""A page of results: tables of rows; a row is a few runs of the same commands."""
 
 from __future__ import annotations
 
@@ -8,32 +8,30 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-RESULTS_FOLDER = Path(
-    "runs/results"
-)  # manifests, runs and what was measured of them; the pages alone are part of the project
+RESULTS_FOLDER = Path("runs/results")  # manifests, runs and measurements; only the pages are in the repository
 EVALUATE = ("triptych", "evaluate", "{run}", "--data", "{data}", "--allow-outside", "--json")
 CLASSIFY = ("triptych", "classify", "{run}", "--data", "{data}", "--allow-outside", "--json")
-Measurements = Mapping[str, Any]  # what the measurements of one run printed, by name, beside "seconds" and "megabytes"
+Measurements = Mapping[str, Any]  # the JSON output of the evaluation commands by name, with "seconds" and "megabytes"
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data that a command makes: a manifest, from a local copy ($TRIPTYCH_DATA) or from another manifest."""
+    """A manifest that a command makes from a local copy ($TRIPTYCH_DATA) or from another manifest."""
 
     name: str
-    command: tuple[str, ...]  # {data} is the file it makes, {NAME} that of another manifest
+    command: tuple[str, ...]  # {data} is the output file, {NAME} another manifest
     needs: tuple[str, ...] = ()
-    file: str = ""  # NAME.csv unless given; a file in a folder that the command makes is NAME/manifest.csv
+    file: str = ""  # default NAME.csv; a command that makes a folder: NAME/manifest.csv
 
     @property
     def path(self) -> Path:
-        """Where the manifest lies."""
+        """The path of the manifest."""
         return RESULTS_FOLDER / "data" / (self.file or f"{self.name}.csv")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table: a recipe with changes, trained once for each seed on each manifest, measured on each."""
+    """A row of a table: a recipe with overrides, trained for each seed on each manifest, and evaluated."""
 
     label: str
     recipe: str
@@ -41,17 +39,17 @@ class Row:
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
     measures: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"recall": EVALUATE})
-    test: str = ""  # the manifest to measure on, where it is not the one that is learned from
-    headline: bool = False  # does it stand in the overview?
+    test: str = ""  # the manifest to evaluate on, if not the training manifest
+    headline: bool = False  # show it in the overview
 
     def runs(self) -> list[Run]:
-        """Every training of this row."""
+        """Return all runs of this row."""
         return [Run(self, data, seed) for data, seed in product(self.data, self.seeds)]
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training and what is measured of it."""
+    """One training and its evaluation."""
 
     row: Row
     data: str
@@ -59,28 +57,28 @@ class Run:
 
     @property
     def test_data(self) -> str:
-        """The manifest whose test split counts."""
+        """The manifest whose test split is evaluated."""
         return self.row.test or self.data
 
     def train_command(self, folder: str, manifest: str) -> list[str]:
-        """The command that trains."""
+        """Return the training command."""
         overrides = [*self.row.overrides, *([f"training.seed={self.seed}"] if self.seed else [])]
         set_options = [word for change in overrides for word in ("--set", change)]
         return ["triptych", "train", self.row.recipe, "--data", manifest, "--allow-outside", "-o", folder, *set_options]
 
     def measure_command(self, name: str, folder: str, manifest: str) -> list[str]:
-        """A command that measures, and prints JSON."""
+        """Return an evaluation command, which prints JSON."""
         return [word.format(run=folder, data=manifest) for word in self.row.measures[name]]
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure of a row, read from what its measurements printed."""
+    """A number of a row, read from its measurements."""
 
     title: str
     read: Callable[[Measurements], float]
     digits: int = 1
-    headline: bool = False  # does it stand in the overview?
+    headline: bool = False  # show it in the overview
 
 
 @dataclass(frozen=True)
@@ -90,37 +88,37 @@ class Table:
     title: str
     columns: Sequence[Column]
     rows: Sequence[Row]
-    about: str = ""  # what is asked, and how it was chosen: stands above the table
+    about: str = ""  # the text above the table: task, data and model selection
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows that differ in two ways, as one small table for each figure."""
+    """Rows that differ in two ways, as one table per number."""
 
     title: str
     columns: Sequence[Column]
-    cells: Mapping[str, Mapping[str, Row]]  # label -> name of the column -> row
+    cells: Mapping[str, Mapping[str, Row]]  # label -> column name -> row
     about: str = ""
-    show_retained: bool = True  # show beside each figure which share of the first column's it is
+    show_retained: bool = True  # show each number relative to the first column
 
     @property
     def rows(self) -> list[Row]:
-        """All of them."""
+        """All rows."""
         return [row for line in self.cells.values() for row in line.values()]
 
 
 @dataclass(frozen=True)
 class Page:
-    """Everything about one recipe."""
+    """The page of one recipe."""
 
     recipe: str
     about: str
     tables: Sequence[Table | Grid]
-    observations: str = ""  # what was seen, written by whoever looked at the tables
+    observations: str = ""  # the discussion, written by hand
 
 
 def recall_column(query: str, gallery: str, k: int, measure: str = "recall") -> Column:
-    """Recall@k in % of one direction, as `triptych evaluate --json` prints it."""
+    """Return the column of Recall@k in % of one direction of `triptych evaluate --json`."""
 
     def read(measurements: Measurements) -> float:
         direction = next(d for d in measurements[measure] if (d["query"], d["gallery"]) == (query, gallery))
@@ -130,15 +128,15 @@ def recall_column(query: str, gallery: str, k: int, measure: str = "recall") -> 
 
 
 def recall_columns(query: str, gallery: str, measure: str = "recall") -> list[Column]:
-    """R@1, R@5 and R@10 of one direction."""
+    """Return the columns R@1, R@5 and R@10 of one direction."""
     return [recall_column(query, gallery, k, measure) for k in (1, 5, 10)]
 
 
-def accuracy_column(title: str = "named rightly", measure: str = "classes") -> Column:
-    """The share of sounds, in %, whose class's prompts are the closest, as `triptych classify --json` prints it."""
+def accuracy_column(title: str = "zero-shot accuracy", measure: str = "classes") -> Column:
+    """Return the column of the zero-shot accuracy in % of `triptych classify --json`."""
     return Column(title, lambda measurements: 100 * measurements[measure][0]["accuracy"], headline=True)
 
 
-SECONDS_COLUMN = Column("training, s", lambda found: found["seconds"], 0)
-MEMORY_COLUMN = Column("peak memory, MB", lambda found: found["megabytes"], 0)
+SECONDS_COLUMN = Column("training, s", lambda measurements: measurements["seconds"], 0)
+MEMORY_COLUMN = Column("peak memory, MB", lambda measurements: measurements["megabytes"], 0)
 COST_COLUMNS = [SECONDS_COLUMN, MEMORY_COLUMN]
