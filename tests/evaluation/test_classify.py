@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.app.test_cli import triptych
+from tests.app.cli.run_cli import triptych
 from triptych.errors import UsageError
 from triptych.evaluation.classify import ClassifyRequest
 

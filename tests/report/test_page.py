@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.app.test_cli import triptych
+from tests.app.cli.run_cli import triptych
 from triptych.data import manifest
 from triptych.evaluation.transitivity import measure_transitivity
 from triptych.report import report_data

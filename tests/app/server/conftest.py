@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,9 +15,6 @@ import pytest
 
 from tests.app.server.http_requests import QUERY, SEARCH
 from triptych.app.server import bind_socket, create_app, create_server
-from triptych.data import manifest
-from triptych.search.collection import Collection
-from triptych.search.scan import items_from_rows
 
 
 @contextmanager
@@ -61,26 +57,6 @@ def own_uploads(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("uploads")))
         yield
-
-
-@pytest.fixture(scope="session")
-def files(synthetic_manifest, tmp_path_factory):
-    """A copy of the world's manifest, pictures and sounds that tests of the server may look at, not change."""
-    folder = tmp_path_factory.mktemp("served") / "world"
-    shutil.copytree(synthetic_manifest.parent, folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def collection(run_dir, files, tmp_path_factory):
-    """Everything of 80 scenes."""
-    made = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run_dir)
-    made.index(
-        items_from_rows(manifest.read(files / "manifest.csv").rows, made.space),
-        files / "manifest.csv",
-        show_progress=False,
-    )
-    return made
 
 
 @pytest.fixture(scope="session")

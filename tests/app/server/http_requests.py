@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 SEARCH = "/v1/search"
-QUERY = {"parts": [{"text": "a bell rings"}], "k": 3}
+QUERY_TEXT = "a bell rings"
+QUERY = {"parts": [{"text": QUERY_TEXT}], "k": 3}
 
 
 def check_error(answer: httpx.Response, *statuses: int) -> str:
@@ -19,6 +20,12 @@ def check_error(answer: httpx.Response, *statuses: int) -> str:
     assert "Traceback" not in message
     assert "triptych-upload-" not in message
     return message
+
+
+def search(client, *parts, **settings):
+    answer = client.post(SEARCH, json={"parts": list(parts), **settings})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 def upload(client, name: str, data: bytes, content_type: str = "application/octet-stream") -> httpx.Response:

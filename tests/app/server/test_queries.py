@@ -18,7 +18,7 @@ from PIL import Image
 
 from tests.app.server.conftest import run_server
 from tests.app.server.http_requests import QUERY, SEARCH, check_error, upload
-from tests.app.server.test_attack_files import png_header
+from tests.app.server.test_security_files import png_header
 from tests.media import media_files
 from tests.media.test_sandbox import worker_processes
 from triptych.app.server import create_app

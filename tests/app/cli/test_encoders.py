@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.app.test_cli import triptych
+from tests.app.cli.run_cli import triptych
 from triptych.encoders import ENCODERS
 
 pytestmark = pytest.mark.slow

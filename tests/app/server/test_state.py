@@ -1,0 +1,125 @@
+"""Shared state: micro-batching, full queues, timeouts, indexed folders."""
+
+import asyncio
+import json
+import threading
+import time
+
+import httpx
+import pytest
+import torch
+
+from tests.app.server.conftest import run_server
+from tests.app.server.http_requests import QUERY_TEXT
+from triptych.app.server import create_app
+from triptych.app.server.errors import HTTPError
+from triptych.app.server.schemas import Limits
+from triptych.app.server.state import Metrics, MicroBatcher, RootCache
+from triptych.interfaces import Source
+from triptych.search.collection import Collection
+from triptych.search.scan import items_from_folder
+
+
+def test_full_queue_returns_503_with_retry_after(collection, monkeypatch):
+    limits = Limits(max_queue_length=2, retry_after=3)
+    gate = threading.Event()
+    real = MicroBatcher._run_batch
+
+    def slow(self, batch):
+        gate.wait(10)
+        real(self, batch)
+
+    monkeypatch.setattr(MicroBatcher, "_run_batch", slow)
+    with run_server(create_app(collection, limits)) as where:
+        responses = []
+
+        def ask():
+            responses.append(httpx.post(f"{where}/v1/search", json={"parts": [{"text": QUERY_TEXT}]}, timeout=30))
+
+        threads = [threading.Thread(target=ask) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        while len(responses) < 4:
+            time.sleep(0.01)
+        gate.set()
+        for thread in threads:
+            thread.join()
+    rejected = [answer for answer in responses if answer.status_code == 503]
+    assert len(rejected) == 4
+    assert {answer.headers["Retry-After"] for answer in rejected} == {"3"}
+    assert sum(answer.status_code == 200 for answer in responses) == 2
+
+
+def test_too_many_uploads_return_503(collection, files, monkeypatch):
+    gate, real = threading.Event(), MicroBatcher._run_batch
+
+    def slow(self, batch):
+        if batch[0].source.modality != "text":
+            gate.wait(10)
+        real(self, batch)
+
+    monkeypatch.setattr(MicroBatcher, "_run_batch", slow)
+    picture = (files / "images" / "000003.png").read_bytes()
+    with run_server(create_app(collection, Limits(max_uploads=2, retry_after=3))) as where:
+        responses = []
+
+        def ask():
+            form = {"query": json.dumps({"parts": [{"file": "mine"}], "k": 1})}
+            responses.append(
+                httpx.post(f"{where}/v1/search", data=form, files={"mine": ("a.png", picture)}, timeout=30)
+            )
+
+        threads = [threading.Thread(target=ask) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + 20
+        while len(responses) < 3 and time.monotonic() < until:
+            time.sleep(0.01)
+        assert [answer.status_code for answer in responses] == [503] * 3
+        assert {answer.headers["Retry-After"] for answer in responses} == {"3"}
+        assert "2 requests with files" in responses[0].json()["error"]["message"]
+        gate.set()
+        for thread in threads:
+            thread.join()
+        ask()
+    assert [answer.status_code for answer in responses[3:]] == [200] * 3
+
+
+def test_roots_follow_collection_changes(run_dir, files, tmp_path):
+    def build_collection(folder, rebuild):
+        made = Collection.create(tmp_path / "collection", run_dir, rebuild)
+        made.index(list(items_from_folder(folder, made.space))[:3], folder, show_progress=False)
+
+    build_collection(files / "images", rebuild=False)
+    reader, roots = Collection.open(tmp_path / "collection"), RootCache()
+    assert [root.name for root in roots.load_roots(reader)] == ["images"]
+    build_collection(files / "audio", rebuild=True)
+    reader.list_items()
+    assert [root.name for root in roots.load_roots(reader)] == ["audio"]
+
+
+def test_waiting_requests_share_a_batch(collection):
+    metrics = Metrics()
+    batches = MicroBatcher(collection.space, Limits(), metrics)
+    texts = [f"{count} bells" for count in ("one", "two", "three of the red", "four")]
+
+    async def ask():
+        return await asyncio.gather(*(batches.embed([Source("text", words)]) for words in texts))
+
+    found = asyncio.run(ask())
+    batches.close()
+    for words, (features,) in zip(texts, found, strict=True):
+        expected = collection.space.embed_one(Source("text", words))
+        assert torch.allclose(features.embedding, expected.embedding, atol=1e-5)
+        assert features.parts.shape == expected.parts.shape
+    assert metrics.batch_size._sum.get() == 4
+    assert "triptych_batch_size_count 4.0" not in metrics.render().decode()  # at least two of them shared a batch
+
+
+def test_slow_embedding_times_out(collection, monkeypatch):
+    batches = MicroBatcher(collection.space, Limits(request_timeout=0.1), Metrics())
+    monkeypatch.setattr(batches, "_run_batch", lambda batch: time.sleep(0.5))
+    with pytest.raises(HTTPError, match=r"not embedded within 0\.1 s"):
+        asyncio.run(batches.embed([Source("text", QUERY_TEXT)]))
+    assert batches.queue_length == 0
+    batches.close()
