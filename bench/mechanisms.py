@@ -20,8 +20,8 @@ PAGE_HEADER = """# Speed and memory
 
 Forward and backward pass on the CPU in float32, from features to gradients. Both implementations run alternately in one
 process. The ratio is triptych's median time over the other's, with the smallest and largest ratio of paired repeats.
-Memory is the peak of a new process above its baseline. {threads} threads, torch {torch}. The other libraries are installed
-from the package index for the benchmark only.
+Memory is the peak of a new process above its baseline. {threads} threads, torch {torch}. The other libraries are
+installed from the package index for the benchmark only.
 
 | computation | compared with | triptych | other | ratio (range) | target | memory triptych / other | target |
 |---|---|---|---|---|---|---|---|
@@ -44,7 +44,8 @@ def format_row(name: str, case: Case) -> str:
     return (
         f"| {case.title} | {case.peer} | {statistics.median(times.ours) * 1000:.0f} ms "
         f"| {statistics.median(times.theirs) * 1000:.0f} ms | {times.ratio:.3g}× ({low:.3g}–{high:.3g}) "
-        f"| ≤ {case.max_time_ratio:.3g}× | {ours_mb:.0f} / {theirs_mb:.0f} MB = {ours_mb / theirs_mb:.2g}× | {memory_target} |"
+        f"| ≤ {case.max_time_ratio:.3g}× | {ours_mb:.0f} / {theirs_mb:.0f} MB = {ours_mb / theirs_mb:.2g}× "
+        f"| {memory_target} |"
     )
 
 

@@ -1,7 +1,7 @@
 """Save and load a space: one safetensors file, or a folder in the format of the Hugging Face hub.
 
-The file holds the weights; its header holds the recipe, the encoders' extra files (tokenizers) and the training history.
-A file is replaced as a whole or not at all, so its contents are always consistent.
+The file holds the weights; its header holds the recipe, the encoders' extra files (tokenizers) and the training
+history. It is replaced atomically, so its contents are always consistent.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def save(
 
 
 def load(path: str | Path) -> Space:
-    """Load a space for inference from a run folder, a folder of `save_pretrained`, a .safetensors file or a joint model.
+    """Load a space for inference: a run folder, a folder of `save_pretrained`, a .safetensors file or a joint model.
 
-    A joint model (CLIP, SigLIP, CLAP) is a folder, or a name on the Hugging Face hub such as hf:laion/clap-htsat-unfused.
+    A joint model (CLIP, SigLIP, CLAP) is a folder or a name on the Hugging Face hub: hf:laion/clap-htsat-unfused.
     """
     return load_with_extras(path)[0]
 
@@ -149,8 +149,8 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         for objective in recipe.objectives
     )
     frozen_note = (
-        "\nThe weights of frozen encoders are not included: they come with their own packages or files, under their own "
-        "licences. Their hash is checked when the space is loaded.\n"
+        "\nThe weights of frozen encoders are not included: they come with their own packages or files, under "
+        "their own licences. Their hash is checked when the space is loaded.\n"
     )
     example = '"text", "a dog barks"' if "text" in encoders else '"image", pathlib.Path("dog.jpg")'
     return f"""---

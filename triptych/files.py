@@ -35,8 +35,8 @@ WINDOWS_ERROR_CODES = {5: errno.EACCES, 19: errno.EROFS, 39: errno.ENOSPC, 112: 
 def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` when the block succeeds, and is removed otherwise.
 
-    `durable` calls fsync, so that a power failure leaves either the old or the new file; turn it off for many files that
-    can be recomputed. Thread-safe.
+    `durable` calls fsync, so that a power failure leaves either the old or the new file; turn it off for many files
+    that can be recomputed. Thread-safe.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Truncated, so that the longer temporary name stays below the limit of the file system.
@@ -74,8 +74,8 @@ def remove_stale_temp_files(folder: Path, file_names: Iterable[str]) -> None:
 def lock(path: Path) -> Iterator[bool]:
     """Hold the lock file `path` during the block; yield False, without waiting, if another process holds it.
 
-    The operating system releases the lock when the process ends, so a leftover lock file locks nothing. On a file system
-    without locks, the existence of the file is the lock; it contains the process id of its owner.
+    The operating system releases the lock when the process ends, so a leftover lock file locks nothing. On a file
+    system without locks, the existence of the file is the lock; it contains the process id of its owner.
     """
     file_lock = _acquire_lock(path)
     if file_lock is None:

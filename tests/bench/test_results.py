@@ -25,7 +25,8 @@ wide = Row("another", "trimodal", ("small",), (*overrides, "training.epochs=1"))
 column = recall_column("text", "image", 10)
 pages.PAGES.clear()
 pages.PAGES["trimodal"] = Page("trimodal", "About.", [
-    Table("A table", [column, *COST_COLUMNS], [plain]), Grid("A grid", [column], {"line": {"first": plain, "second": wide}}),
+    Table("A table", [column, *COST_COLUMNS], [plain]),
+    Grid("A grid", [column], {"line": {"first": plain, "second": wide}}),
 ], observations="Seen.")
 front.main([])
 """

@@ -1,4 +1,4 @@
-"""python -m tests.reference [FOLDER]: print a line for each family, then `N passed, N failed`; exit code 1 on failure."""
+"""python -m tests.reference [FOLDER]: print a line for each family, then the totals; exit code 1 on failure."""
 
 from __future__ import annotations
 

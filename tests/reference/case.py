@@ -114,7 +114,7 @@ class Case:
 
 
 def max_relative_error(actual: Tensor | float, expected: Tensor | float) -> float:
-    """Return the largest difference over the largest expected value (over 1 if all are 0); inf if shapes or NaN differ."""
+    """Return the largest difference over the largest expected value (or 1); inf if shapes or NaN differ."""
     x, y = (torch.as_tensor(v, dtype=torch.float64).detach().clone() for v in (actual, expected))
     if x.shape != y.shape:
         return float("inf")
