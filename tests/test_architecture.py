@@ -209,6 +209,17 @@ def test_the_readme_lists_every_recipe():
     assert sorted(rows) == sorted(list_bundled_recipes())
 
 
+def test_links_and_paths_in_the_docs_exist():
+    missing = []
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+        links = [link for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text) if "://" not in link]
+        missing += [f"{relative_name(page)}: {link}" for link in links if not (page.parent / link).exists()]
+        paths = re.findall(r"`((?:\w+/)+\w+\.(?:py|md|toml|js))`", text) if page.name != "CONTRIBUTING.md" else []
+        missing += [f"{relative_name(page)}: {p}" for p in paths if not ((ROOT / p).exists() or (PACKAGE / p).exists())]
+    assert missing == []
+
+
 def test_every_mechanism_is_documented():
     page = runpy.run_path(str(ROOT / "docs" / "mechanisms.py"))
     assert (ROOT / "docs" / "mechanisms.md").read_text() == page["render_page"](), "run `make docs`"
