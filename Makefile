@@ -28,7 +28,7 @@ check: $(READY)  ## before each commit: style, types and the tests that are not 
 	+@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target style types quick
 
 quick: $(READY)
-	$(BIN)/python -m pytest -n 2 -m 'not slow'
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not slow'
 
 # The page is tested in Chromium. As root on Debian it is installed; otherwise, without it, these tests are skipped.
 chromium:

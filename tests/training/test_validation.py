@@ -219,7 +219,7 @@ def test_modalities_without_rows_are_dropped(tiny_recipe, tmp_path):
     data = replace(tiny_recipe.data, manifest=str(path), allow_outside=True)
     space = train(replace(tiny_recipe, data=data), tmp_path / "run", show_progress=False)
     assert space.modalities == ("image", "text")
-    with pytest.raises(RecipeError, match=r"the data has only text; the recipe learns"):
+    with pytest.raises(RecipeError, match=r"the data has only text; the recipe trains on"):
         tiny_recipe.restrict_to(["text"])
 
 

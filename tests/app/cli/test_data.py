@@ -101,6 +101,7 @@ def test_usage_errors_print_one_message(arguments, message, tmp_path):
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
     root = tmp_path / "my archive"
     for number in range(30):

@@ -132,6 +132,7 @@ def test_explain_works_without_uploads(collection, ids):
         assert httpx.post(f"{where}/v1/explain", json=asked, timeout=30).status_code == 200
 
 
+@pytest.mark.slow
 def test_map_and_query_position(client):
     until = time.monotonic() + 60
     while (answer := client.get("/v1/map?column=label")).status_code == 202:
