@@ -180,12 +180,12 @@ def test_long_audio_is_truncated_and_read_in_segments(folders, tmp_path):
 def test_long_texts_are_truncated_with_warning(folders):
     for case, limit in (("bert", 24), ("roberta", 22)):
         encoder = build_encoder(folders, case)
-        with pytest.warns(UserWarning, match=f"hf_text: texts of more than {limit} word pieces are cut"):
+        with pytest.warns(UserWarning, match=f"hf_text: texts of more than {limit} tokens are truncated"):
             token_ids = encoder.prepare(Source("text", "rain " * 40))
         assert len(token_ids) == limit
         assert token_ids[-1] == 3
         assert torch.isfinite(parts_of(encoder, [Source("text", "rain " * (limit - 2))])[0]).all()
-    with pytest.warns(UserWarning, match="more than 6 word pieces"):
+    with pytest.warns(UserWarning, match="more than 6 tokens"):
         assert len(build_encoder(folders, "bert", max_length=6).prepare(Source("text", TEXTS[2]))) == 6
 
 
@@ -215,16 +215,16 @@ def test_loading_space_checks_frozen_network(folders, tmp_path):
 
 def test_invalid_settings_raise(folders, tmp_path):
     for name, settings, message in [
-        ("hf_text", {}, "model is missing; give a folder"),
+        ("hf_text", {}, "model is missing; set it to a folder"),
         ("hf_text", {"model": str(tmp_path / "nowhere")}, "no such folder"),
-        ("hf_text", {"model": str(tmp_path)}, "no config.json that can be read in this folder"),
+        ("hf_text", {"model": str(tmp_path)}, "no readable config.json in this folder"),
         ("hf_text", {"model": str(folders["vit"])}, "'vit' and takes pixel_values: it is not for text"),
         ("hf_image", {"model": str(folders["bert"])}, "'bert' and takes input_ids: it is not for image"),
         ("hf_image", {"model": str(folders["whisper"])}, "'whisper' and takes input_features: it is not for image"),
         ("hf_audio", {"model": str(folders["clip"])}, "'clip' and takes input_ids: it is not for audio"),
         ("hf_text", {"model": str(folders["bert"]), "layer": 9}, "layer = 9: must be between -3 and 2"),
         ("hf_text", {"model": str(folders["bert"]), "max_length": 0}, "max_length = 0: must be"),
-        ("hf_audio", {"model": str(folders["whisper"]), "max_seconds": 3.0}, "max_seconds = 3: .* hears 2 s at once"),
+        ("hf_audio", {"model": str(folders["whisper"]), "max_seconds": 3.0}, "max_seconds = 3: .* takes at most 2 s"),
         ("hf_audio", {"model": str(folders["wav2vec2"]), "max_seconds": 0.0}, "max_seconds = 0.0: must be"),
     ]:
         with pytest.raises(RecipeError, match=f"^{name}: .*{message}"):
@@ -248,7 +248,7 @@ def test_remote_code_is_not_run(tmp_path):
     config |= {"model_type": "foreign", "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "code.py").write_text("raise SystemExit('ran')")
-    with pytest.raises(RecipeError, match=r"no config.json that can be read"):
+    with pytest.raises(RecipeError, match=r"no readable config.json"):
         ENCODERS["hf_text"](model=str(folder))
 
 
@@ -259,7 +259,7 @@ def test_missing_weights_raise(tmp_path):
     weights = load_file(folder / "model.safetensors")
     incomplete = {name: value for name, value in weights.items() if "layer.1." not in name and "pooler" not in name}
     save_file(incomplete, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RecipeError, match=r"its file lacks \d+ weights, as encoder.layer.1."):
+    with pytest.raises(RecipeError, match=r"\d+ weights are missing from its file, such as encoder.layer.1."):
         ENCODERS["hf_text"](model=str(folder))
 
 
@@ -279,5 +279,5 @@ def test_tokenizer_panic_raises_media_error(tmp_path):
     sources = [Source("text", "x" * 200), Source("text", "a dog barks")]
     (_, bad), (_, good) = prepare_sources(sources, encoder)
     assert isinstance(bad, MediaError)
-    assert str(bad).startswith(f"{file}: cannot split the text 'xxxx")
+    assert str(bad).startswith(f"{file}: cannot tokenise 'xxxx")
     assert isinstance(good, torch.Tensor)

@@ -131,7 +131,7 @@ def test_extra_samples_are_truncated(folders):
     """Resampling may give one more than the window holds, and then the extractor would draw a random piece."""
     samples = np.random.default_rng(0).normal(0, 0.1, RATE + 500).astype(np.float32)
     for case in ("clap", "fusion"):
-        audio_input = build_encoder(folders, case, "audio").audio_input
+        audio_input = build_encoder(folders, case, "audio").tower.inputs
         assert torch.equal(audio_input.prepare_samples(samples), audio_input.prepare_samples(samples[:RATE]))
 
 
@@ -139,7 +139,7 @@ def test_towers_of_one_model_partition_its_weights(folders):
     """Each has its own side: together no more weights than the model, and nothing that both could train."""
     for case, modalities in (("clip", ("image", "text")), ("siglip", ("image", "text")), ("clap", ("audio", "text"))):
         encoders = [build_encoder(folders, case, modality) for modality in modalities]
-        tower_names = [{name for name, _ in encoder.network.named_parameters()} for encoder in encoders]
+        tower_names = [{name for name, _ in encoder.tower.network.named_parameters()} for encoder in encoders]
         model_names = {
             name for name, _ in load_reference_model(folders[case]).named_parameters() if not name.startswith("logit_")
         }
@@ -159,7 +159,7 @@ def test_unfrozen_tower_gets_gradients(folders, sources):
 
 def test_long_texts_are_truncated_with_warning(folders):
     encoder = build_encoder(folders, "clip", "text")
-    with pytest.warns(UserWarning, match="joint_text: texts of more than 24 word pieces are cut"):
+    with pytest.warns(UserWarning, match="joint_text: texts of more than 24 tokens are truncated"):
         token_ids = encoder.prepare(Source("text", "rain " * 40))
     assert len(token_ids) == 24
     assert token_ids[-1] == 3, "the last mark, at which the model reads the text's embedding, must stay"
@@ -181,14 +181,26 @@ def test_invalid_settings_raise(folders, tmp_path):
     for name, settings, message in [
         ("joint_text", {}, "model is missing"),
         ("joint_text", {"model": "./nowhere"}, "no such folder"),
-        ("joint_text", {"model": str(tiny_models.bert(tmp_path / "bert"))}, "'bert', which has no text in a space"),
-        ("joint_audio", {"model": str(folders["clip"])}, "'clip', which has no audio .*; types that have: clap"),
-        ("joint_image", {"model": str(folders["clap"])}, "'clap', which has no image .*types that have: .*siglip"),
-        ("joint_audio", {"model": str(folders["clap"])}, "max_seconds = 10: .* hears 1 s at once"),
+        (
+            "joint_text",
+            {"model": str(tiny_models.bert(tmp_path / "bert"))},
+            "'bert', which has no joint space with text",
+        ),
+        (
+            "joint_audio",
+            {"model": str(folders["clip"])},
+            "'clip', which has no joint space with audio; supported types: clap",
+        ),
+        (
+            "joint_image",
+            {"model": str(folders["clap"])},
+            "'clap', which has no joint space with image; supported types: .*siglip",
+        ),
+        ("joint_audio", {"model": str(folders["clap"])}, "max_seconds = 10: .* takes at most 1 s"),
     ]:
         with pytest.raises(RecipeError, match=f"^{name}: .*{message}"):
             ENCODERS[name](**settings)
     (folders["clap"] / "preprocessor_config.json").rename(folders["clap"] / "elsewhere.json")
-    with pytest.raises(RecipeError, match=r"joint_audio: .*no feature extractor that can be read in this folder"):
+    with pytest.raises(RecipeError, match=r"joint_audio: .*no readable feature extractor in this folder"):
         build_encoder(folders, "clap", "audio")
     (folders["clap"] / "elsewhere.json").rename(folders["clap"] / "preprocessor_config.json")

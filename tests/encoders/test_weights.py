@@ -93,7 +93,7 @@ def test_missing_weights_raise_with_install_command(monkeypatch, tmp_path):
     monkeypatch.delenv(yamnet.WEIGHTS_VARIABLE, raising=False)
     monkeypatch.setenv(yamnet.DATA_VARIABLE, str(tmp_path))
     assert yamnet.WEIGHTS_VARIABLE in (ENCODERS["yamnet"].unavailable_reason() or "")
-    with pytest.raises(CheckpointError, match=r"give the path of yamnet\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"to the path of yamnet\.safetensors"):
         ENCODERS["yamnet"]()
     monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, str(tmp_path / "absent"))
     assert "absent: no such file" in (ENCODERS["yamnet"].unavailable_reason() or "")

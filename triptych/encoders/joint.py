@@ -1,19 +1,23 @@
-"""Models that already hold two modalities in one space: an item's one part is the model's own embedding of it."""
+"""Encoders from models with a joint space of two modalities; the only part of an item is its embedding."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from triptych.encoders import hugging_face
-from triptych.encoders.hugging_face import AudioInput, ImageInput, PretrainedModel, TextInput
+from triptych.encoders.backbone import LICENCE, ORIGIN
+from triptych.encoders.hugging_face import PretrainedModel
+from triptych.encoders.hugging_face_inputs import AudioInput, ImageInput, TextInput
+from triptych.encoders.tower import Tower
 from triptych.errors import RecipeError
 from triptych.interfaces import MODALITIES, Encoder, Modality, Source
 
-# By the model_type in config.json. Left out: models whose features are not one vector in a space of both.
+# By `model_type` in config.json. Models without one vector per item in a joint space are not supported.
 MODALITIES_BY_MODEL_TYPE: dict[str, tuple[Modality, ...]] = {
     "align": ("image", "text"),
     "altclip": ("image", "text"),
@@ -24,21 +28,20 @@ MODALITIES_BY_MODEL_TYPE: dict[str, tuple[Modality, ...]] = {
     "siglip": ("image", "text"),
     "vision-text-dual-encoder": ("image", "text"),
 }
-PADDED_TEXT_MODELS = {"siglip"}  # taught with texts padded to the full length, the padding in plain sight
-TOWER_PREFIXES = {"image": "vis", "audio": "audio", "text": "text"}  # how the names of a side's layers begin
-UNLIMITED_TOKENS = 1 << 20  # word pieces: the model's own limit counts
-ORIGIN, LICENCE = "the model it is given", "the model's own"
+PADDED_TEXT_MODELS = {"siglip"}  # trained with texts padded to the full length, without an attention mask
+TOWER_PREFIXES = {"image": "vis", "audio": "audio", "text": "text"}  # of the names of a tower's modules
+UNLIMITED_TOKENS = 1 << 20  # the limit of the model applies
 
 
 class JointImage(Encoder):
-    """Pictures by a model that already has pictures and texts in one space: CLIP, SigLIP, ALIGN, Chinese CLIP …
+    """The image tower of a model with a joint space of images and texts: CLIP, SigLIP, ALIGN, Chinese CLIP …
 
-    parts = the model's own projected embedding, one for an item; their mean is that embedding
+    parts = the projected embedding of the model, one per item; their mean is that embedding
 
     Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Jia et al. 2021 (ALIGN).
-    Use when: with `joint_text` of the same model, to search without training, or to train on from there.
-    Beware: there is one part, so similarities that look for regions find none. A frozen network is not saved with the
-    space: its folder must stay where it is.
+    Use when: with `joint_text` of the same model, to search without training, or to fine-tune.
+    Beware: an item has one part, so similarities of parts have no effect. A frozen network is not saved with the space,
+    so do not move its folder.
     """
 
     modality = "image"
@@ -49,39 +52,34 @@ class JointImage(Encoder):
     def __init__(self, model: str = "", revision: str = "main", frozen: bool = True) -> None:
         super().__init__()
         self.model, self.revision, self.frozen = model, revision, frozen
-        self.pretrained = PretrainedModel("joint_image", model, revision)
-        self.origin = str(self.pretrained)
-        self.network = load_joint_tower(self.pretrained, "image")
-        self.image_input = ImageInput(self.pretrained)
-        self.feature_dim = hugging_face.probe_feature_dim(
-            self.pretrained, self.network, self._run, self.image_input.example_input()
-        )
+        pretrained = PretrainedModel("joint_image", model, revision)
+        network = load_joint_tower(pretrained, "image")
+        extract = partial(joint_embedding, "image")
+        self.tower = Tower(pretrained, network, ImageInput(pretrained), extract, pooled=True)
+        self.origin, self.feature_dim = str(pretrained), self.tower.feature_dim
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return hugging_face.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        return self.image_input.prepare(source)  # (1, channels, height, width)
+        return self.tower.prepare(source)  # (1, channels, height, width)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self._run(inputs, mask), mask[:, :1]
-
-    def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return as_single_part(self.network.get_image_features(**self.image_input.model_inputs(inputs, mask)))
+        return self.tower(inputs, mask)
 
 
 class JointAudio(Encoder):
-    """Sounds by a model that already has sounds and texts in one space: CLAP.
+    """The audio tower of a model with a joint space of audio and texts: CLAP.
 
-    parts = the model's own projected embedding, one for an item; their mean is that embedding
+    parts = the projected embedding of the model, one per item; their mean is that embedding
 
     Source: Wu et al. 2023 (LAION's CLAP), Elizalde et al. 2023.
-    Use when: with `joint_text` of the same model, to search without training, or to train on from there.
-    Beware: of a longer sound the first `max_seconds` are heard, in training; it is indexed in moments of that length. The
-    library itself hears a random piece instead, and with a fusion model a random mixture of three: the same file must
-    always give the same vector. There is one part, so similarities that look for moments find none. A frozen network
-    is not saved with the space: its folder must stay where it is.
+    Use when: with `joint_text` of the same model, to search without training, or to fine-tune.
+    Beware: of a file longer than `max_seconds`, training uses the start, and indexing splits it into segments of that
+    length. The library itself takes a random crop, and for a fusion model a random mixture of three; here, a file
+    always has the same embedding. An item has one part, so similarities of parts have no effect. A frozen network is
+    not saved with the space, so do not move its folder.
     """
 
     modality = "audio"
@@ -92,38 +90,33 @@ class JointAudio(Encoder):
     def __init__(self, model: str = "", revision: str = "main", max_seconds: float = 10.0, frozen: bool = True) -> None:
         super().__init__()
         self.model, self.revision, self.max_seconds, self.frozen = model, revision, max_seconds, frozen
-        self.pretrained = PretrainedModel("joint_audio", model, revision)
-        self.origin = str(self.pretrained)
-        self.network = load_joint_tower(self.pretrained, "audio")
-        self.audio_input = AudioInput(self.pretrained, "input_features", max_seconds)
-        self.feature_dim = hugging_face.probe_feature_dim(
-            self.pretrained, self.network, self._run, self.audio_input.example_input()
-        )
+        pretrained = PretrainedModel("joint_audio", model, revision)
+        network = load_joint_tower(pretrained, "audio")
+        inputs = AudioInput(pretrained, "input_features", max_seconds)
+        self.tower = Tower(pretrained, network, inputs, partial(joint_embedding, "audio"), pooled=True)
+        self.origin, self.feature_dim = str(pretrained), self.tower.feature_dim
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return hugging_face.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        return self.audio_input.prepare(source)  # (1, ...)
+        return self.tower.prepare(source)  # (1, ...)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self._run(inputs, mask), mask[:, :1]
-
-    def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return as_single_part(self.network.get_audio_features(**self.audio_input.model_inputs(inputs, mask)))
+        return self.tower(inputs, mask)
 
 
 class JointText(Encoder):
-    """Texts by a model that already has texts in one space with pictures or sounds: CLIP, SigLIP, CLAP …
+    """The text tower of a model with a joint space of texts and images or audio: CLIP, SigLIP, CLAP …
 
-    parts = the model's own projected embedding, one for an item; their mean is that embedding
+    parts = the projected embedding of the model, one per item; their mean is that embedding
 
     Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Wu et al. 2023 (LAION's CLAP).
-    Use when: with `joint_image` or `joint_audio` of the same model, to search without training, or to train on.
-    Beware: a text longer than the model takes (CLIP: 77 word pieces, SigLIP: 64) is cut with a warning. There is one
-    part, so similarities that look for words find none. A frozen network is not saved with the space: its folder must
-    stay where it is.
+    Use when: with `joint_image` or `joint_audio` of the same model, to search without training, or to fine-tune.
+    Beware: a text longer than the model supports (CLIP: 77 tokens, SigLIP: 64) is truncated with a warning. An item has
+    one part, so similarities of parts have no effect. A frozen network is not saved with the space, so do not move its
+    folder.
     """
 
     modality = "text"
@@ -134,33 +127,26 @@ class JointText(Encoder):
     def __init__(self, model: str = "", revision: str = "main", frozen: bool = True) -> None:
         super().__init__()
         self.model, self.revision, self.frozen = model, revision, frozen
-        self.pretrained = PretrainedModel("joint_text", model, revision)
-        self.origin = str(self.pretrained)
-        self.network = load_joint_tower(self.pretrained, "text")
-        pad_to_max_length = self.network.config.model_type in PADDED_TEXT_MODELS
-        self.text_input = TextInput(
-            self.pretrained, self.network, UNLIMITED_TOKENS, pad_to_max_length=pad_to_max_length
-        )
-        self.feature_dim = hugging_face.probe_feature_dim(
-            self.pretrained, self.network, self._run, self.text_input.example_input()
-        )
+        pretrained = PretrainedModel("joint_text", model, revision)
+        network = load_joint_tower(pretrained, "text")
+        is_padded = network.config.model_type in PADDED_TEXT_MODELS
+        inputs = TextInput(pretrained, network, UNLIMITED_TOKENS, pad_to_max_length=is_padded)
+        self.tower = Tower(pretrained, network, inputs, partial(joint_embedding, "text"), pooled=True)
+        self.origin, self.feature_dim = str(pretrained), self.tower.feature_dim
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
         return hugging_face.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        return self.text_input.prepare(source)  # (pieces,)
+        return self.tower.prepare(source)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        return self._run(inputs, mask), mask[:, :1]
-
-    def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return as_single_part(self.network.get_text_features(**self.text_input.model_inputs(inputs, mask)))
+        return self.tower(inputs, mask)
 
 
 def joint_modalities(folder: str | Path) -> tuple[Modality, ...] | None:
-    """What a folder's model has in one space, in the order of MODALITIES; None where it is no such model."""
+    """Return the modalities of the joint model in a folder, in the order of MODALITIES; None if it has none."""
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         modalities = MODALITIES_BY_MODEL_TYPE.get(config.get("model_type", ""))
@@ -170,9 +156,9 @@ def joint_modalities(folder: str | Path) -> tuple[Modality, ...] | None:
 
 
 def load_joint_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
-    """A joint model with one modality's layers alone.
+    """Load a joint model without the other tower.
 
-    So the encoders of one model in a space hold it once between them, and share nothing that training could change.
+    So the encoders of a space together hold the model once, and share no trainable weights.
     """
     network = pretrained.load_network()
     model_type = getattr(network.config, "model_type", "?")
@@ -181,17 +167,18 @@ def load_joint_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
             sorted(name for name, modalities in MODALITIES_BY_MODEL_TYPE.items() if modality in modalities)
         )
         raise RecipeError(
-            f"{pretrained.encoder_name}: model = {pretrained.model!r} is of type {model_type!r}, which has no {modality} in a space "
-            f"with others; types that have: {supported}"
+            f"{pretrained.encoder_name}: model = {pretrained.model!r} is of type {model_type!r}, which has no joint "
+            f"space with {modality}; supported types: {supported}"
         )
     for name, _ in list(network.named_children()):
         if not name.startswith(TOWER_PREFIXES[modality]):
             delattr(network, name)
     for name, _ in list(network.named_parameters(recurse=False)):
-        delattr(network, name)  # temperatures: they belong to an objective
+        delattr(network, name)  # temperatures belong to objectives
     return network
 
 
-def as_single_part(output: Any) -> Tensor:
-    """The projected embedding as an item's one part: (N, 1, D)."""
+def joint_embedding(modality: Modality, network: Any, arguments: dict[str, Tensor]) -> Tensor:
+    """Return the projected embedding as the only part of each item: (N, 1, D)."""
+    output = getattr(network, f"get_{modality}_features")(**arguments)
     return getattr(output, "pooler_output", output).unsqueeze(1)

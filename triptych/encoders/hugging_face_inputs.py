@@ -1,0 +1,270 @@
+"""Preprocessing of texts, images and audio for models of the transformers library."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from triptych.encoders.hugging_face import PretrainedModel
+from triptych.encoders.part_locations import character_spans, square_grid_regions, time_spans
+from triptych.encoders.rust_panics import convert_rust_panics
+from triptych.errors import MediaError, RecipeError, check_range
+from triptych.interfaces import Region, Source
+from triptych.media import audio, image, text
+
+ForwardFunction = Callable[[Tensor, Tensor], Tensor]  # inputs (N, L, ...) and mask (N, L) -> parts (N, P, D)
+
+MESSAGE_CHARS = 60  # characters of a text in an error message
+MIN_SECONDS = 0.1  # shorter audio is padded with silence, because networks need a few frames
+
+
+class TextInput:
+    """Texts for a network: token ids by its tokenizer, truncated with a warning."""
+
+    def __init__(
+        self, pretrained: PretrainedModel, network: nn.Module, max_length: int, pad_to_max_length: bool = False
+    ) -> None:
+        self.encoder_name, self.pad_to_max_length = pretrained.encoder_name, pad_to_max_length
+        folder = pretrained.folder
+        self.tokenizer_file = str(folder / "tokenizer.json") if folder else f"tokenizer.json of {pretrained}"
+        self.tokenizer = pretrained.load_tokenizer()
+        self.max_length = min(max_length, int(self.tokenizer.model_max_length), _max_positions(network))
+        self.pad_token_id = int(self.tokenizer.pad_token_id or 0)
+        self.token_ids("a")  # sets the state of the tokenizer, which later calls do not change: threads can share it
+
+    def token_ids(self, content: str) -> Tensor:
+        """Return the token ids of a text, with special tokens: (tokens,)."""
+        encoding = self._tokenize(content)
+        rows = encoding["input_ids"]
+        if len(rows) > 1 or max(encoding.get("num_truncated_tokens", [0])) > 0:
+            # The text is not part of the message, so that Python shows the warning once.
+            warnings.warn(
+                f"{self.encoder_name}: texts of more than {self.max_length} tokens are truncated", stacklevel=2
+            )
+        return torch.tensor(rows[0])
+
+    def prepare(self, source: Source) -> Tensor:
+        """Return the token ids of a source: (tokens,)."""
+        return self.token_ids(text.read_source(source))
+
+    def part_locations(self, source: Source, parts: int) -> list[Region]:
+        """Return the character span of each token; none if the tokenizer does not provide them."""
+        content = text.read_source(source)
+        spans = self._tokenize(content, return_offsets_mapping=True)["offset_mapping"] if self.tokenizer.is_fast else []
+        return character_spans(content, spans[0]) if spans else [()] * parts
+
+    def example_input(self) -> Tensor:
+        """Return the input of a short text, to probe the network."""
+        return self.token_ids("a")
+
+    def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:
+        """Return the arguments of the network; one trained with padding to the full length gets no attention mask."""
+        if self.pad_to_max_length:
+            return {"input_ids": inputs}
+        return {"input_ids": inputs.masked_fill(~mask, self.pad_token_id), "attention_mask": mask.long()}
+
+    def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply a network that returns one part per token; returns parts and their mask."""
+        return forward(inputs, mask), mask
+
+    def _tokenize(self, content: str, **options: bool) -> Any:
+        try:
+            with convert_rust_panics():
+                return self.tokenizer(
+                    [content],
+                    truncation=True,
+                    max_length=self.max_length,
+                    padding="max_length" if self.pad_to_max_length else False,
+                    return_overflowing_tokens=True,
+                    **options,
+                )
+        except RuntimeError as error:
+            raise MediaError(
+                f"{self.tokenizer_file}: cannot tokenise {content[:MESSAGE_CHARS]!r} ({error}); "
+                "use another tokenizer or text"
+            ) from error
+
+
+class ImageInput:
+    """Images for a network: resized, cropped and normalised by its image processor to one size."""
+
+    def __init__(self, pretrained: PretrainedModel) -> None:
+        self.processor = pretrained.load_image_processor()
+        shapes = {tuple(self.to_pixels(Image.new("RGB", size)).shape) for size in ((96, 64), (64, 96))}
+        if len(shapes) > 1 or len(next(iter(shapes))) != 4:
+            raise RecipeError(
+                f"{pretrained.encoder_name}: model = {pretrained.model!r}: its processor returns several shapes "
+                f"({', '.join(map(str, sorted(shapes)))}); use a model with one fixed size"
+            )
+
+    def to_pixels(self, pil_image: Image.Image) -> Tensor:
+        """Return the processed pixels of an image: (1, channels, height, width)."""
+        values = self.processor(images=pil_image, return_tensors="np")["pixel_values"]
+        return torch.from_numpy(np.ascontiguousarray(values[0], dtype=np.float32))[None]
+
+    def prepare(self, source: Source) -> Tensor:
+        """Return the processed pixels of a source: (1, channels, height, width)."""
+        return self.to_pixels(image.load(Path(source.content), time=image.frame_time(source)))
+
+    def part_locations(self, source: Source, parts: int) -> list[Region]:
+        """Return the tiles of the crop that the processor takes, measured by processing an image of coordinates."""
+        width, height = image.load(Path(source.content), time=image.frame_time(source)).size
+        black, white = (self.to_pixels(Image.new("RGB", (width, height), shade))[0] for shade in ("black", "white"))
+        x_ramp = np.broadcast_to(np.linspace(0, 255, width).astype(np.uint8), (height, width))
+        y_ramp = np.broadcast_to(np.linspace(0, 255, height).astype(np.uint8)[:, None], (height, width))
+        ramps = self.to_pixels(Image.fromarray(np.stack([x_ramp, y_ramp, x_ramp], axis=2)))[0]
+        fractions = (ramps - black) / (white - black)  # (channels, height, width)
+        (left, right), (top, bottom) = _ramp_edges(fractions[0].mean(dim=0)), _ramp_edges(fractions[1].mean(dim=1))
+        return square_grid_regions(parts, (left, top, right, bottom))
+
+    def example_input(self) -> Tensor:
+        """Return the input of a black image, to probe the network."""
+        return self.to_pixels(Image.new("RGB", (64, 64)))
+
+    def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - images are not padded
+        """Return the arguments of the network."""
+        return {"pixel_values": inputs[:, 0]}
+
+    def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply a network that returns regions; returns parts and their mask."""
+        parts = forward(inputs, mask)
+        return parts, mask.expand(-1, parts.shape[1])
+
+
+class AudioInput:
+    """Audio for a network: the output of its feature extractor for the first `max_seconds`, never for a random crop.
+
+    There are two types of extractors, distinguished by a probe. Most spectrograms are padded to a fixed window;
+    waveforms are as long as the audio. Some of the first type also return a mask of frames, which becomes an extra
+    last band of the input.
+    """
+
+    def __init__(self, pretrained: PretrainedModel, input_name: str, max_seconds: float) -> None:
+        check_range(f"{pretrained.encoder_name}: max_seconds", max_seconds, MIN_SECONDS, 3600)
+        self.input_name, self.max_seconds = input_name, max_seconds
+        self.extractor = pretrained.load_feature_extractor()
+        self.sample_rate = int(self.extractor.sampling_rate)
+        window = _window_seconds(self.extractor)
+        if max_seconds > window:
+            raise RecipeError(
+                f"{pretrained.encoder_name}: max_seconds = {max_seconds:g}: "
+                f"{pretrained.model!r} takes at most {window:g} s"
+            )
+        self.max_samples = round(max_seconds * self.sample_rate)
+        short, long = (self._extract(make_tone(self.sample_rate, factor * MIN_SECONDS)) for factor in (1, 2))
+        self.has_fixed_window = short[0].shape == long[0].shape
+        self.has_frame_mask = (
+            self.has_fixed_window and long[1] is not None and long[1].shape == long[0].shape[-1:] and long[0].ndim == 2
+        )
+
+    def prepare(self, source: Source) -> Tensor:
+        """Return the features of a source: (1, ...) for a fixed window, (L, ...) for a waveform."""
+        return self.prepare_samples(audio.read_source(source, self.sample_rate, self.max_seconds))
+
+    def part_locations(self, source: Source, parts: int) -> list[Region]:
+        """Divide the audio evenly among its parts; parts of a fixed window over time and bands have no location."""
+        if self.has_fixed_window and not self.has_frame_mask:
+            return [()] * parts
+        hop = len(audio.read_source(source, self.sample_rate, self.max_seconds)) / self.sample_rate / parts
+        return time_spans(source, parts, hop, first_centre=hop / 2)
+
+    def prepare_samples(self, samples: np.ndarray) -> Tensor:
+        """Return the features of samples, truncated here: extractors crop longer audio at random."""
+        samples = samples[: self.max_samples]
+        samples = np.pad(samples, (0, max(0, round(MIN_SECONDS * self.sample_rate) - len(samples))))
+        x, frame_mask = self._extract(samples)
+        if self.has_frame_mask and frame_mask is not None:
+            return torch.cat([x, frame_mask[None].to(x.dtype)])[None]  # (1, bands + 1, frames)
+        if self.has_fixed_window:
+            return x[None]
+        return x if frame_mask is None else x[: int(frame_mask.sum())]
+
+    def example_input(self) -> Tensor:
+        """Return the input of a tone, to probe the network."""
+        return self.prepare_samples(make_tone(self.sample_rate, 2 * MIN_SECONDS))
+
+    def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - inputs have no padding, see forward_by_length
+        """Return the arguments of the network, for inputs of one length without padding."""
+        x = inputs[:, 0] if self.has_fixed_window else inputs
+        arguments = {self.input_name: x[:, :-1] if self.has_frame_mask else x}
+        if "is_longer" in self.extractor.model_input_names:
+            # False: no audio here is longer than the window. The extractor itself would set a random item to True.
+            arguments["is_longer"] = torch.zeros(len(inputs), 1, dtype=torch.bool, device=inputs.device)
+        return arguments
+
+    def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply a network that returns frames; returns parts and their mask."""
+        if not self.has_fixed_window:
+            return forward_by_length(forward, inputs, mask)
+        parts = forward(inputs, mask)
+        return parts, self._part_mask(inputs, parts.shape[1])
+
+    def _part_mask(self, inputs: Tensor, parts: int) -> Tensor:
+        """Return which parts of a fixed window are audio, if the extractor marks them: (N, parts)."""
+        frames = inputs.shape[-1]
+        if self.has_frame_mask and frames % parts == 0:
+            return inputs[:, 0, -1, :: frames // parts] > 0
+        return torch.ones(len(inputs), parts, dtype=torch.bool, device=inputs.device)
+
+    def _extract(self, samples: np.ndarray) -> tuple[Tensor, Tensor | None]:
+        features = self.extractor(
+            samples, sampling_rate=self.sample_rate, return_tensors="np", return_attention_mask=True
+        )
+        frame_mask = features.get("attention_mask")
+        x = torch.from_numpy(np.ascontiguousarray(features[self.input_name][0], dtype=np.float32))
+        return x, None if frame_mask is None else torch.from_numpy(np.ascontiguousarray(frame_mask[0]))
+
+
+def forward_by_length(forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply a network to items of equal length at a time, without padding: not every network can mask it."""
+    lengths = mask.sum(dim=1)
+    row_parts: dict[int, Tensor] = {}
+    for length in lengths.unique().tolist():
+        rows = (lengths == length).nonzero()[:, 0]
+        parts = forward(inputs[rows, :length], mask[rows, :length])
+        row_parts |= dict(zip(rows.tolist(), parts, strict=True))
+    ordered = [row_parts[row] for row in range(len(inputs))]
+    counts = torch.tensor([len(parts) for parts in ordered], device=inputs.device)
+    padded = nn.utils.rnn.pad_sequence(ordered, batch_first=True)
+    return padded, torch.arange(padded.shape[1], device=inputs.device) < counts[:, None]
+
+
+def make_tone(sample_rate: int, seconds: float) -> np.ndarray:
+    """Return samples of a sine wave, to probe extractors and networks."""
+    return np.sin(np.arange(round(sample_rate * seconds), dtype=np.float32))
+
+
+def _ramp_edges(ramp: Tensor) -> tuple[float, float]:
+    """Return the values of a linear ramp at its outer edges, extrapolated from its quartiles: its ends are smoothed."""
+    count = len(ramp)
+    lower, upper = count // 4, count - 1 - count // 4
+    step = float(ramp[upper] - ramp[lower]) / (upper - lower)
+    first = float(ramp[lower]) - (lower + 0.5) * step
+    return max(0.0, first), min(1.0, first + count * step)
+
+
+def _window_seconds(extractor: Any) -> float:
+    """Return the length of an extractor's fixed window in seconds; infinity if it has none."""
+    for attribute in ("nb_max_samples", "n_samples"):
+        if hasattr(extractor, attribute):
+            return getattr(extractor, attribute) / extractor.sampling_rate
+    if hasattr(extractor, "num_mel_bins") and hasattr(extractor, "max_length"):
+        return extractor.max_length / 100  # Kaldi frames of 10 ms
+    return float("inf")
+
+
+def _max_positions(network: nn.Module) -> int:
+    """Return the number of positions a network has embeddings for; some reserve the first ones for padding."""
+    limits = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in network.named_modules()
+        if isinstance(module, nn.Embedding) and name.rpartition(".")[2].startswith(("position_embedding", "wpe"))
+    ]
+    return min(limits, default=1 << 30)
