@@ -15,19 +15,19 @@ def _esc50(name: str, *options: str) -> Dataset:
 DATASETS = [
     Dataset("gcompris", ("triptych", "data", "gcompris", "$TRIPTYCH_DATA/gcompris", "-o", "{data}")),
     Dataset(
-        "flickr8k-spoken",
+        "flickr8k-speech",
         ("triptych", "data", "add-speech", "{flickr8k}", "--allow-outside", "--captions-per-row", "1", "-o", "{data}"),
         needs=("flickr8k",),
     ),
     Dataset(
-        "world",
-        ("triptych", "data", "synthetic", f"{RESULTS_FOLDER}/data/world", "--scenes", "1000", "--captions", "2"),
-        file="world/manifest.csv",
+        "synthetic",
+        ("triptych", "data", "synthetic", f"{RESULTS_FOLDER}/data/synthetic", "--scenes", "1000", "--captions", "2"),
+        file="synthetic/manifest.csv",
     ),
     Dataset(
-        "films",
-        ("triptych", "data", "synthetic", f"{RESULTS_FOLDER}/data/films", "--video", "--scenes", "600"),
-        file="films/manifest.csv",
+        "videos",
+        ("triptych", "data", "synthetic", f"{RESULTS_FOLDER}/data/videos", "--video", "--scenes", "600"),
+        file="videos/manifest.csv",
     ),
     Dataset("flickr8k", ("triptych", "data", "flickr8k", "$TRIPTYCH_DATA/flickr8k", "-o", "{data}")),
     *(
@@ -39,7 +39,7 @@ DATASETS = [
             ),
             needs=("flickr8k",),
         )
-        for suffix, drop in (("", ()), ("-left", ("--drop",)))
+        for suffix, drop in (("", ()), ("-dropped", ("--drop",)))
         for noise_kind, percent in (("random", 20), ("random", 40), ("random", 60), ("similar", 40))
     ),
     Dataset(

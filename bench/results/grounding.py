@@ -21,7 +21,7 @@ IMAGE_ENCODER, AUDIO_ENCODER, TEXT_ENCODER = (
     "space.encoders.text={name='text_transformer', feature_dim=32, num_layers=1}",
 )
 SPEECH_ENCODER = "space.encoders.audio={name='speech_cnn', feature_dim=128}"
-LOCALISE = ("triptych", "localise", "{run}", "--data", f"{RESULTS_FOLDER}/data/world", "--json")
+LOCALISE = ("triptych", "localise", "{run}", "--data", f"{RESULTS_FOLDER}/data/synthetic", "--json")
 RECALL_AND_LOCALISATION = {"recall": EVALUATE, "localisation": LOCALISE}
 
 
@@ -66,7 +66,7 @@ def synthetic_row(recipe: str, label: str, *overrides: str, **fields: object) ->
     return Row(
         label,
         recipe,
-        ("world",),
+        ("synthetic",),
         (*small_encoders, "space.embed_dim=32", "training.learning_rate=3e-3", *overrides),
         **{"measures": RECALL_AND_LOCALISATION, **fields},
     )
@@ -97,7 +97,7 @@ DAMSM = Page(
             [
                 recall_column("text", "image", 10),
                 *localisation_columns("text", "image"),
-                localisation_columns("text", "image", "thing")[0],
+                localisation_columns("text", "image", "category")[0],
                 localisation_columns("text", "image", "colour")[0],
                 *COST_COLUMNS,
             ],
@@ -153,7 +153,7 @@ DAVENET = Page(
                 Row(
                     "misa",
                     "davenet",
-                    ("flickr8k-spoken",),
+                    ("flickr8k-speech",),
                     (SPEECH_ENCODER, "space.embed_dim=128", "training.epochs=6", "training.eval_every=0"),
                     headline=True,
                 )
@@ -218,7 +218,7 @@ SHRE = Page(
                 Row(
                     label,
                     "shre",
-                    ("flickr8k-spoken",),
+                    ("flickr8k-speech",),
                     (SPEECH_ENCODER, "training.epochs=8", "training.eval_every=0", *changes),
                     headline=not changes,
                 )
@@ -279,7 +279,7 @@ VIDEO = Page(
                 Row(
                     "small encoders from scratch",
                     "video",
-                    ("films",),
+                    ("videos",),
                     (
                         *(
                             IMAGE_ENCODER,

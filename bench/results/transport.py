@@ -45,7 +45,7 @@ def _noise_row(label: str, noise_level: str) -> Row:
     seeds = SEEDS if label in (DEFAULT_METHOD, "infonce") and noise_level in REPEATED else (0,)
     headline = label == DEFAULT_METHOD and noise_level in REPEATED
     data = (
-        f"{NOISE_LEVELS[noise_level]}-left"
+        f"{NOISE_LEVELS[noise_level]}-dropped"
         if label == ORACLE and noise_level != "no wrong pairs"
         else NOISE_LEVELS[noise_level]
     )
