@@ -79,6 +79,12 @@ class Features:
         if not self.mask.any(dim=1).all():
             raise InputError(f"mask: row {int((~self.mask.any(dim=1)).nonzero()[0])} is all padding")
 
+    def require_modality(self) -> Modality:
+        """Return the modality; raise InputError if it is not set."""
+        if self.modality is None:
+            raise InputError("the features have no modality; compute them with Space.embed")
+        return self.modality
+
     def mean_pool(self) -> Tensor:
         """Return the mean over the parts of each item, without padding: (N, D)."""
         mask = self.mask.unsqueeze(2)

@@ -134,9 +134,7 @@ class Space(nn.Module):
 
         A similarity need not be symmetric: its arguments are always in the order of MODALITIES, as in training.
         """
-        if query.modality is None or gallery.modality is None:
-            raise InputError("the features have no modality; compute them with Space.embed")
-        if MODALITIES.index(query.modality) > MODALITIES.index(gallery.modality):
+        if MODALITIES.index(query.require_modality()) > MODALITIES.index(gallery.require_modality()):
             return self.similarity(gallery, query).T
         return self.similarity(query, gallery)
 

@@ -35,7 +35,7 @@ def test_scores_are_the_spaces_own_similarity(collection):
 
 def test_an_embedded_query_gives_the_same_hits(collection):
     source = Source("text", "two red bells")
-    embedded_query = Query((QueryPart(EmbeddedQuery(collection.space.embed_one(source), "text")),))
+    embedded_query = Query((QueryPart(EmbeddedQuery(collection.space.embed_one(source))),))
     assert collection.search(embedded_query, k=5) == collection.search(source, k=5) != []
 
 

@@ -96,9 +96,7 @@ def test_search_excludes_the_query_file_and_its_duplicates(duplicated):
     entries = {Path(str(entry.source.content)).name: entry for entry in collection.list_items()}
     query_names = {image.name, "copy.png"}
     note = f"the query is in the collection ({image.name}, copy.png) and is not shown"
-    embedded_query = EmbeddedQuery(
-        collection.space.embed_one(outside), "image", query_content_hashes(outside, collection.space)
-    )
+    embedded_query = EmbeddedQuery(collection.space.embed_one(outside), query_content_hashes(outside, collection.space))
     for value in (outside, embedded_query, entries["copy.png"].id):
         query = Query((QueryPart(value),))
         assert {

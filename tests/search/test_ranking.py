@@ -22,7 +22,7 @@ def query_part(axis, weight, dim=32):
     """A part of a query along one axis: its similarity to a key is that coordinate of the key."""
     embedding = torch.zeros(1, dim)
     embedding[0, axis] = 1
-    return EmbeddedPart(Features(embedding, *NO_PARTS), "text", weight)
+    return EmbeddedPart(Features(embedding, *NO_PARTS, "text"), weight)
 
 
 def unit_keys(coordinates, dim=32):

@@ -120,11 +120,12 @@ class Snapshot:
 
         If no other queries are available, the part itself is scored, and the result is not cached.
         """
-        key = part.modality, modality
+        query_modality = part.features.require_modality()
+        key = query_modality, modality
         if key in self._distributions:
             return self._distributions[key]
-        gallery = self.load_gallery(part.modality)
-        row_ids, queries = self._background.sample_queries(self.store, part.modality, gallery)
+        gallery = self.load_gallery(query_modality)
+        row_ids, queries = self._background.sample_queries(self.store, query_modality, gallery)
         distribution = self._background.score_items(
             self.store, row_ids, part.features if queries is None else queries, modality, self.load_gallery(modality)
         )
@@ -281,12 +282,10 @@ class Collection:
 
     def _embed_part(self, part: QueryPart) -> EmbeddedPart:
         if isinstance(part.value, EmbeddedQuery):
-            return EmbeddedPart(part.value.features, part.value.modality, part.weight)
+            return EmbeddedPart(part.value.features, part.weight)
         if isinstance(part.value, Source):
-            return EmbeddedPart(self.space.embed_one(part.value), part.value.modality, part.weight)
-        row = self._load_row(part.value, ("modality", *VECTOR_COLUMNS))
-        modality, embed_dim = row["modality"], self.space.recipe.space.embed_dim
-        return EmbeddedPart(features_from_rows([row], embed_dim, modality), modality, part.weight)
+            return EmbeddedPart(self.space.embed_one(part.value), part.weight)
+        return EmbeddedPart(self.load_features(part.value), part.weight)
 
     def _find_query_rows(self, snapshot: Snapshot, parts: Sequence[QueryPart]) -> set[int]:
         """Return the row ids of the items with the content of a query part; for a whole file, all its segments."""

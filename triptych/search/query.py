@@ -19,7 +19,6 @@ class EmbeddedQuery:
     """A query part that is already embedded, such as in a batch of requests."""
 
     features: Features  # of one item
-    modality: Modality
     content_hashes: frozenset[str] = frozenset()  # of the query file; see `scan.query_content_hashes`
 
 

@@ -142,7 +142,6 @@ class EmbeddedPart:
     """An embedded part of a query."""
 
     features: Features  # of one item
-    modality: Modality
     weight: float
 
 

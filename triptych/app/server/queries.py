@@ -123,7 +123,7 @@ async def resolve_parts(
     for part_index, (part, sources) in enumerate(pairs):
         for source in sources:
             content_hashes = await _content_hashes(state, source, files.get(part.file or ""))
-            query_input = part.item or EmbeddedQuery(next(features), source.modality, content_hashes)
+            query_input = part.item or EmbeddedQuery(next(features), content_hashes)
             resolved.append(ResolvedPart(source, QueryPart(query_input, part.weight / len(sources)), part_index))
     return resolved
 
