@@ -117,7 +117,7 @@ def flickr_audio(root: Path) -> None:
 def coco(root: Path) -> None:
     for number, part in enumerate(("train2017", "val2017")):
         images = [{"id": 10 * number + n, "file_name": f"{10 * number + n:012d}.jpg"} for n in range(2)]
-        notes = [{"image_id": image["id"], "id": n, "caption": f"told {n}"} for image in images for n in range(5)]
+        notes = [{"image_id": image["id"], "id": n, "caption": f"caption {n}"} for image in images for n in range(5)]
         write_file(root / f"annotations/captions_{part}.json", json.dumps({"images": images, "annotations": notes}))
         for image in images:
             write_file(root / "images" / part / image["file_name"], png_bytes(number))
@@ -129,7 +129,7 @@ def karpathy(root: Path) -> None:
     for number, split in enumerate(("train", "restval", "val", "test")):
         name = f"COCO_val2014_{number}.jpg"
         write_file(root / "images/val2014" / name, png_bytes(number))
-        sentences = [{"raw": f"told {number}"}]
+        sentences = [{"raw": f"caption {number}"}]
         images.append(
             {"cocoid": number, "filepath": "val2014", "filename": name, "split": split, "sentences": sentences}
         )

@@ -1,4 +1,4 @@
-"""Damage is exact, nobody keeps its own, and the list of swaps is the truth about the table."""
+"""Swaps: exact numbers, donors of other rows and groups, clusters, and the list of swaps."""
 
 from collections import Counter
 
@@ -65,7 +65,7 @@ def test_no_row_takes_from_its_own_group(groups, noise_rate, seed):
     try:
         swaps = choose_swaps(ids, groups, noise_rate, "random", seed, groups=groups)
     except UsageError as error:
-        assert "are of one group" in str(error)  # noqa: PT017 - which chosen rows make it impossible, the seed decides
+        assert "are of one group" in str(error)  # noqa: PT017 - the seed decides whether this case occurs
         return
     assert len({item.id for item in swaps}) == len(swaps) == round(noise_rate * len(ids))
     assert {item.id for item in swaps} == {item.taken_from for item in swaps} or len(swaps) == 1
@@ -83,7 +83,7 @@ def test_every_row_is_in_the_cluster_whose_mean_is_closest(count, size, seed):
     labels = cluster_by_similarity(vectors, seed, size)
     assert labels == cluster_by_similarity(vectors, seed, size)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    means = {label: unit[[own == label for own in labels]].sum(axis=0) for label in set(labels)}
+    means = {label: unit[[row_label == label for row_label in labels]].sum(axis=0) for label in set(labels)}
     assert 1 <= len(means) <= max(1, round(count / size))
     for row, label in zip(unit, labels, strict=True):
         scores = {name: row @ mean / np.linalg.norm(mean) for name, mean in means.items()}

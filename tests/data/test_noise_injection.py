@@ -1,4 +1,4 @@
-"""A damaged manifest differs from the right one exactly where its answer key says."""
+"""A noisy manifest differs from the clean one exactly in the swapped rows."""
 
 from collections import Counter
 
@@ -17,13 +17,13 @@ ANIMALS = ("cat", "dog", "owl")
 
 
 class FirstWord(Encoder):
-    """Texts are alike when they begin alike."""
+    """An encoder whose features depend on the first word only."""
 
     modality, part_name, feature_dim, frozen = "text", "word", 3, True
 
     def __init__(self):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(1))  # where its weights are, its work is done
+        self.weight = torch.nn.Parameter(torch.ones(1))  # gives the encoder a device
 
     def prepare(self, source):
         return torch.eye(3)[[next(i for i, animal in enumerate(ANIMALS) if str(source.content).startswith(animal))]]
@@ -34,7 +34,7 @@ class FirstWord(Encoder):
 
 @pytest.fixture
 def clean(tmp_path):
-    """150 rows: pictures and sounds with two captions; in pairs of one group, some about a moment."""
+    """A manifest of 150 rows with image, audio segment and two captions, in groups of two."""
     rows = []
     for i in range(150):
         write_file(tmp_path / f"{i}.png", png_bytes(i % 250))
@@ -43,7 +43,7 @@ def clean(tmp_path):
         split = "test" if i < 30 else "train"
         row = {"id": f"r{i}", "image": f"{i}.png", "audio": f"{i}.wav", "text": texts, "split": split, "start": i / 8}
         rows.append({**row, "group": f"g{i // 6}-{i % 3}", "label": ANIMALS[i % 3]})
-    return write_manifest(tmp_path / "right.jsonl", rows)
+    return write_manifest(tmp_path / "clean.jsonl", rows)
 
 
 def read_rows(path):
@@ -54,7 +54,7 @@ def read_rows(path):
 @pytest.mark.parametrize("noise_kind", ["random", "category", "similar"])
 def test_captions_move_with_label_and_group_as_listed(noise_kind, ending, clean, tmp_path):
     written, _ = inject_noise(
-        clean, tmp_path / f"wrong.{ending}", 0.4, noise_kind, encoder=FirstWord(), show_progress=False
+        clean, tmp_path / f"noisy.{ending}", 0.4, noise_kind, encoder=FirstWord(), show_progress=False
     )
     before, after = read_rows(clean), read_rows(written.path)
     donors = {swap.id: swap.taken_from for swap in read_swaps(swaps_path(written.path))}
@@ -72,13 +72,13 @@ def test_captions_move_with_label_and_group_as_listed(noise_kind, ending, clean,
         assert name not in donors or donor.group != row_before.group
         assert noise_kind == "random" or donor.label == row_before.label  # captions begin with the label
     assert before.keys() == after.keys()
-    options = {"manifest": "right.jsonl", "noise_rate": 0.4, "noise_kind": noise_kind, "modality": "text", "seed": 0}
+    options = {"manifest": "clean.jsonl", "noise_rate": 0.4, "noise_kind": noise_kind, "modality": "text", "seed": 0}
     assert written.summary["options"] == options | ({"cluster_size": 50} if noise_kind == "similar" else {})
 
 
 def test_audio_moves_with_its_segment_and_nothing_else(clean, tmp_path):
     written, _ = inject_noise(
-        clean, tmp_path / "wrong.csv", 0.5, modality="audio", split="train", seed=3, show_progress=False
+        clean, tmp_path / "noisy.csv", 0.5, modality="audio", split="train", seed=3, show_progress=False
     )
     before, after = read_rows(clean), read_rows(written.path)
     donors = {swap.id: swap.taken_from for swap in read_swaps(swaps_path(written.path))}
@@ -95,8 +95,8 @@ def test_audio_moves_with_its_segment_and_nothing_else(clean, tmp_path):
 
 
 def test_drop_removes_the_rows_that_would_be_swapped(clean, tmp_path):
-    noisy, _ = inject_noise(clean, tmp_path / "wrong.csv", 0.4, seed=2, show_progress=False)
-    reduced, _ = inject_noise(clean, tmp_path / "left.csv", 0.4, seed=2, drop=True, show_progress=False)
+    noisy, _ = inject_noise(clean, tmp_path / "noisy.csv", 0.4, seed=2, show_progress=False)
+    reduced, _ = inject_noise(clean, tmp_path / "reduced.csv", 0.4, seed=2, drop=True, show_progress=False)
     swaps = read_swaps(swaps_path(reduced.path))
     assert swaps == read_swaps(swaps_path(noisy.path))
     assert read_rows(reduced.path).keys() == read_rows(clean).keys() - {swap.id for swap in swaps}
@@ -111,7 +111,7 @@ def test_drop_removes_the_rows_that_would_be_swapped(clean, tmp_path):
 
 
 def test_invalid_noise_injection_raises(clean, tmp_path):
-    (tmp_path / "right.source.json").write_text("{}")
+    (tmp_path / "clean.source.json").write_text("{}")
     with pytest.raises(UsageError, match="is the manifest to be read"):
         inject_noise(clean, clean, 0.1, show_progress=False)
     with pytest.raises(UsageError, match="did you mean 'image'"):

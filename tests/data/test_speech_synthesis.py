@@ -1,4 +1,4 @@
-"""Captions read aloud by the real programs, where they are installed."""
+"""Speech synthesis with the real programs, if they are installed."""
 
 import shutil
 import wave
@@ -25,7 +25,7 @@ def program(request) -> str:
 
 @pytest.fixture
 def captions(tmp_path):
-    """A manifest of pictures with strange captions."""
+    """A manifest of images with unusual captions."""
     write_file(tmp_path / "a.png", png_bytes())
     write_file(tmp_path / "b.png", png_bytes(9))
     rows = [
@@ -55,10 +55,10 @@ def test_every_caption_gets_a_speech_file(program, captions, tmp_path):
         None,
     )
     assert all(row.audio and loudness(row.audio) > 1000 for row in table.rows)
-    assert len({row.audio for row in table.rows}) == 5  # two pictures with the same words have a file each
+    assert len({row.audio for row in table.rows}) == 5  # two images with the same caption have separate files
     skip_counts = {"captions that are too long or have no letters or digits": 1, "rows without captions": 1}
     assert written.summary["skipped"] == skip_counts
-    # an option would have been obeyed, and nothing said
+    # interpreted as an option, the caption would give no audio
     flag = next(row for row in table.rows if row.texts[0].startswith("-h"))
     assert flag.audio
     assert flag.audio.stat().st_size > 10_000
@@ -71,7 +71,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(program, captions, tmp_pat
     before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in speech_folder.iterdir()}
     table = written.path.read_bytes()
     truncated_file = sorted(speech_folder.iterdir())[0]
-    truncated_file.write_bytes(b"")  # as a crash may leave it
+    truncated_file.write_bytes(b"")  # as after a crash
     write_file(speech_folder / f".{truncated_file.name}.1234.part", "half")
     speech_synthesis.synthesise_speech(captions, tmp_path / "spoken.csv", program, show_progress=False)
     after = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in speech_folder.iterdir()}
@@ -116,7 +116,7 @@ def test_a_missing_or_unknown_program_raises(captions, tmp_path, monkeypatch):
 
 
 def test_captions_of_a_failing_program_are_skipped_and_noted(captions, tmp_path, monkeypatch):
-    wav = write_file(tmp_path / "sound.wav", WAV)
+    wav = write_file(tmp_path / "audio.wav", WAV)
     script = f"""#!/bin/sh
 case "$1 $4" in
   -lv*) echo 'Voices available: slt' ;;

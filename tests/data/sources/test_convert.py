@@ -23,7 +23,7 @@ def test_default_output_and_relative_paths(tmp_path):
     assert written.needs_allow_outside
     assert manifest.read(written.path).rows == ()
     assert len(manifest.read(written.path, allow_outside=True).rows) == 5
-    root.chmod(0o555)  # read-only on purpose, even for those who could write there
+    root.chmod(0o555)  # root could still write, but a read-only folder stays unchanged
     assert default_output_path("gcompris", SOURCES["gcompris"], root) == Path("gcompris/manifest.csv")
     root.chmod(0o755)
 

@@ -16,7 +16,7 @@ def test_esc50_folds_captions_and_groups(tmp_path):
     assert {row.split: row.id[0] for row in converted.rows if row.split != "train"} == {"test": "5", "valid": "1"}
     row = rows_by_id(converted)["5-54-A-4"]
     assert (row.label, row.texts) == ("sea waves", ("this is a sound of sea waves", "My sea waves (live)"))
-    # the class fits every clip of it, within the split
+    # within a split, the clips of a class share a group
     assert {r.id for r in converted.rows if r.group == row.group} == {"5-54-A-4"}
     assert rows_by_id(converted)["2-24-A-4"].group == rows_by_id(converted)["3-34-A-4"].group != row.group
     titles, _ = convert_copy(tmp_path, "esc50", tmp_path / "t.csv", captions="titles")

@@ -34,4 +34,4 @@ def test_flickr8k_captions_can_be_single_rows(tmp_path):
 def test_flickr8k_has_its_published_size(tmp_path):
     counts = convert_real("flickr8k", tmp_path).counts
     assert (counts.rows, counts.splits) == (8000, {"train": 6000, "valid": 1000, "test": 1000})
-    assert counts.captions == 39_990  # ten captions stand twice under one photograph
+    assert counts.captions == 39_990  # ten captions occur twice with one image

@@ -19,7 +19,7 @@ def test_hf_parquet_with_a_chosen_caption_column(tmp_path):
         (("one",), "valid"),
         (("two",), "valid"),
     ]
-    # the same bytes in two splits are one file, and the check says so
+    # the same bytes in two splits are one file, which is reported as a problem
     assert {problem.category for problem in converted.problems} == {"same file"}
     with pytest.raises(UsageError, match="has no such column; found: audio, said, speaker"):
         convert_copy(tmp_path, "hf", text="caption")

@@ -77,5 +77,5 @@ def test_videos_are_deterministic_and_only_text_can_be_noisy(tmp_path, folders, 
         SyntheticConfig(video=True, noise_rate=0.2, noise_modality="image")
     from triptych.checkpoint import load
 
-    with pytest.raises(UsageError, match="only films"):
+    with pytest.raises(UsageError, match="only videos"):
         localise(load(run_dir), folders[1], show_progress=False)

@@ -72,7 +72,8 @@ def resolve_output_path(path: Path) -> Path:
         raise UsageError(f"-o {path}: the suffix of a manifest must be one of {', '.join(TABLE_EXTENSIONS)}")
     if path.exists() and not sidecar_path(path).exists():
         raise UsageError(
-            f"{path} exists and was not written by `triptych data`; remove it or choose another path with -o"
+            f"{path} exists and was not written by this command (it has no {sidecar_path(path).name}); "
+            "remove it or choose another path with -o"
         )
     return path
 
