@@ -1,4 +1,4 @@
-"""A collection that changes while it is open, and items that several origins have."""
+"""A collection that changes while it is open."""
 
 import csv
 import os
@@ -31,31 +31,32 @@ def index_folder(uri, run, files, rebuild=False):
 
 
 def search_scores(collection, query, **settings):
-    """What is found, with its scores."""
+    """Return the scores of all hits by file name."""
     hits = collection.search(query, k=100, fold_duplicates=False, include_query=True, **settings)
     return {Path(hit.source.content).name: round(hit.score, 4) for hit in hits}
 
 
-def copy_new_image(world, folder, position=9):
-    """A picture of the world that the folder does not have."""
-    return shutil.copy(sorted((world.parent / "images").iterdir())[position], folder / "images" / f"zz{position}.png")
+def copy_new_image(synthetic_manifest, folder, position=9):
+    """Copy an image of the synthetic data that the folder does not contain."""
+    image = sorted((synthetic_manifest.parent / "images").iterdir())[position]
+    return shutil.copy(image, folder / "images" / f"zz{position}.png")
 
 
-def replace_newest_image(collection, files, world, run):
-    """The file with the highest number goes, and another comes; each is indexed by itself."""
+def replace_newest_image(collection, files, synthetic_manifest, run):
+    """Delete the file with the highest row id and index, then add another one and index."""
     by_row_id = {entry.row_id: entry for entry in collection.list_items() if entry.source.modality == "image"}
     last = by_row_id[max(by_row_id)].source.content
     assert isinstance(last, Path)
     last.unlink()
     index_folder(collection.uri, run, files)
-    new = copy_new_image(world, files)
+    new = copy_new_image(synthetic_manifest, files)
     index_folder(collection.uri, run, files)
     return Path(new)
 
 
 @pytest.fixture
 def image_folder(files):
-    """The same folder with nothing after its pictures, so that they have the highest numbers."""
+    """The folder with images only, so that they have the highest row ids."""
     shutil.rmtree(files / "audio")
     (files / "note.txt").unlink()
     return files
@@ -63,8 +64,8 @@ def image_folder(files):
 
 @pytest.fixture
 def reader(image_folder, run_dir, tmp_path):
-    index_folder(tmp_path / "pictures", run_dir, image_folder)
-    reader = Collection.open(tmp_path / "pictures")
+    index_folder(tmp_path / "images", run_dir, image_folder)
+    reader = Collection.open(tmp_path / "images")
     assert len(search_scores(reader, TEXT_QUERY)) == 5
     return reader
 
@@ -86,7 +87,7 @@ def test_row_ids_are_never_reused(reader, image_folder, synthetic_manifest, run_
     Collection.create(reader.uri, run_dir).index([], image_folder, show_progress=False)
     copy_new_image(synthetic_manifest, image_folder, 8)
     index_folder(reader.uri, run_dir, image_folder)
-    assert [entry.row_id for entry in reader.list_items()] == [row_id + 1], "also when nothing was left"
+    assert [entry.row_id for entry in reader.list_items()] == [row_id + 1], "also after the collection was empty"
 
 
 def test_an_ivf_index_on_disk_does_not_score_a_new_file_as_a_removed_one(
@@ -96,7 +97,7 @@ def test_an_ivf_index_on_disk_does_not_score_a_new_file_as_a_removed_one(
     search_index.build_ivf_index(
         reader.store, "image", reader._index_folder, np.eye(reader.space.recipe.space.embed_dim, dtype=np.float32)
     )
-    monkeypatch.setattr(search_index, "MAX_UNINDEXED_FRACTION", 1.0)  # they stay as they are
+    monkeypatch.setattr(search_index, "MAX_UNINDEXED_FRACTION", 1.0)  # the index is not rebuilt
     new = replace_newest_image(reader, image_folder, synthetic_manifest, run_dir)
     fresh = Collection.open(reader.uri)
     assert search_scores(fresh, Source("image", new))[new.name] == pytest.approx(1, abs=1e-3)
@@ -108,14 +109,14 @@ def test_a_reader_reloads_a_rebuilt_collection(collection, files, run_dir, synth
     item_filter = Filter(folder=files / "images")
     assert len(search_scores(reader, TEXT_QUERY, item_filter=item_filter)) == 5
     first, second, *_ = sorted((files / "images").iterdir())
-    first.unlink()  # the same number of files, and another number each
+    first.unlink()  # the same number of files, with other row ids
     copy_new_image(synthetic_manifest, files)
     index_folder(collection.uri, run_dir, files, rebuild=True)
     query, fresh = Source("image", second), Collection.open(collection.uri)
     assert search_scores(reader, query) == search_scores(fresh, query)
     assert search_scores(reader, query, item_filter=item_filter) == search_scores(fresh, query, item_filter=item_filter)
-    one, other = reader.search(TEXT_QUERY, k=100), fresh.search(TEXT_QUERY, k=100)
-    assert [hit.relevance for hit in one] == pytest.approx([hit.relevance for hit in other])
+    relevance, expected = ([hit.relevance for hit in c.search(TEXT_QUERY, k=100)] for c in (reader, fresh))
+    assert relevance == pytest.approx(expected)
 
 
 def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection, files, run_dir, tmp_path):
@@ -164,7 +165,7 @@ def test_a_filter_reads_current_metadata(run_dir, synthetic_manifest, tmp_path, 
 
 
 def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, files, run_dir):
-    """What is shown of a text is what was embedded: its path may lead elsewhere by now."""
+    """The displayed text is the embedded one: the file may have changed since."""
     note = files / "note.txt"
     excerpt = note.read_text().strip()
 
@@ -176,10 +177,28 @@ def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, f
 
     assert stored_excerpts() == {excerpt}
     os.utime(note)
-    index_folder(collection.uri, run_dir, files)  # the same content with another date
+    index_folder(collection.uri, run_dir, files)  # the same content with another modification time
     assert stored_excerpts() == {excerpt}
     note.unlink()
     assert stored_excerpts() == {excerpt}
     note.write_text("other words")
     index_folder(collection.uri, run_dir, files)
     assert stored_excerpts() == {"other words"}
+
+
+def test_a_snapshot_is_replaced_with_the_version_of_the_store(collection, files, run_dir, synthetic_manifest):
+    reader = Collection.open(collection.uri)
+    item_filter = Filter(folder=files / "images")
+    reader.search(TEXT_QUERY, item_filter=item_filter)
+    first = reader._load_snapshot()
+    reader.search(TEXT_QUERY, item_filter=item_filter)
+    assert reader._load_snapshot() is first
+    copy_new_image(synthetic_manifest, files)
+    index_folder(collection.uri, run_dir, files)
+    assert len(search_scores(reader, TEXT_QUERY, item_filter=item_filter)) == 6
+    second = reader._load_snapshot()
+    assert second.version > first.version
+    assert second.load_gallery("audio") is first.load_gallery("audio"), "unchanged keys are reused"
+    assert len(first.load_gallery("image")) == 5
+    index_folder(collection.uri, run_dir, files, rebuild=True)
+    assert reader._load_snapshot().load_gallery("audio") is not second.load_gallery("audio"), "row ids are new"

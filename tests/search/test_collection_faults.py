@@ -1,4 +1,4 @@
-"""What must not break a collection: kills at any moment, damage on disk, two at once, a search while indexing."""
+"""Collections after killed indexing processes and damage on disk."""
 
 import os
 import random
@@ -21,7 +21,7 @@ from triptych.search.item import METADATA_COLUMNS
 from triptych.search.scan import items_from_folder
 
 NUM_KILLS = 4
-# Forks after torch is loaded, so that a child begins at once; the store's own threads start only in the child.
+# Forks after torch is imported, so that a child starts at once; the threads of LanceDB start only in the child.
 INDEX_PROGRAM = """
 import os, sys, time
 from pathlib import Path
@@ -30,13 +30,12 @@ torch.set_num_threads(1)
 from triptych.search import ingest
 from triptych.search.collection import Collection
 from triptych.search.scan import items_from_folder
-from triptych.search.lease import acquire_write_access
-folder, run, into = map(Path, sys.argv[1:])
+folder, run, uri = map(Path, sys.argv[1:])
 ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        collection = Collection.create(into, run)
+        collection = Collection.create(uri, run)
         print("started", os.getpid(), flush=True)
         collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
         os._exit(0)
@@ -46,24 +45,24 @@ for line in sys.stdin:
 
 
 def read_contents(folder):
-    """Everything a collection holds, without the order in which it came."""
+    """Return the metadata and vectors of all items, in an order that does not depend on the indexing."""
     store = Collection.open(folder).store
     assert store is not None
     rows = sorted(store.select_rows([*METADATA_COLUMNS, "vector"]).to_pylist(), key=lambda row: row["id"])
-    assert len({row["id"] for row in rows}) == len(rows), "an item twice"
+    assert len({row["id"] for row in rows}) == len(rows), "duplicate ids"
     columns = [name for name in METADATA_COLUMNS if name != "row_id"]
     return [[row[name] for name in columns] for row in rows], np.array([row["vector"] for row in rows])
 
 
 def assert_same_contents(one, other):
-    """The same items with the same vectors, but for the last digits: those depend on what stood beside in a batch."""
+    """Check that the items are equal and the vectors equal up to rounding, which depends on the batch."""
     assert one[0] == other[0]
     np.testing.assert_allclose(one[1], other[1], rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_an_index_killed_and_resumed_equals_an_uninterrupted_one(run_dir, synthetic_manifest, tmp_path, monkeypatch):
-    folder, interrupted, uninterrupted = synthetic_manifest.parent, tmp_path / "war", tmp_path / "peace"
+    folder, interrupted, uninterrupted = synthetic_manifest.parent, tmp_path / "interrupted", tmp_path / "uninterrupted"
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-W", "ignore", "-c", INDEX_PROGRAM, str(folder), str(run_dir), str(interrupted)]
@@ -79,38 +78,38 @@ def test_an_index_killed_and_resumed_equals_an_uninterrupted_one(run_dir, synthe
             assert word == "started"
             if kill < NUM_KILLS:
                 time.sleep(rng.uniform(0.0, 0.3))
-                with suppress(ProcessLookupError):  # what was left to do may be done by now
+                with suppress(ProcessLookupError):  # it may have finished
                     os.kill(int(pid), signal.SIGKILL)
             assert server.stdout.readline().strip() == "ended"
             sizes.append(len(Collection.open(interrupted)) if (interrupted / "items.lance").exists() else 0)
         server.stdin.close()
-    assert sizes == sorted(sizes), "nothing stored is lost"
-    assert sizes[0] < sizes[-1] == 160, "killed before it was done"
+    assert sizes == sorted(sizes), "stored items were lost"
+    assert sizes[0] < sizes[-1] == 160, "no process was killed before it had finished"
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "another cache"))
     collection = Collection.create(uninterrupted, run_dir)
     collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
     assert_same_contents(read_contents(interrupted), read_contents(uninterrupted))
 
 
-def damage_store(folder, damage_kind):
+def damage_store(folder, damage):
     store = folder / "items.lance"
-    if damage_kind == "manifest":
+    if damage == "manifest":
         for file in (store / "_versions").iterdir():
             file.write_bytes(b"no")
-    elif damage_kind == "data":
+    elif damage == "data":
         for file in (store / "data").iterdir():
             file.write_bytes(file.read_bytes()[:100])
-    elif damage_kind == "missing data":
+    elif damage == "missing data":
         shutil.rmtree(store / "data")
-    elif damage_kind == "emptied":
+    elif damage == "emptied":
         for file in sorted(store.rglob("*"), reverse=True):
             file.unlink() if file.is_file() else file.rmdir()
 
 
-@pytest.mark.parametrize("damage_kind", ["manifest", "data", "missing data", "emptied"])
-def test_a_damaged_store_raises_and_is_rebuilt_from_the_cache(collection, files, run_dir, damage_kind, monkeypatch):
+@pytest.mark.parametrize("damage", ["manifest", "data", "missing data", "emptied"])
+def test_a_damaged_store_raises_and_is_rebuilt_from_the_cache(collection, files, run_dir, damage, monkeypatch):
     before = read_contents(collection.folder)
-    damage_store(collection.folder, damage_kind)
+    damage_store(collection.folder, damage)
     with pytest.raises(CollectionError, match=r"rebuild it|no collection here"):
         Collection.open(collection.folder).search(Source("text", "a bell"))
     monkeypatch.setattr("triptych.space.Space._embed_uncached", lambda *a: pytest.fail("the encoder ran"))

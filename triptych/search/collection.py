@@ -38,13 +38,13 @@ from triptych.search.ranking import (
     merge_hits,
 )
 from triptych.search.scan import query_content_hashes
-from triptych.search.store import REBUILD_COMMAND, TABLE, CollectionMetadata, Store, Version, Writer
+from triptych.search.store import TABLE, CollectionMetadata, Store, Version, Writer
 from triptych.space import Space, features_without_parts
 
 LEGACY_TABLE_FILE = "items.parquet"
-INDEX_FOLDER = "ivf"
+INDEX_FOLDER, LEGACY_INDEX_FOLDER = "ivf", "lists"
 NOT_INDEXED_FILE = "not-indexed.tsv"
-COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE}
+COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
 OVERFETCH = 3  # ranked items per requested hit: folded near-duplicates must leave enough
 REFRESH_SECONDS = 0.5  # minimum time between two checks for a newer version of the store
 MAX_CACHED_ITEMS = 20_000
@@ -185,7 +185,7 @@ class Collection:
         """Open an existing collection."""
         store = Store.open(str(uri))
         if store is None and "://" not in str(uri) and (Path(uri) / LEGACY_TABLE_FILE).exists():
-            raise CollectionError(f"{uri}: made by an earlier version of triptych; index again: {REBUILD_COMMAND}")
+            raise CollectionError(f"{uri}: made by an earlier version of triptych; delete the folder and index again")
         if store is None:
             raise CollectionError(f"{uri}: no collection here; create one with `triptych index FOLDER --space RUN`")
         space_path = Path(store.metadata.space_path)
@@ -366,6 +366,8 @@ class Collection:
         if self.store is None and self._rebuild:
             Writer.drop_table(self.uri, access)
             shutil.rmtree(self._index_folder, ignore_errors=True)
+            if "://" not in self.uri:
+                shutil.rmtree(self.folder / LEGACY_INDEX_FOLDER, ignore_errors=True)
         elif self.store is None:
             self.store = Store.open(self.uri)  # another process may have created it
         if self.store is not None:

@@ -84,7 +84,10 @@ class Store:
         """Move to the newest version, also of a rebuilt table, unless this was done within `max_age` seconds."""
         if time.monotonic() - self._refreshed_at >= max_age:
             with translate_errors(self.uri):
-                self.table.checkout_latest()
+                if self.uri.startswith("memory://"):  # another connection would have another database
+                    self.table.checkout_latest()
+                else:  # checkout_latest never returns to a lower version, as a rebuilt table may have
+                    self.table = connect(self.uri).open_table(TABLE)
                 self.metadata = _read_metadata(self.uri, self.table)
             self._refreshed_at = time.monotonic()
         return self.version
