@@ -16,7 +16,6 @@ import torch
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
-from triptych import explain as explanations
 from triptych.app.server.errors import HTTPError, error_responses
 from triptych.app.server.items import make_hit_responses, make_item_response
 from triptych.app.server.queries import (
@@ -44,6 +43,7 @@ from triptych.app.server.schemas import (
     SideResponse,
 )
 from triptych.app.server.state import AppState, StateDep
+from triptych.explain import ExplainedItem, Explanation, describe_method, explain
 from triptych.interfaces import Features, Modality, Source
 from triptych.search import query as search_queries
 from triptych.search.collection import Collection
@@ -147,16 +147,12 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             for resolved, features in zip(resolved_parts, query_features, strict=True):
                 score = float(space.scores(features, hit_features))
                 with state.batcher.workers.sandbox():  # uploads are decoded again
-                    explanation = explanations.explain(
-                        space, opened.get(resolved.source, resolved.source), hit_source, score
-                    )
+                    explanation = explain(space, opened.get(resolved.source, resolved.source), hit_source, score)
                 explanations.append(_make_part_explanation(explanation, resolved))
             return explanations
 
         parts = await state.run_with_files(state.explain_executor, list(entries_by_source.values()), work)
-    return ExplainResponse(
-        item=make_item_response(entry), parts=parts, method=explanations.describe_method(state.collection.space)
-    )
+    return ExplainResponse(item=make_item_response(entry), parts=parts, method=describe_method(state.collection.space))
 
 
 def _part_features(collection: Collection, resolved: ResolvedPart) -> Features:
@@ -166,7 +162,7 @@ def _part_features(collection: Collection, resolved: ResolvedPart) -> Features:
     return collection.load_features(str(query_input))
 
 
-def _make_part_explanation(explanation: explanations.Explanation, resolved: ResolvedPart) -> PartExplanation:
+def _make_part_explanation(explanation: Explanation, resolved: ResolvedPart) -> PartExplanation:
     contributions = explanation.contributions
     return PartExplanation(
         part_index=resolved.part_index,
@@ -181,7 +177,7 @@ def _make_part_explanation(explanation: explanations.Explanation, resolved: Reso
     )
 
 
-def _make_side_response(side: explanations.ExplainedItem, contributions: torch.Tensor) -> SideResponse:
+def _make_side_response(side: ExplainedItem, contributions: torch.Tensor) -> SideResponse:
     modality: Modality = side.modality
     return SideResponse(
         modality=modality,
