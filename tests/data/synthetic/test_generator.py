@@ -57,11 +57,7 @@ def test_manifest_lists_existing_files_and_annotated_captions(easy):
     for row, scene in zip(rows, scenes, strict=True):
         assert (folder / row["image"]).is_file()
         assert (folder / row["audio"]).is_file()
-        assert (row["id"], row["split"], row["label"]) == (
-            scene.id,
-            scene.split,
-            scene.objects[0].attributes.category,
-        )
+        assert (row["id"], row["split"], row["label"]) == (scene.id, scene.split, scene.objects[0].attributes.category)
         assert [row[f"caption_{n}"] for n in range(1, 6)] == [caption.text for caption in scene.captions]
 
 

@@ -117,11 +117,7 @@ def _clean_title(title: str) -> str:
 SOURCE = Dataset(
     title="ESC-50: environmental recordings in 50 classes",
     modalities="audio–text",
-    expected_files=(
-        "meta/esc50.csv or meta.csv",
-        "audio/*.wav or *.ogg",
-        "LICENSE, for titles (if meta.csv has none)",
-    ),
+    expected_files=("meta/esc50.csv or meta.csv", "audio/*.wav or *.ogg", "LICENSE, for titles (if meta.csv has none)"),
     licence="CC BY-NC 3.0 as a whole; each clip CC0, CC BY, CC BY-NC or Sampling+ (see its LICENSE)",
     read=read,
 )

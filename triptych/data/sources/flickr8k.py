@@ -6,14 +6,7 @@ import csv
 from collections import Counter
 from dataclasses import replace
 
-from triptych.data.sources.draft import (
-    SPLIT_ALIASES,
-    Dataset,
-    DraftItem,
-    ManifestDraft,
-    check_choice,
-    clean_captions,
-)
+from triptych.data.sources.draft import SPLIT_ALIASES, Dataset, DraftItem, ManifestDraft, check_choice, clean_captions
 from triptych.data.sources.local_copy import LocalCopy, read_lines
 
 SPLIT_LISTS = ("train", "dev", "test")

@@ -263,21 +263,8 @@ def _encode_wav(samples: np.ndarray) -> bytes:
     Not by a library: soundfile syncs each file to disk, and `wave` prints its own traceback when interrupted.
     """
     data = samples.astype("<i2").tobytes()
-    header = struct.pack(
-        "<4sI8sIHHIIHH4sI",
-        b"RIFF",
-        36 + len(data),
-        b"WAVEfmt ",
-        16,
-        1,
-        1,
-        SAMPLE_RATE,
-        2 * SAMPLE_RATE,
-        2,
-        16,
-        b"data",
-        len(data),
-    )
+    format_fields = (16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # PCM, mono, 16 bit
+    header = struct.pack("<4sI8sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVEfmt ", *format_fields, b"data", len(data))
     return header + data
 
 
