@@ -19,6 +19,7 @@ from triptych.data.manifest import Row
 from triptych.errors import MediaError, TrainingError, UsageError, describe_unknown
 from triptych.interfaces import Batch, Encoder, Modality, Source
 
+ModalitySet = tuple[Modality, ...]
 PendingInput = Future[Tensor | None] | int | None
 PREFETCH_BATCHES = 2  # batches prepared ahead
 
@@ -94,25 +95,22 @@ class Loader:
         self.rows, self.encoders, self.batch_size, self.seed, self.workers = rows, encoders, batch_size, seed, workers
         self.precomputed, self.with_parts, self.teacher = precomputed or {}, with_parts, teacher or {}
         self._shard, self._all_reduce_sum = shard, all_reduce_sum
-        self.failures = {
-            source: reason for supply in self.precomputed.values() for source, reason in supply.failures.items()
-        }
-        self._feature_indices = {
-            m: [_feature_indices(row, m, supply) for row in rows] for m, supply in self.precomputed.items()
-        }
+        self.failures: dict[Source, str] = {}
+        self._feature_indices: dict[Modality, list[list[int | None]]] = {}
+        for modality, features in self.precomputed.items():
+            self.failures |= features.failures
+            self._feature_indices[modality] = [_feature_indices(row, modality, features) for row in rows]
         groups = {name: i for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
         self._group = [groups[row.group] for row in rows]
         self._input_cache: dict[Source, Tensor] = {}
         self._cache_bytes_left = memory_mb * 1_000_000
         self._lock = Lock()
-        self.modality_sets: dict[tuple[Modality, ...], list[int]] = {}
+        members_by_set: dict[ModalitySet, list[int]] = {}
         for i, row in enumerate(rows):
-            modality_set: tuple[Modality, ...] = tuple(m for m in encoders if m in row.modalities)
+            modality_set: ModalitySet = tuple(m for m in encoders if m in row.modalities)
             if any(a in modality_set and b in modality_set for a, b in pairs):
-                self.modality_sets.setdefault(modality_set, []).append(i)
-        self.modality_sets = {
-            modality_set: members for modality_set, members in self.modality_sets.items() if len(members) >= 2
-        }
+                members_by_set.setdefault(modality_set, []).append(i)
+        self.modality_sets = {key: members for key, members in members_by_set.items() if len(members) >= 2}
         self._repeats = _repeats_per_epoch(self.modality_sets, weights or {})
         if not self.modality_sets:
             pair_names = ", ".join(f"{a}–{b}" for a, b in pairs)
@@ -126,7 +124,7 @@ class Loader:
         """Batches per epoch. Incomplete last batches are dropped."""
         return sum(self._count_batches(modality_set) for modality_set in self.modality_sets)
 
-    def _count_batches(self, modality_set: tuple[Modality, ...]) -> int:
+    def _count_batches(self, modality_set: ModalitySet) -> int:
         """Return the batches per epoch of the rows with these modalities."""
         return max(1, int(len(self.modality_sets[modality_set]) * self._repeats[modality_set]) // self.batch_size)
 
@@ -148,7 +146,7 @@ class Loader:
                 (modality_set, order[i * self.batch_size : (i + 1) * self.batch_size].tolist()) for i in range(count)
             ]
         with open_thread_pool(self.workers) as pool:
-            queue: deque[tuple[tuple[Modality, ...], list[int], dict[Modality, list[PendingInput]]]] = deque()
+            queue: deque[tuple[ModalitySet, list[int], dict[Modality, list[PendingInput]]]] = deque()
             for position in rng.permutation(len(plan)):
                 modality_set, members = plan[position][0], self._local_shard(plan[position][1])
                 pending: dict[Modality, list[PendingInput]] = {
@@ -164,7 +162,7 @@ class Loader:
                 yield from self._assemble_batch(*queue.popleft())
 
     def _assemble_batch(
-        self, modality_set: tuple[Modality, ...], members: list[int], pending: dict[Modality, list[PendingInput]]
+        self, modality_set: ModalitySet, members: list[int], pending: dict[Modality, list[PendingInput]]
     ) -> Iterator[Batch]:
         """Yield a batch of the readable rows; nothing if fewer than two remain over all processes."""
         results = {m: [x.result() if isinstance(x, Future) else x for x in pending[m]] for m in modality_set}
@@ -176,12 +174,10 @@ class Loader:
             values: list[Any] = [results[m][i] for i in readable]
             if not values:  # all rows of this batch are on other processes
                 padded[m] = torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.bool)
+            elif m in self.precomputed:
+                padded[m] = self.precomputed[m].load_batch(values, self.with_parts)
             else:
-                padded[m] = (
-                    self.precomputed[m].load_batch(values, self.with_parts)
-                    if m in self.precomputed
-                    else collate(values)
-                )
+                padded[m] = collate(values)
         yield Batch(
             inputs={m: padded[m][0] for m in modality_set},
             masks={m: padded[m][1] for m in modality_set},
@@ -229,8 +225,8 @@ class Loader:
 
 
 def _repeats_per_epoch(
-    modality_sets: Collection[tuple[Modality, ...]], weights: Mapping[str, float]
-) -> dict[tuple[Modality, ...], float]:
+    modality_sets: Collection[ModalitySet], weights: Mapping[str, float]
+) -> dict[ModalitySet, float]:
     """Return how often the rows of each modality set are repeated in an epoch."""
     names = {"-".join(modality_set): modality_set for modality_set in modality_sets}
     for name in weights:

@@ -220,7 +220,7 @@ def _to_mono(frame: AudioFrame) -> np.ndarray:
     channels = frame.layout.nb_channels
     if data.dtype == np.uint8:
         data = (data.astype(np.float32) - 128) / 128
-    elif data.dtype.kind == "i":
+    elif np.issubdtype(data.dtype, np.signedinteger):
         data = data.astype(np.float32) / 2.0 ** (8 * data.dtype.itemsize - 1)
     if not frame.format.is_planar:
         data = data.reshape(-1, channels).T

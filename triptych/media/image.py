@@ -144,7 +144,7 @@ def _to_rgb(path: Path, pil_image: Image.Image) -> Image.Image:
 
 def _to_uint8(path: Path, grey: np.ndarray) -> np.ndarray:
     """Scale grey values to 8 bits: integers from 16 bits, floats from 0 to 1, as cameras and scanners write them."""
-    max_value = 1.0 if grey.dtype.kind == "f" else 65_535
+    max_value = 1.0 if np.issubdtype(grey.dtype, np.floating) else 65_535
     low, high = grey.min(), grey.max()
     if not (low >= 0 and high <= max_value):  # also NaN
         raise MediaError(
