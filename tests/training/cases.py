@@ -1,4 +1,4 @@
-"""Spaces, objectives and batches whose gradients are compared: whole, in chunks, and in two processes."""
+"""Spaces, objectives and batches that several tests of training share."""
 
 from dataclasses import replace
 
@@ -24,8 +24,20 @@ CASES = {
 }
 
 
+def with_training(recipe, **changes):
+    """Return a recipe with other training settings."""
+    return replace(recipe, training=replace(recipe.training, **changes))
+
+
+def load_batch(recipe, space):
+    """Load the first batch of eight rows."""
+    rows = manifest.read(recipe.data.manifest).rows
+    encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
+    return next(Loader(rows, encoders, recipe.objectives[0].pairs, 8, 0).iter_epoch(0))
+
+
 def build_case(recipe, name):
-    """A space, its terms and a batch in double, the same every time."""
+    """Build a space, its objectives and a batch in double precision, always the same."""
     objective, settings, similarity, similarity_settings = CASES[name]
     config = ObjectiveConfig(objective, recipe.objectives[0].pairs, settings=settings)
     recipe = replace(
@@ -48,7 +60,7 @@ def build_case(recipe, name):
 
 
 def split_batch(batch: Batch, rank: int, world_size: int) -> Batch:
-    """One process's part of a batch; the last has the more."""
+    """Return the shard of one process; the last may be larger."""
     rows = len(batch.group)
     local_rows = slice(rows * rank // world_size, rows * (rank + 1) // world_size)
     return Batch(
@@ -61,7 +73,7 @@ def split_batch(batch: Batch, rank: int, world_size: int) -> Batch:
 
 
 def compute_gradients(space, objectives, batch, chunk_size, context=SINGLE_PROCESS):
-    """The terms of a batch and every gradient they leave, from the same random state."""
+    """Return the loss terms of a batch and all gradients, from the same random state."""
     for parameter in [*space.parameters(), *objectives.parameters()]:
         parameter.grad = None
     context.seed(5)

@@ -1,4 +1,4 @@
-"""Two real processes give the losses, gradients and weights of one; one writes; they resume; one error ends both."""
+"""Two real processes give the losses, gradients and weights of one; they resume, and an error in one ends both."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from triptych.training.loop import train
 
 pytestmark = pytest.mark.slow
 
-WEIGHT_TOLERANCE = 1e-5  # of weights after two epochs in float32: sums are taken in another order
-# A whole batch of 5 rows in 2 processes has parts of 2 and 3; 40 rows of the world are left for 8 steps.
+WEIGHT_TOLERANCE = 1e-5  # after two epochs in float32: the order of summation differs
+# A batch of 5 rows in 2 processes has shards of 2 and 3; 40 rows give 8 steps.
 SMALL_OVERRIDES = [
     "training.batch_size=5",
     "training.epochs=2",
@@ -56,8 +56,8 @@ def small_recipe(synthetic_manifest, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_process_run(small_recipe, tmp_path_factory):
-    """What tests/training/two_processes.py leaves behind."""
-    folder = tmp_path_factory.mktemp("together")
+    """Run tests/training/two_processes.py and return its folder, process and duration."""
+    folder = tmp_path_factory.mktemp("distributed")
     start = time.monotonic()
     process = run_torchrun("-m", "tests.training.two_processes", small_recipe[1], folder, check=False)
     return folder, process, time.monotonic() - start
@@ -78,8 +78,8 @@ def test_two_processes_give_the_losses_and_gradients_of_one(small_recipe, two_pr
 
 
 def test_a_distributed_run_resumes_to_identical_weights(two_process_run):
-    assert have_identical_weights(load(two_process_run[0] / "broken"), load(two_process_run[0] / "whole"))
-    lines = (two_process_run[0] / "broken" / "metrics.jsonl").read_text().splitlines()
+    assert have_identical_weights(load(two_process_run[0] / "interrupted"), load(two_process_run[0] / "uninterrupted"))
+    lines = (two_process_run[0] / "interrupted" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4]
 
 
@@ -88,7 +88,7 @@ def test_an_error_in_one_process_ends_all(two_process_run):
     assert (folder / "waiting").exists(), process.stderr[-2000:]
     assert process.returncode != 0
     assert "one process has failed" in process.stderr
-    assert seconds < 250, "the other process was left waiting"
+    assert seconds < 250, "the other process kept waiting"
 
 
 def test_the_train_command_gives_the_same_weights_in_two_processes(small_recipe, tmp_path):
@@ -105,7 +105,7 @@ def test_the_train_command_gives_the_same_weights_in_two_processes(small_recipe,
         lines = (tmp_path / side / "metrics.jsonl").read_text().splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
-    assert process.stderr.count("training:") == 1, "one bar, not one for each process"
+    assert process.stderr.count("training:") == 1, "one progress bar, not one per process"
     assert process.stdout.count("trained:") == 1
     assert json.loads((tmp_path / "two" / "environment.json").read_text())["processes"] == 2
 

@@ -1,19 +1,20 @@
-"""A run folder says everything: what was done, with what, on what, how well; and nothing about whose machine it was."""
+"""A run folder is complete and private; foreign files and other runs are not overwritten."""
 
 import getpass
 import hashlib
 import json
 import shutil
 import socket
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from triptych.checkpoint import load
-from triptych.training import environment
+from tests.training.cases import with_training
+from triptych.errors import CheckpointError, TrainingError
 from triptych.training.loop import train
+from triptych.training.metrics_log import read_metrics
+from triptych.training.run_directory import RunDirectory
 
 
 def test_the_folder_records_environment_and_data(tiny_recipe, run_dir):
@@ -31,45 +32,6 @@ def test_the_folder_records_environment_and_data(tiny_recipe, run_dir):
     assert record["data"][manifest.name] in card
 
 
-def test_the_code_revision_is_the_git_commit(tmp_path, monkeypatch):
-    def run_git(*arguments):
-        command = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    monkeypatch.setattr(environment, "PACKAGE_FOLDER", tmp_path)
-    assert environment.describe_code_revision() == "installed package"
-    run_git("init", "-q")
-    (tmp_path / "__init__.py").write_text("")
-    assert environment.describe_code_revision() == "installed package", (
-        "somebody's own repository, in which we are installed"
-    )
-    run_git("add", ".")
-    run_git("commit", "-q", "-m", "first")
-    commit = run_git("rev-parse", "HEAD")
-    assert environment.describe_code_revision() == commit
-    (tmp_path / "__init__.py").write_text("changed")
-    assert environment.describe_code_revision() == f"{commit}, changed since"
-
-
-def test_tensorboard_reads_the_metrics(tiny_recipe, tmp_path):
-    reader = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed"
-    )
-    train(tiny_recipe, tmp_path / "run", show_progress=False)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    (tmp_path / "run" / "metrics.jsonl").write_text(lines[0] + "\nnot json\n")
-    train(tiny_recipe, tmp_path / "run", show_progress=False)  # goes on from what is there: the events are made anew
-    files = list((tmp_path / "run" / "tensorboard").iterdir())
-    assert len(files) == 1
-    assert socket.gethostname() not in files[0].name or len(socket.gethostname()) < 3
-    events = reader.EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    assert {"loss", "infonce(image,text).a_to_b"} <= set(events.Tags()["scalars"])
-    (loss,) = events.Scalars("loss")
-    assert loss.step == 1
-    assert loss.value == pytest.approx(json.loads(lines[0])["loss"])
-
-
 def test_the_space_records_its_epoch_and_validation_score(tiny_recipe, tmp_path):
     recipe = replace(tiny_recipe, training=replace(tiny_recipe.training, eval_every=1, epochs=3))
     space = train(recipe, tmp_path / "run", show_progress=False)
@@ -80,9 +42,105 @@ def test_the_space_records_its_epoch_and_validation_score(tiny_recipe, tmp_path)
     assert f"{best['valid']:.2f}%" in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_training_works_without_tensorboard(tiny_recipe, run_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr("triptych.training.metrics_log.find_spec", lambda _: None)
-    shutil.copytree(run_dir, tmp_path / "run")
-    train(tiny_recipe, tmp_path / "run", restart=True, show_progress=False)
-    assert not (tmp_path / "run" / "tensorboard").exists()
-    assert load(tmp_path / "run").history["epochs"] == 2
+def test_foreign_files_with_the_names_of_run_files_are_kept(tiny_recipe, run_dir, tmp_path):
+    (tmp_path / "recipe.toml").write_text(f"# my notes\n{tiny_recipe.to_toml()}")
+    for restart in (False, True):
+        with pytest.raises(TrainingError, match=r"contains other files \(recipe\.toml"):
+            train(tiny_recipe, tmp_path, restart=restart, show_progress=False)
+    (tmp_path / "README.md").write_text("my thesis")
+    with pytest.raises(TrainingError, match=r"contains other files \(README\.md"):
+        train(tiny_recipe, tmp_path, restart=True, show_progress=False)
+    (tmp_path / "README.md").unlink()
+    shutil.copy(run_dir / "space.safetensors", tmp_path / "space.safetensors")
+    (tmp_path / "recipe.toml").unlink()
+    with pytest.raises(TrainingError, match=r"contains other files \(space\.safetensors"):
+        train(tiny_recipe, tmp_path, show_progress=False)
+    (tmp_path / "space.safetensors").unlink()
+    (tmp_path / ".download.part").write_text("precious")
+    with pytest.raises(TrainingError, match=r"contains other files \(\.download\.part"):
+        train(tiny_recipe, tmp_path, show_progress=False)
+    assert (tmp_path / ".download.part").read_text() == "precious"
+
+
+def test_a_finished_run_keeps_the_environment_that_trained_it(tiny_recipe, tmp_path):
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    environment_file = tmp_path / "run" / "environment.json"
+    environment_file.write_text('{"torch": "of its time"}')
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    assert environment_file.read_text() == '{"torch": "of its time"}'
+
+
+def test_restart_keeps_the_old_run_when_the_new_one_cannot_start(tiny_recipe, tmp_path):
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    with pytest.raises(TrainingError, match=r"notes\.txt"):
+        train(tiny_recipe, tmp_path / "run", restart=True, show_progress=False)
+    assert (tmp_path / "run" / "space.safetensors").exists()
+
+
+def test_a_finished_run_is_not_changed(tiny_recipe, run_dir):
+    before = (run_dir / "space.safetensors").stat().st_mtime_ns
+    train(tiny_recipe, run_dir, show_progress=False)
+    assert (run_dir / "space.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_folder_of_another_run_raises_and_restart_replaces_it(tiny_recipe, tmp_path):
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    other = with_training(tiny_recipe, epochs=1)
+    with pytest.raises(CheckpointError, match="contains a run of another recipe; give another folder, or --restart"):
+        train(other, tmp_path / "run", show_progress=False)
+    train(other, tmp_path / "run", restart=True, show_progress=False)
+    assert len(read_metrics(tmp_path / "run")) == 1
+
+
+def test_changed_data_raises_on_resume(tiny_recipe, synthetic_manifest, tmp_path):
+    copy = synthetic_manifest.parent / "changed.csv"
+    copy.write_text(synthetic_manifest.read_text())
+    recipe = replace(tiny_recipe, data=replace(tiny_recipe.data, manifest=str(copy)))
+    train(recipe, tmp_path / "run", show_progress=False)
+    copy.write_text("\n".join(synthetic_manifest.read_text().splitlines()[:-1]))
+    with pytest.raises(CheckpointError, match="contains a run of other data"):
+        train(recipe, tmp_path / "run", show_progress=False)
+
+
+def test_a_folder_with_foreign_files_raises(tiny_recipe, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(TrainingError, match=r"contains other files \(thesis.tex"):
+        train(tiny_recipe, tmp_path, show_progress=False)
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_reserved_disk_space_fits_a_run(tiny_recipe, tmp_path, monkeypatch):
+    reserved = []
+    monkeypatch.setattr(
+        "triptych.training.run_directory.check_disk_space", lambda path, required_bytes: reserved.append(required_bytes)
+    )
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    space, last = ((tmp_path / "run" / name).stat().st_size for name in ("space.safetensors", "last.safetensors"))
+    other_bytes = sum(p.stat().st_size for p in (tmp_path / "run").rglob("*") if p.is_file()) - space - last
+    assert space + 2 * last + other_bytes < reserved[0] < space + 2 * last + 3e6
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    assert reserved[1] < last + 3e6, "existing files need no additional space"
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the files that are mapped")
+def test_a_resumed_run_does_not_memory_map_files_it_replaces(tiny_recipe, tmp_path, monkeypatch):
+    """A memory-mapped file occupies the disk after it has been replaced, beyond the space that was checked."""
+    recipe, folder, save_checkpoints, mapped_files = (
+        with_training(tiny_recipe, epochs=3),
+        tmp_path / "run",
+        RunDirectory.save_checkpoints,
+        [],
+    )
+
+    def save_and_record(self, *arguments):
+        save_checkpoints(self, *arguments)
+        mapped_files.append([line for line in Path("/proc/self/maps").read_text().splitlines() if str(folder) in line])
+        if len(mapped_files) == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDirectory, "save_checkpoints", save_and_record)
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, folder, show_progress=False)
+    train(recipe, folder, show_progress=False)
+    assert mapped_files == [[], [], []]

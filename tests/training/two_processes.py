@@ -1,4 +1,4 @@
-"""What two processes do together, each with its own rows; started by torchrun from test_distributed.py."""
+"""The program of two processes, each with its own shard; started by torchrun from test_distributed.py."""
 
 import sys
 from dataclasses import replace
@@ -17,7 +17,7 @@ from triptych.training.distributed import DistributedContext, init_distributed
 
 
 def save_gradients(recipe: Recipe, context: DistributedContext, folder: Path) -> None:
-    """The terms and gradients of every case, of the batch in two unequal parts, whole and in chunks."""
+    """Save the loss terms and gradients of each case for a batch in two unequal shards, with and without chunks."""
     tensors = {}
     for name in CASES:
         space, objectives, batch = build_case(recipe, name)
@@ -31,25 +31,25 @@ def save_gradients(recipe: Recipe, context: DistributedContext, folder: Path) ->
 
 
 def interrupt_and_resume(recipe: Recipe, context: DistributedContext, folder: Path) -> None:
-    """An unbroken run, and one that breaks off after two epochs and goes on."""
-    loop.train(recipe, folder / "whole", show_progress=False)
+    """Train without interruption, and once with an interruption after two epochs."""
+    loop.train(recipe, folder / "uninterrupted", show_progress=False)
     with pytest.MonkeyPatch.context() as patch:
         epoch = Loader.iter_epoch
 
         def interrupted_epoch(self, number):
             if number == 2:
-                raise TrainingError("broken off")
+                raise TrainingError("interrupted")
             return epoch(self, number)
 
         patch.setattr(Loader, "iter_epoch", interrupted_epoch)
-        with pytest.raises(TrainingError, match="broken off"):
-            loop.train(recipe, folder / "broken", show_progress=False)
-    context.barrier()  # until the first has written what it was writing
-    loop.train(recipe, folder / "broken", show_progress=False)
+        with pytest.raises(TrainingError, match="interrupted"):
+            loop.train(recipe, folder / "interrupted", show_progress=False)
+    context.barrier()  # until the main process has finished writing
+    loop.train(recipe, folder / "interrupted", show_progress=False)
 
 
 def main() -> None:
-    """Everything, and at last an error in one process alone."""
+    """Run everything, and finally raise an error in one process."""
     torch.set_num_threads(1)
     recipe, folder = Recipe.load(sys.argv[1]), Path(sys.argv[2])
     with init_distributed() as context:

@@ -1,4 +1,4 @@
-"""Every recipe that comes with triptych learns something of the made world, with small encoders in seconds."""
+"""Every bundled recipe learns its pairs on synthetic data, with small encoders."""
 
 import statistics
 
@@ -11,7 +11,7 @@ from triptych.training.loop import train
 
 pytestmark = pytest.mark.slow
 
-MIN_LIFT = 2.0  # times chance, at R@10, on the rows that were learned from
+MIN_LIFT = 2.0  # times chance, at R@10, on the training rows
 SMALL_ENCODERS = {
     "image": "{name='image_cnn', feature_dim=32, image_size=32}",
     "audio": "{name='audio_cnn', feature_dim=32}",

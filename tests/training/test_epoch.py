@@ -1,0 +1,68 @@
+"""NaN and divergence abort an epoch and name the loss term and the rows."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.training.cases import load_batch, with_training
+from triptych.checkpoint import load
+from triptych.errors import InputError, TrainingError
+from triptych.space import Space
+from triptych.training.epoch import train_one_epoch
+from triptych.training.loop import train
+from triptych.training.objective_set import ObjectiveSet
+from triptych.training.optimizer import build_optimizer
+from triptych.training.step import check_divergence
+
+
+def count_epochs(folder):
+    path = folder / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_a_nan_loss_aborts_and_names_the_term_and_the_rows(tiny_recipe, tmp_path):
+    diverging = with_training(tiny_recipe, learning_rate=1e3, max_grad_norm=1e12, epochs=30, warmup_ratio=0.0)
+    with pytest.raises(
+        TrainingError, match=r"epoch \d+, step \d+: infonce\(.*in the batch of rows \d+.*16 rows"
+    ) as error:
+        train(diverging, tmp_path / "run", show_progress=False)
+    error_record = json.loads((tmp_path / "run" / "error.json").read_text())
+    assert len(error_record["rows"]) == 16
+    assert str(error.value).startswith(error_record["reason"])
+    num_epochs = count_epochs(tmp_path / "run")
+    assert num_epochs == 0 or load(tmp_path / "run").history["epochs"] == num_epochs, "the last completed epoch is gone"
+
+
+def test_a_diverging_loss_aborts_before_it_is_infinite(tiny_recipe, tmp_path):
+    first_values = {"triplet.a_to_b": 0.2, "loss": 3.0}
+    check_divergence({"triplet.a_to_b": 999.0, "loss": 2999.0}, first_values)
+    with pytest.raises(InputError, match=r"triplet\.a_to_b diverged: 1\.2e\+03, from 0\.2"):
+        check_divergence({"triplet.a_to_b": 1200.0, "loss": 3.0}, first_values)
+    diverging = replace(
+        tiny_recipe, objectives=(replace(tiny_recipe.objectives[0], name="align_uniform", settings={}),)
+    )
+    diverging = replace(diverging, space=replace(diverging.space, geometry="free"))
+    diverging = with_training(
+        diverging, learning_rate=1.0, max_grad_norm=1e12, epochs=30, warmup_ratio=0.0, optimizer="sgd", momentum=0.0
+    )
+    with pytest.raises(TrainingError, match=r"align_uniform\(.*(diverged|NaN|infinit).*in the batch of rows"):
+        train(diverging, tmp_path / "run", show_progress=False)
+
+
+def test_an_epoch_without_batches_returns_no_metrics(tiny_recipe):
+    space, objectives = Space(tiny_recipe), ObjectiveSet(tiny_recipe)
+    optimizer = build_optimizer(tiny_recipe, space, objectives)
+    assert train_one_epoch(space, objectives, optimizer, [], 0, 1) == {}
+
+
+def test_the_metrics_are_the_means_over_the_steps(tiny_recipe, run_dir):
+    space, objectives = load(run_dir), ObjectiveSet(tiny_recipe)
+    optimizer, batch, steps = build_optimizer(tiny_recipe, space, objectives), load_batch(tiny_recipe, space), []
+    metrics = train_one_epoch(
+        space, objectives, optimizer, [batch] * 3, 0, 3, on_step=lambda values, _: steps.append(values)
+    )
+    assert metrics["steps"] == len(steps) == 3
+    for name in steps[0]:
+        assert metrics[name] == pytest.approx(sum(values[name] for values in steps) / 3)
+    assert metrics["infonce(image,text).temperature"] > 0
