@@ -90,7 +90,10 @@ TESTS: dict[str, list[str]] = {
     "triptych/search/ingest.py": INDEXING,
     "triptych/evaluation/retrieval.py": ["tests/evaluation/test_retrieval.py"],
     "triptych/evaluation/significance.py": ["tests/evaluation/test_significance.py"],
-    "triptych/training/run_directory.py": ["tests/training/test_run_directory.py", "tests/training/test_loop_resume.py"],
+    "triptych/training/run_directory.py": [
+        "tests/training/test_run_directory.py",
+        "tests/training/test_loop_resume.py",
+    ],
     "triptych/training/epoch.py": ["tests/training/test_epoch.py", "tests/training/test_loop.py"],
     "triptych/training/metrics_log.py": ["tests/training/test_metrics_log.py"],
 }
