@@ -1,4 +1,4 @@
-"""What the tests of encoders share: a few sources of each modality."""
+"""Sources of each modality for the tests of encoders."""
 
 import numpy as np
 import pytest
@@ -26,3 +26,20 @@ def sources(tmp_path):
         Image.fromarray(rng.integers(0, 255, (20 + i, 30, 3), dtype=np.uint8)).save(tmp_path / f"{i}.png")
         by_modality["image"].append(Source("image", tmp_path / f"{i}.png"))
     return by_modality
+
+
+def write_audio(path, samples, rate=16_000):
+    """Write samples to a WAV file and return its source."""
+    soundfile.write(path, samples, rate, subtype="FLOAT")
+    return Source("audio", path)
+
+
+@pytest.fixture
+def make_tone(tmp_path):
+    """A function that writes a rising tone of some seconds."""
+
+    def make(seconds, rate=16_000):
+        time = np.arange(round(seconds * rate)) / rate
+        return write_audio(tmp_path / f"{seconds}.wav", 0.3 * np.sin(2 * np.pi * (300 + 400 * time) * time), rate)
+
+    return make

@@ -1,8 +1,6 @@
 """Every encoder of the registry: the same source gives the same parts, whatever stands beside it."""
 
-import numpy as np
 import pytest
-import soundfile
 import torch
 
 from bench.real_data import find_yamnet_weights
@@ -88,32 +86,6 @@ def test_state_survives_saving(encoder, sources):
         *(parts_of(e, sources[encoder.modality]) for e in (encoder, restored)), strict=True
     ):
         assert torch.equal(original_parts, restored_parts)
-
-
-def test_long_audio_is_truncated(tmp_path):
-    encoder = ENCODERS["audio_cnn"](max_seconds=0.5)
-    soundfile.write(tmp_path / "long.wav", np.linspace(0, 0.5, 32_000), 16_000)
-    untrimmed = encoder.prepare(Source("audio", tmp_path / "long.wav"))
-    start = encoder.prepare(Source("audio", tmp_path / "long.wav", 0.0, 0.5))
-    later = encoder.prepare(Source("audio", tmp_path / "long.wav", 1.0, 1.5))
-    assert torch.equal(untrimmed, start)
-    assert untrimmed.shape == later.shape
-    assert not torch.equal(untrimmed, later)
-
-
-def test_vocabulary_does_not_depend_on_order():
-    one, other = ENCODERS["text_transformer"](), ENCODERS["text_transformer"]()
-    one.fit_vocabulary(Source("text", c) for c in CAPTIONS)
-    other.fit_vocabulary(Source("text", c) for c in [*CAPTIONS[::-1], CAPTIONS[0]])
-    assert one.extra_files() == other.extra_files()
-
-
-def test_text_files_and_strings_are_equivalent(tmp_path):
-    encoder = ENCODERS["text_transformer"]()
-    encoder.fit_vocabulary(Source("text", c) for c in CAPTIONS)
-    (tmp_path / "note.txt").write_text(f"  {CAPTIONS[0]}\n")
-    from_file = encoder.prepare(Source("text", tmp_path / "note.txt"))
-    assert torch.equal(from_file, encoder.prepare(Source("text", CAPTIONS[0])))
 
 
 def test_invalid_settings_raise():

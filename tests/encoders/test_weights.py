@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 
 from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, yamnet
-from triptych.encoders.convolution import Conv2dSame
 from triptych.encoders.weights import (
     INSTALL_PRETRAINED,
     PackagedFile,
@@ -135,28 +134,6 @@ def test_fold_batch_norm_is_equivalent():
     expected = F.batch_norm(F.conv2d(x, weight), mean, variance, scale, shift, eps=1e-3)
     folded = fold_batch_norm(weight, scale, shift, mean, variance, 1e-3)
     assert torch.allclose(F.conv2d(x, folded["weight"], folded["bias"]), expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("size", [(7, 10), (8, 9), (3, 4)])
-@pytest.mark.parametrize(("kernel", "stride", "groups"), [(1, 1, 1), (3, 1, 2), (3, 2, 2), (5, 2, 1), (4, 3, 1)])
-def test_conv2d_same_matches_naive_loop(size, kernel, stride, groups):
-    """Against loops: output pixel i looks from i · stride − before on; `before` is the smaller half of the padding."""
-    torch.manual_seed(0)
-    layer = Conv2dSame(4, 6, kernel, stride, groups).double()
-    torch.nn.init.normal_(layer.weight)
-    torch.nn.init.normal_(layer.bias)
-    x = torch.randn(2, 4, *size, dtype=torch.float64)
-    outs = [-(-s // stride) for s in size]
-    before = [max(0, (out - 1) * stride + kernel - s) // 2 for out, s in zip(outs, size, strict=True)]
-    expected = layer.bias[None, :, None, None].expand(2, 6, *outs).clone()
-    for row, column, i, j in np.ndindex(*outs, kernel, kernel):
-        y, z = row * stride - before[0] + i, column * stride - before[1] + j
-        if 0 <= y < size[0] and 0 <= z < size[1]:
-            for out in range(6):
-                first = out // (6 // groups) * (4 // groups)
-                input_pixels = x[:, first : first + 4 // groups, y, z]
-                expected[:, out, row, column] += input_pixels @ layer.weight[out, :, i, j]
-    assert torch.allclose(layer(x), expected)
 
 
 def test_pinned_tokenizer_is_readable():
