@@ -139,7 +139,8 @@ def score_fold(
     Better alternatives are searched among the candidate rows.
     """
     contents: dict[Modality, ModalityContents] = {m: embedded[m].contents for m in modality_pair}
-    rows, candidates = (select_rows_with_pair(contents, modality_pair, some) for some in (rows, candidate_rows))
+    rows = select_rows_with_pair(contents, modality_pair, rows)
+    candidates = select_rows_with_pair(contents, modality_pair, candidate_rows)
     if not rows:
         return None
     scorer = _PairScorer(space, embedded[modality_pair[0]], embedded[modality_pair[1]])
@@ -154,7 +155,7 @@ def score_fold(
             for block in split_into_blocks(len(rows), CAPTION_BLOCK)
         ]
     )
-    epsilons = np.concatenate([np.full(len(one.p_value), one.epsilon) for one in row_evidence])
+    epsilons = np.concatenate([np.full(len(evidence.p_value), evidence.epsilon) for evidence in row_evidence])
     row_scores = RowScores(
         row=np.array(rows),
         **_concat_evidence(row_evidence),

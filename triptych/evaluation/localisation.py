@@ -239,20 +239,15 @@ def _average_results(
     query: Modality, gallery: Modality, factor: str, results: Sequence[PointingResult]
 ) -> LocalisationResult:
     discriminations = [r.discrimination for r in results if r.discrimination is not None]
-    hit, hit_chance_level, mass, mass_chance_level = (
-        fmean(getattr(result, name) for result in results)
-        for name in ("hit", "hit_chance_level", "mass", "mass_chance_level")
-    )
-    mean_discrimination = fmean(discriminations) if discriminations else None
     return LocalisationResult(
         query,
         gallery,
         factor,
-        len(results),
-        hit,
-        hit_chance_level,
-        mass,
-        mass_chance_level,
-        mean_discrimination,
-        len(discriminations),
+        num_queries=len(results),
+        hit=fmean(result.hit for result in results),
+        hit_chance_level=fmean(result.hit_chance_level for result in results),
+        mass=fmean(result.mass for result in results),
+        mass_chance_level=fmean(result.mass_chance_level for result in results),
+        discrimination=fmean(discriminations) if discriminations else None,
+        num_discrimination_queries=len(discriminations),
     )

@@ -120,9 +120,8 @@ def _to_source(modality: Modality, content: Any, path: Path) -> Source:
         return Source("image", path)
     path = path.with_suffix(".wav")
     samples = np.asarray(content["array"], np.float32)
-    samples = (
-        samples.mean(axis=int(np.argmin(samples.shape))) if samples.ndim == 2 else samples
-    )  # the channel axis is the shorter one
+    if samples.ndim == 2:
+        samples = samples.mean(axis=int(np.argmin(samples.shape)))  # the channel axis is the shorter one
     soundfile.write(path, samples, int(content["sampling_rate"]), subtype="FLOAT")
     return Source("audio", path)
 

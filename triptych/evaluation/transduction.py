@@ -65,7 +65,7 @@ def measure_transductive(
     Use when: you compare with results that were measured this way.
     Beware: assumes that all queries are known and every item is equally often a positive, as only in a test set.
     """
-    ordered_items = sorted(items.values(), key=lambda one: MODALITIES.index(one.modality))
+    ordered_items = sorted(items.values(), key=lambda modality_items: MODALITIES.index(modality_items.modality))
     results: dict[tuple[str, str], RetrievalResult] = {}
     pairs = [(a, b) for a, b in combinations(ordered_items, 2) if torch.isin(a.group_ids, b.group_ids).any()]
     with track_progress("transport plans", len(pairs), show_progress and bool(pairs)) as progress:
