@@ -1,4 +1,4 @@
-"""Reasons: they add up to the score, whatever the space; each formula against loops in float64."""
+"""Explanations: contributions add up to the score in every space; each formula against loops in float64."""
 
 import math
 
@@ -44,7 +44,7 @@ def rows(synthetic_manifest):
 
 @pytest.fixture(scope="module", params=SPACES)
 def space(request, rows, synthetic_manifest):
-    """An untrained space of each kind: reasons must add up in any."""
+    """An untrained space of each type."""
     torch.manual_seed(0)
     space = Space(
         Recipe.load("trimodal", [*TINY_OVERRIDES, f"data.manifest={synthetic_manifest}", *SPACES[request.param]])
@@ -86,14 +86,14 @@ def test_tokens_are_merged_into_words_and_locations_fit_the_modality(space, rows
     explanation = explain(space, sources["text"], sources["image"])
     words = [str(explanation.query.text)[int(start) : int(end)] for start, end in explanation.query.part_locations]
     assert words == str(sources["text"].content).split()
-    assert all(len(place) == 4 and min(place) >= 0 and max(place) <= 1 for place in explanation.hit.part_locations)
+    assert all(len(region) == 4 and min(region) >= 0 and max(region) <= 1 for region in explanation.hit.part_locations)
     explanation = explain(space, sources["image"], sources["audio"])
     assert explanation.hit.span is not None
-    assert all(len(place) == 2 and place[0] < place[1] for place in explanation.hit.part_locations)
+    assert all(len(region) == 2 and region[0] < region[1] for region in explanation.hit.part_locations)
 
 
 def test_a_cosine_is_a_sum_over_pairs_of_parts(run_dir, rows):
-    """By loops: the score is Σ_pq <h(x_p), h(y_q)> / (P·Q·|mean h(x)|·|mean h(y)|)."""
+    """With loops: the score is Σ_pq <h(x_p), h(y_q)> / (P·Q·|mean h(x)|·|mean h(y)|)."""
     space = load(run_dir)
     sources = sources_of_row(rows[3])
     explanation = explain(space, sources["audio"], sources["image"])
@@ -113,7 +113,7 @@ def test_a_rounded_score_puts_the_difference_into_the_residual(run_dir, rows):
 
 
 def test_an_mlp_head_is_decomposed_by_integrated_gradients(synthetic_manifest, rows):
-    """What the parts add differs from the whole by what the head gives for nothing, and by the integral's error."""
+    """The last part is the output of the head for a zero input, up to the error of the integration."""
     torch.manual_seed(1)
     space = Space(
         Recipe.load("trimodal", [*TINY_OVERRIDES, f"data.manifest={synthetic_manifest}", *SPACES["deep"]])

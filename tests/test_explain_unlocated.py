@@ -1,4 +1,4 @@
-"""Parts that lie nowhere (marks around a text, a class token, a whole window): one part at the end, and all adds up."""
+"""Parts without a location (special tokens, a class token, a whole window) are merged into one last part."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ SPACES = {
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory):
-    """Networks that add marks to a text, a class token to a picture, and hear a whole window of a sound at once."""
+    """Networks with special tokens for text, a class token for images, and one part per audio window."""
     folder = tmp_path_factory.mktemp("models")
     models = {
         "text": tiny_models.bert(folder / "bert"),
@@ -64,24 +64,24 @@ def test_unlocated_parts_are_merged_into_one_last_part(space, synthetic_manifest
         )
         for side in (explanation.query, explanation.hit):
             size = 4 if side.modality == "image" else 2
-            assert [len(place) for place in side.part_locations] == [size] * (len(side.part_locations) - 1) + [0]
+            assert [len(region) for region in side.part_locations] == [size] * (len(side.part_locations) - 1) + [0]
     explanation = explain(space, text, audio)
     assert [str(explanation.query.text)[int(p[0]) : int(p[1])] for p in explanation.query.part_locations[:-1]] == [
         "a",
         "cat",
     ]
     assert explanation.hit.part_locations == [()]
-    assert explanation.hit.span == (0.0, 0.5), "what was heard, although no part tells where it lies"
+    assert explanation.hit.span == (0.0, 0.5), "the encoded range, although no part has a location"
 
 
 def project_parts(space, source):
-    """Every part of a source as the space has it, (P, D), from the network itself: what is cached is rounded."""
+    """Return all projected parts of a source, (P, D), without the cache, which rounds."""
     encoder = space.encoder(source.modality)
     return space(source.modality, *encoder(*collate([encoder.prepare(source)])), input_kind="parts").parts[0].double()
 
 
 def test_the_unlocated_contribution_is_the_sum_over_special_tokens(encoders, synthetic_manifest):
-    """By loops over the pieces: the score of a cosine is Σ_pq <h(x_p), h(y_q)> / (P·Q·|mean h(x)|·|mean h(y)|)."""
+    """With loops over the tokens: the score of a cosine is Σ_pq <h(x_p), h(y_q)> / (P·Q·|mean h(x)|·|mean h(y)|)."""
     torch.manual_seed(0)
     settings = [setting for setting in TINY_OVERRIDES if "encoders" not in setting]
     space = Space(Recipe.load("trimodal", [*settings, *encoders, f"data.manifest={synthetic_manifest}"])).eval()
@@ -90,7 +90,7 @@ def test_the_unlocated_contribution_is_the_sum_over_special_tokens(encoders, syn
     with torch.inference_mode():
         a, b = (project_parts(space, source) for source in (text, image))
     locations = space.encoder("text").part_locations(text, len(a))
-    special_tokens = [p for p, place in enumerate(locations) if not place]
+    special_tokens = [p for p, location in enumerate(locations) if not location]
     assert len(special_tokens) == 2
     scale = len(a) * len(b) * float(a.mean(0).norm() * b.mean(0).norm())
     expected = sum(float(a[p] @ b[q]) for p in special_tokens for q in range(len(b))) / scale

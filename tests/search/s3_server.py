@@ -1,4 +1,4 @@
-"""An S3 server on the loopback for tests: moto, one request at a time, with or without its regard for conditions.
+"""A local S3 server for tests: moto, one request at a time, with or without support for conditional writes.
 
 python -m tests.search.s3_server [ignore-conditions]: prints its address when it is ready, with a bucket "bucket".
 """
@@ -15,7 +15,7 @@ BUCKET = "bucket"
 
 @contextmanager
 def s3_server(*options: str) -> Iterator[dict[str, str]]:
-    """A server process; gives the variables with which LanceDB and obstore find it."""
+    """Run a server process; yield the environment variables for LanceDB and obstore."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.search.s3_server", *options]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen(
@@ -39,9 +39,8 @@ def main(options: list[str]) -> None:
 
     moto = DomainDispatcherApplication(create_backend_app)
     s3_backends["123456789012"]["aws"].create_bucket(BUCKET, "us-east-1")
-    request_lock = (
-        threading.Lock()
-    )  # moto looks whether an object exists, then writes it: two threads could both see none
+    # moto checks whether an object exists, then writes it: without a lock two threads could both create it.
+    request_lock = threading.Lock()
 
     def serve(environ, start_response):
         if "ignore-conditions" in options:

@@ -1,4 +1,4 @@
-"""A joint model in a folder is a space at once: indexed and searched with no training at all."""
+"""A pretrained joint model is a space: it indexes and searches without training."""
 
 import numpy as np
 import pytest

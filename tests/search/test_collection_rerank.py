@@ -1,4 +1,4 @@
-"""Similarities that read parts, and learned metrics: the shortlist is put in order by the space's own score."""
+"""Similarities that read parts and learned metrics: the shortlist is re-ranked by the similarity of the space."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_hits_are_sorted_by_the_similarity_of_the_space(name, synthetic_manifest
             scores[entry.id] = space.scores(query_features, features).item()
         hits = collection.search(query, ["image"], k=20, fold_duplicates=False)
         assert len(hits) == 20
-        # Parts are kept in half precision.
+        # Parts are stored in half precision.
         tolerance = 2e-3 * max(map(abs, scores.values()))
         for hit in hits:
             assert hit.score == pytest.approx(scores[hit.id], abs=tolerance)

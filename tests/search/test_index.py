@@ -1,4 +1,4 @@
-"""Lists of like keys: what they find beside an exact scan, with filters, deletions and new items."""
+"""The IVF index against an exact scan, with filters, deletions and new items."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from triptych.search.index import TARGET_RECALL, Gallery, IVFIndex, IVFMask, sea
 
 
 def make_clustered_keys(count, seed=0, dim=32):
-    """Keys in loose clusters, all of length 1."""
+    """Return unit vectors in loose clusters."""
     rng = np.random.default_rng(seed)
     centres = np.random.default_rng(99).standard_normal((40, dim))
     keys = centres[rng.integers(0, 40, count)] + 0.5 * rng.standard_normal((count, dim))
@@ -19,7 +19,7 @@ def make_clustered_keys(count, seed=0, dim=32):
 def ivf_index(tmp_path_factory):
     keys = make_clustered_keys(6000)
     return IVFIndex.build(
-        tmp_path_factory.mktemp("ivf_index") / "image", "me", np.arange(6000) * 2, keys, make_clustered_keys(100, 1)
+        tmp_path_factory.mktemp("ivf_index") / "image", "table", np.arange(6000) * 2, keys, make_clustered_keys(100, 1)
     )
 
 
@@ -31,7 +31,7 @@ def test_ivf_search_reaches_the_target_recall_on_new_queries(ivf_index):
     queries = make_clustered_keys(100, 2)
     approximate = [ivf_index.row_ids[ivf_index.search(q, 10)[0]] for q in queries]
     exact = [ivf_index.row_ids[search_exact(q, ivf_index.keys, 10)[0]] for q in queries]
-    assert ivf_index.probe_fraction < 0.2, "else a scan would do"
+    assert ivf_index.probe_fraction < 0.2, "an exact scan would be as fast"
     assert measure_recall(approximate, exact) >= TARGET_RECALL - 0.02
     for q in queries[:5]:
         positions, scores = ivf_index.search(q, 10)
@@ -52,19 +52,19 @@ def test_filtered_ivf_search_reaches_the_target_recall(ivf_index, fraction):
     queries = make_clustered_keys(50, 4)
     approximate = [ivf_index.search(q, 10, mask)[0] for q in queries]
     exact = [positions[search_exact(q, ivf_index.keys[positions], 10)[0]] for q in queries]
-    assert all(allowed[some].all() for some in approximate)
+    assert all(allowed[positions].all() for positions in approximate)
     assert measure_recall(approximate, exact) >= TARGET_RECALL - 0.03
 
 
 def test_an_index_of_another_table_or_a_truncated_one_is_not_opened(ivf_index, tmp_path):
     folder = tmp_path / "image"
-    IVFIndex.build(folder, "me", np.arange(500), make_clustered_keys(500), make_clustered_keys(20, 1))
-    assert IVFIndex.open(folder, "me") is not None
+    IVFIndex.build(folder, "table", np.arange(500), make_clustered_keys(500), make_clustered_keys(20, 1))
+    assert IVFIndex.open(folder, "table") is not None
     assert IVFIndex.open(folder, "another") is None
     content = (folder / "keys.npy").read_bytes()
     (folder / "keys.npy").write_bytes(content[: len(content) // 2])
-    assert IVFIndex.open(folder, "me") is None
-    assert IVFIndex.open(tmp_path / "nothing", "me") is None
+    assert IVFIndex.open(folder, "table") is None
+    assert IVFIndex.open(tmp_path / "nothing", "table") is None
 
 
 def test_keys_of_different_norms_are_not_indexed():

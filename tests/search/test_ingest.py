@@ -26,7 +26,7 @@ def test_reindexing_embeds_only_new_and_changed_files(collection, files):
         assert torch.equal(again.load_features(entry.id).embedding, collection.load_features(entry.id).embedding)
     images = sorted((files / "images").iterdir())
     images[0].write_bytes(images[1].read_bytes())  # changed
-    images[2].unlink()  # gone
+    images[2].unlink()  # deleted
     shutil.copy(images[3], files / "images" / "new.png")
     result = again.index(items_from_folder(files, again.space), files, show_progress=False)
     assert (result.added, result.unchanged, result.removed) == (2, 9, 1)
@@ -59,7 +59,7 @@ def test_indexing_saves_intermediate_results(run_dir, files, tmp_path, monkeypat
 
 
 def test_unreadable_files_are_reported_and_the_rest_is_indexed(run_dir, files, tmp_path):
-    (files / "broken.wav").write_text("no sound")
+    (files / "broken.wav").write_text("not audio")
     (files / "empty.txt").write_text("")
     collection = Collection.create(tmp_path / "collection", run_dir)
     result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
@@ -99,7 +99,7 @@ def test_nothing_is_embedded_twice(run_dir, files, tmp_path, monkeypatch):
     monkeypatch.setattr("triptych.space.Space._embed_uncached", fail_if_called)
     again = Collection.create(tmp_path / "collection", run_dir)
     assert again.index(items_from_folder(files, again.space), files, show_progress=False).unchanged == 11
-    shutil.move(files / "note.txt", files / "moved.txt")  # the content is known, only its place is new
+    shutil.move(files / "note.txt", files / "moved.txt")  # the same content at another path
     result = again.index(items_from_folder(files, again.space), files, show_progress=False)
     assert (result.added, result.unchanged, result.removed) == (1, 10, 1)
 
@@ -130,7 +130,7 @@ def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, mo
     hit_counts.append(len(reader.search(Source("text", "a bell"), k=100, fold_duplicates=False)))
     assert hit_counts == sorted(hit_counts)
     assert hit_counts[-1] == 11
-    assert len(set(hit_counts)) > 2, "some were found on the way"
+    assert len(set(hit_counts)) > 2, "no intermediate version was seen"
 
 
 def test_two_processes_cannot_index_at_once(collection, files):
@@ -142,7 +142,7 @@ def test_two_processes_cannot_index_at_once(collection, files):
 
 def test_a_file_that_becomes_unreadable_is_removed(collection, files):
     audio = next((files / "audio").iterdir())
-    audio.write_bytes(b"no sound")
+    audio.write_bytes(b"not audio")
     result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     assert [str(source.content) for source in result.failures] == [str(audio.resolve())]
     assert len(collection) == 10
@@ -186,11 +186,13 @@ def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_i
         assert entry.captions == before[path].captions
         assert entry.columns == before[path].columns
         assert entry.origins == sorted([str(synthetic_manifest.resolve()), str(folder.resolve())])
-    result, after = index_origin(image_items(rows[1:]), synthetic_manifest)  # the folder still has the first
+    result, after = index_origin(image_items(rows[1:]), synthetic_manifest)  # the folder still contains the first
     assert (result.removed, len(after)) == (0, 4)
     first = after[items[0].source.content]
     assert (first.origins, first.captions, first.columns) == ([str(folder.resolve())], (), {})
-    result, after = index_origin(items[2:], folder)  # nobody has the first, the manifest still has the second
+    result, after = index_origin(
+        items[2:], folder
+    )  # no origin contains the first, the manifest still contains the second
     assert (result.removed, len(after)) == (1, 3)
     assert after[items[1].source.content] == before[items[1].source.content]
     result, _ = index_origin(items[2:], folder)

@@ -24,7 +24,7 @@ HOLD_PROGRAM = """
 import os, sys, time
 from triptych.search.lease import acquire_write_access
 with acquire_write_access(sys.argv[1]):
-    print("held", os.getpid(), flush=True)
+    print("acquired", os.getpid(), flush=True)
     time.sleep(600)
 """
 
@@ -40,7 +40,7 @@ def test_the_lease_of_a_killed_process_expires(s3, tmp_path, monkeypatch):
         try:
             assert holder.stdout
             word, pid = holder.stdout.readline().split()
-            assert word == "held"
+            assert word == "acquired"
         finally:
             holder.send_signal(signal.SIGKILL)
     message = rf"process {pid} on .* is indexing into it; wait .* If that process is dead, run this again in \d+ s"
@@ -50,25 +50,25 @@ def test_the_lease_of_a_killed_process_expires(s3, tmp_path, monkeypatch):
     with acquire_write_access(uri) as access:
         assert access.is_takeover
     with acquire_write_access(uri) as access:
-        assert not access.is_takeover, "the lease was given back"
+        assert not access.is_takeover, "the lease was released"
 
 
 @pytest.mark.slow
 def test_a_lease_is_renewed(s3, tmp_path, monkeypatch):
     monkeypatch.setattr(lease, "LEASE_SECONDS", 0.2)
-    lease_held = Lease(f"{s3}/{tmp_path.name}")
-    lease_held.acquire()
+    held_lease = Lease(f"{s3}/{tmp_path.name}")
+    held_lease.acquire()
     try:
-        first, deadline = lease_held._read_current(), time.monotonic() + TIMEOUT_SECONDS
+        first, deadline = held_lease._read_current(), time.monotonic() + TIMEOUT_SECONDS
         assert first
-        while (now := lease_held._read_current()) is not None and now.renewed_at == first.renewed_at:
+        while (now := held_lease._read_current()) is not None and now.renewed_at == first.renewed_at:
             assert time.monotonic() < deadline
             time.sleep(0.1)
     finally:
-        lease_held.release()
-    assert (last := lease_held._read_current()) is not None
+        held_lease.release()
+    assert (last := held_lease._read_current()) is not None
     assert last.is_released
-    assert len(lease_held._list_lease_paths()) == 1
+    assert len(held_lease._list_lease_paths()) == 1
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monke
         collection = Collection.create(f"s3://{BUCKET}/collection", run_dir)
         with pytest.raises(CollectionError, match=r"ignores conditional writes .* it can be searched, but not written"):
             collection.index(items_from_folder(files, collection.space), files, show_progress=False)
-        assert Store.open(f"s3://{BUCKET}/collection") is None, "something was written"
+        assert Store.open(f"s3://{BUCKET}/collection") is None, "a table was written"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The map: what is alike lies together, whatever its modality; the same keys give the same map."""
+"""The projection places similar items close together across modalities, and is deterministic."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from triptych.search.projection import project_2d
 
 @pytest.fixture(scope="module")
 def keys():
-    """Five things in two modalities that lie in different regions of the space."""
+    """Keys of five concepts in two modalities with an offset between them."""
     rng = np.random.default_rng(0)
     concepts = rng.normal(size=(5, 16))
     offsets = rng.normal(size=(2, 16)) * 4
@@ -20,7 +20,7 @@ def keys():
 
 
 def measure_agreement(points, label):
-    """The share of points whose nearest point of the other modality is of the same thing."""
+    """Return the fraction of points whose nearest point of the other modality has the same label."""
     squared_distances = ((points[0][:, None] - points[1][None]) ** 2).sum(2)
     return float((label[squared_distances.argmin(axis=1)] == label).mean())
 
@@ -32,7 +32,7 @@ def test_matching_items_are_close_across_modalities(keys):
     assert all(p.min() >= 0 and p.max() <= 1 for p in points)
     assert measure_agreement(points, keys[1]) > 0.95
     again = project_2d(keys[0])
-    assert all(np.array_equal(one, other) for one, other in zip(points, again, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(points, again, strict=True))
 
 
 def test_items_beyond_the_landmarks_are_placed_by_their_neighbours(keys, monkeypatch):

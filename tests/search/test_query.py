@@ -1,4 +1,4 @@
-"""Queries of several parts, filters, copies and similar items: against loops over everything."""
+"""Queries of several parts, filters, excluded items and near-duplicates, against loops over all items."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from triptych.search.scan import items_from_folder, items_from_rows, query_conte
 
 @pytest.fixture(scope="module")
 def manifest_collection(run_dir, synthetic_manifest, tmp_path_factory):
-    """Everything of the tiny world, with captions and columns. Read only."""
+    """A collection of all synthetic data, with captions and columns. Tests must not change it."""
     collection = Collection.create(tmp_path_factory.mktemp("query") / "collection", run_dir)
     collection.index(
         items_from_rows(manifest.read(synthetic_manifest).rows, collection.space),
@@ -61,13 +61,13 @@ def test_query_parts_are_standardised_weighted_and_negatives_clipped(manifest_co
 
 def test_a_negative_part_lowers_similar_items(manifest_collection):
     plain = manifest_collection.search(Source("text", "a red bell"), ["image"], k=5)
-    named = plain[0].id
-    query = Query((QueryPart(Source("text", "a red bell")), QueryPart(named, -2.0)))
-    assert named not in {hit.id for hit in manifest_collection.search(query, ["image"], k=5)}  # what was asked with
-    alike = manifest_collection.search_similar(named, ["image"], k=1)[0].id
+    best_id = plain[0].id
+    query = Query((QueryPart(Source("text", "a red bell")), QueryPart(best_id, -2.0)))
+    assert best_id not in {hit.id for hit in manifest_collection.search(query, ["image"], k=5)}
+    similar_id = manifest_collection.search_similar(best_id, ["image"], k=1)[0].id
     order = [hit.id for hit in manifest_collection.search(query, ["image"], k=80)]
     before = [hit.id for hit in manifest_collection.search(Source("text", "a red bell"), ["image"], k=80)]
-    assert order.index(alike) > before.index(alike)
+    assert order.index(similar_id) > before.index(similar_id)
 
 
 def test_a_query_by_item_id_equals_one_by_source_and_excludes_the_item(manifest_collection):
@@ -83,7 +83,7 @@ def test_a_query_by_item_id_equals_one_by_source_and_excludes_the_item(manifest_
 
 @pytest.fixture
 def duplicated(collection, files):
-    """The collection with two copies of a picture, and the picture under a name that is not in the collection."""
+    """The collection with two copies of an image, and the image under a path that is not in the collection."""
     image = sorted((files / "images").iterdir())[0]
     shutil.copy(image, files / "copy.png")
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
@@ -104,7 +104,7 @@ def test_search_excludes_the_query_file_and_its_duplicates(duplicated):
         } == entries.keys() - query_names
         all_hits = collection.search(query, k=100, fold_duplicates=False, include_query=True)
         assert {Path(hit.source.content).name for hit in all_hits} == entries.keys()
-        if isinstance(value, str):  # the other copy is named, not what the person has chosen
+        if isinstance(value, str):  # the note names the other copy, not the given item
             assert collection.describe_excluded_items(query) == note.replace(", copy.png", "")
         else:
             assert collection.describe_excluded_items(query) == note
@@ -114,7 +114,7 @@ def test_search_excludes_the_query_file_and_its_duplicates(duplicated):
 
 def test_text_queries_and_unknown_files_exclude_nothing(duplicated, files):
     collection, _, outside = duplicated
-    text = Source("text", "two red bells")  # as the note of the folder has it
+    text = Source("text", "two red bells")  # the content of note.txt
     assert len(collection.search(text, k=100, fold_duplicates=False)) == len(collection)
     assert collection.describe_excluded_items(text) is None
     changed = Path(outside.content).with_name("changed.png")
@@ -134,7 +134,7 @@ def test_a_long_query_file_is_excluded_with_all_its_segments(run_dir, tmp_path):
     hits = collection.search(Source("audio", folder / "low.wav"), k=10, fold_duplicates=False)
     assert {Path(hit.source.content).name for hit in hits} == {"high.wav"}
     segment = next(entry for entry in collection.list_items() if entry.source.start == 10)
-    for query in (segment.source, Query((QueryPart(segment.id),))):  # of a moment, only this moment
+    for query in (segment.source, Query((QueryPart(segment.id),))):  # excludes only this segment
         hits = collection.search(query, k=10, fold_duplicates=False)
         assert {hit.id for hit in hits} == {entry.id for entry in collection.list_items()} - {segment.id}
 
@@ -192,7 +192,7 @@ def test_duplicates_are_folded_into_the_first_hit(collection, files):
 
 
 def test_folded_duplicates_do_not_reduce_the_number_of_hits(collection, files):
-    """More items are fetched than are listed: copies of the best one do not use up the places of the others."""
+    """More items are ranked than requested, so folded copies leave enough hits."""
     images = sorted((files / "images").iterdir())
     for name in ("copy.png", "copy-2.png"):
         shutil.copy(images[0], files / "images" / name)

@@ -1,4 +1,4 @@
-"""Queries of several parts against keys made by hand: totals and order as the formula gives them."""
+"""The ranking of queries with several parts against the formula, on hand-made keys."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from triptych.interfaces import Features
 from triptych.search.index import Gallery
 from triptych.search.ranking import MIN_RERANK, EmbeddedPart, Ranker, ScoreDistribution
 
-STANDARD = ScoreDistribution(np.array([[-1.0, 1.0]]))  # mean 0, deviation 1: the standardised score is the score itself
+STANDARD = ScoreDistribution(np.array([[-1.0, 1.0]]))  # mean 0, standard deviation 1: standardising changes nothing
 NO_PARTS = torch.zeros(1, 1, 32), torch.ones(1, 1, dtype=torch.bool)  # the similarity reads no parts
 
 
@@ -19,14 +19,14 @@ def space(run_dir):
 
 
 def query_part(axis, weight, dim=32):
-    """A part of a query along one axis: its similarity to a key is that coordinate of the key."""
+    """Return a query part along one axis: its similarity to a key is that coordinate of the key."""
     embedding = torch.zeros(1, dim)
     embedding[0, axis] = 1
     return EmbeddedPart(Features(embedding, *NO_PARTS, "text"), weight)
 
 
 def unit_keys(coordinates, dim=32):
-    """Keys of length 1 with the given first coordinates."""
+    """Return unit keys with the given first coordinates."""
     keys = np.zeros((len(coordinates), dim), np.float32)
     keys[:, : len(coordinates[0])] = coordinates
     keys[:, -1] = np.sqrt(1 - (keys**2).sum(axis=1))
@@ -35,17 +35,17 @@ def unit_keys(coordinates, dim=32):
 
 def rank(space, keys, parts, k=10, distributions=None):
     gallery = Gallery(None, None, np.arange(len(keys)), keys)
-    # The store is read only where the similarity is not exact.
+    # The store is read only if the similarity is not exact.
     ranker = Ranker(space, None, gallery, "image", parts, distributions or [STANDARD] * len(parts))  # pyright: ignore[reportArgumentType]
     return ranker.rank(k)
 
 
-# The columns: similarity to the wanted part, similarity to the unwanted part.
+# The similarity of each item to the positive and to the negative part.
 ITEMS = [(0.6, -0.7), (0.8, 0.1), (0.5, 0.0), (0.7, 0.6), (0.3, -0.9)]
 
 
 def test_a_negative_part_counts_only_above_zero(space):
-    """Items that are unlike the unwanted part gain nothing by it, however far they are from it."""
+    """Items that are dissimilar to the negative part do not gain by it."""
     ranked = rank(space, unit_keys(ITEMS), [query_part(0, 1.0), query_part(1, -0.5)])
     expected = {i: positive - 0.5 * max(0.0, negative) for i, (positive, negative) in enumerate(ITEMS)}
     assert min(negative for _, negative in ITEMS) < 0 < max(negative for _, negative in ITEMS)
@@ -64,7 +64,7 @@ def test_each_part_is_standardised_by_its_own_background_and_only_proportions_of
     distributions = [
         ScoreDistribution(np.array([[0.0, 0.4]])),
         ScoreDistribution(np.array([[0.25, 0.35]])),
-    ]  # means 0.2, 0.3; deviations 0.2, 0.05
+    ]  # means 0.2, 0.3; standard deviations 0.2, 0.05
     for scale in (1.0, 7.0):
         ranked = rank(
             space, unit_keys(ITEMS), [query_part(0, 0.5 * scale), query_part(1, -scale)], distributions=distributions
@@ -75,8 +75,8 @@ def test_each_part_is_standardised_by_its_own_background_and_only_proportions_of
             assert score == pytest.approx(total, abs=1e-4)
 
 
-def test_the_best_item_is_shortlisted_among_many_that_are_unlike_the_negative_part(space):
-    """With the clip the total is not linear: the nearest keys to the sum of the parts may leave out the best item."""
-    unlike = [(0.1, -0.9)] * (MIN_RERANK + 50)
-    ranked = rank(space, unit_keys([*unlike, (0.6, 0.0)]), [query_part(0, 1.0), query_part(1, -1.0)], k=1)
-    assert ranked.row_ids.tolist() == [len(unlike)]
+def test_the_best_item_is_shortlisted_among_many_that_are_dissimilar_to_the_negative_part(space):
+    """Clipping makes the total nonlinear: the nearest keys to the sum of the parts may not contain the best item."""
+    dissimilar = [(0.1, -0.9)] * (MIN_RERANK + 50)
+    ranked = rank(space, unit_keys([*dissimilar, (0.6, 0.0)]), [query_part(0, 1.0), query_part(1, -1.0)], k=1)
+    assert ranked.row_ids.tolist() == [len(dissimilar)]

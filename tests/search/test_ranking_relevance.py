@@ -1,4 +1,4 @@
-"""Relevance: how rare a score is among random pairs, by counting."""
+"""Relevance against counts of random pairs."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_the_threshold_is_at_one_random_pair_in_a_hundred():
 def test_the_tail_is_extrapolated_exponentially():
     scores = np.random.default_rng(1).exponential(size=200_000)
     distribution = NullDistribution(scores)
-    for score in (7.0, 10.0, 14.0):  # of an exponential, the share above is exp(-score)
+    for score in (7.0, 10.0, 14.0):  # for an exponential, P(score or higher) = exp(-score)
         assert distribution.neg_log_p(np.array([score]))[0] == pytest.approx(score, rel=0.05)
 
 
@@ -63,7 +63,7 @@ def test_pairs_of_an_item_with_itself_are_ignored():
 
 
 def test_hits_have_the_relevance_of_their_p_value(collection):
-    """No eight texts here: the phrases stand for questions in words."""
+    """The collection has fewer than eight texts, so the common phrases are the background queries."""
     space = collection.space
     phrases = space.embed([Source("text", phrase) for phrase in BACKGROUND_PHRASES], "text").features
     entries, keys = collection.sample("image", 100)

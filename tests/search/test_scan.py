@@ -1,4 +1,4 @@
-"""What indexing leaves out: every file with its reason, none without a word."""
+"""The items of folders and manifests, and the reasons why files are not indexed."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ from triptych.search.scan import (
 
 @pytest.fixture
 def messy_folder(files):
-    """The user's folder with formats nobody here reads, names that are not UTF-8, and things that are no files."""
+    """The folder with unsupported formats, paths that are not UTF-8, links and a pipe."""
     names = "a.heic", "b.HEIC", "c.psd", "LICENSE", "v1.2 final notes", "Thumbs.db", ".DS_Store", "tab\tline\n.psd"
     for name in names:
         (files / name).write_text("x")
@@ -49,7 +49,7 @@ def test_every_skipped_file_has_a_reason(run_dir, messy_folder, tmp_path):
     collection = Collection.create(messy_folder / "collection", run_dir)
     items = list(items_from_folder(messy_folder, collection.space, skipped))
     assert collection.index(items, messy_folder, show_progress=False).added == len(items) == 11
-    assert Counter((one.reason, one.extension) for one in skipped) == {
+    assert Counter((path.reason, path.extension) for path in skipped) == {
         (UNSUPPORTED_FORMAT, ".heic"): 2,
         (UNSUPPORTED_FORMAT, ".psd"): 2,
         (UNSUPPORTED_FORMAT, ".bin"): 1,
@@ -61,7 +61,7 @@ def test_every_skipped_file_has_a_reason(run_dir, messy_folder, tmp_path):
     }
     again = []
     list(items_from_folder(messy_folder, collection.space, again, exclude=collection.folder))
-    assert set(again) == set(skipped), "the collection's own files are none of the user's"
+    assert set(again) == set(skipped), "files of the collection are not listed"
 
 
 def test_files_of_a_modality_that_the_space_lacks_are_skipped(run_dir, files):
@@ -69,12 +69,12 @@ def test_files_of_a_modality_that_the_space_lacks_are_skipped(run_dir, files):
     del space.encoders["audio"]
     assert "audio" not in space.modalities
     list(items_from_folder(files, space, skipped))
-    assert Counter(one.reason for one in skipped) == {"the space has no audio encoder": 5, UNSUPPORTED_FORMAT: 1}
+    assert Counter(path.reason for path in skipped) == {"the space has no audio encoder": 5, UNSUPPORTED_FORMAT: 1}
 
 
 def test_the_not_indexed_file_is_replaced_and_removed(run_dir, messy_folder, tmp_path):
     skipped = []
-    (messy_folder / "broken.wav").write_text("no sound")
+    (messy_folder / "broken.wav").write_text("not audio")
     collection = Collection.create(tmp_path / "collection", run_dir)
     result = collection.index(
         items_from_folder(messy_folder, collection.space, skipped), messy_folder, show_progress=False
@@ -100,9 +100,9 @@ def test_stale_temporary_files_are_ignored_and_removed(run_dir, files, tmp_path)
     write_not_indexed(
         collection.not_indexed_path, {Source("text", "a\nb"): "why"}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)]
     )
-    (folder / f".{NOT_INDEXED_FILE}.0123abcd.part").write_text("half of a list")
+    (folder / f".{NOT_INDEXED_FILE}.0123abcd.part").write_text("incomplete")
     Collection.create(folder, run_dir, rebuild=True)
-    (folder / "thesis.tex").write_text("years of work")
+    (folder / "thesis.tex").write_text("text")
     with pytest.raises(CollectionError, match="contains other files"):
         Collection.create(folder, run_dir, rebuild=True)
     assert write_not_indexed(collection.not_indexed_path, {}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)])

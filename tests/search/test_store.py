@@ -1,4 +1,4 @@
-"""Several processes that change one collection: nothing is lost, nothing is there twice."""
+"""The table: concurrent writers lose and duplicate nothing, and tables of other formats are rejected."""
 
 import os
 import re
@@ -23,8 +23,8 @@ FORK_PROGRAM = """
 import os, sys, time
 import lancedb
 
-def together(work):
-    "Several processes that begin at the same moment; forked, as libraries take long to load."
+def run_concurrently(work):
+    "Run several processes that start at the same time; forked, because importing the libraries is slow."
     ready, start = os.pipe()
     children = []
     for number in range(int(sys.argv[1])):
@@ -50,28 +50,27 @@ from triptych.search import ingest
 from triptych.search.collection import Collection
 from triptych.search.scan import items_from_folder
 ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
-run, into, *folders = sys.argv[2:]
+run, uri, *folders = sys.argv[2:]
 
 def work(number):
     folder = Path(folders[number])
     while True:
         try:
-            collection = Collection.create(into, run)
+            collection = Collection.create(uri, run)
             collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
             return
         except CollectionError as error:
             if "is indexing into it" not in str(error):
                 raise
-            os.write(1, f"{error}\\n".encode())  # in one piece
+            os.write(1, f"{error}\\n".encode())  # in one write
             time.sleep(0.2)
 
-together(work)
+run_concurrently(work)
 """
 MERGE_PROGRAM = """
 import pyarrow as pa
 from triptych.search.lease import WriteAccess
-from triptych.search.store import Store
-from triptych.search.store import Writer
+from triptych.search.store import Store, Writer
 
 def work(number):
     writer = Writer(Store.open(sys.argv[2]), WriteAccess())
@@ -81,7 +80,7 @@ def work(number):
         columns |= {"id": ids, "vector": pa.array([[0.0, 0.0]] * 10, writer.store.schema.field("vector").type)}
         writer.upsert(pa.table(columns))
 
-together(work)
+run_concurrently(work)
 """
 
 
@@ -108,9 +107,9 @@ def uri(request, tmp_path):
     return f"{request.getfixturevalue('s3')}/{tmp_path.name}"
 
 
-def create_table(place: str) -> Writer:
-    """A new table, and what changes it without asking whether it may."""
-    return Writer.create(place, CollectionMetadata("space", "fingerprint"), 2, WriteAccess())
+def create_table(uri: str) -> Writer:
+    """Create a table and a writer that does not check its lease."""
+    return Writer.create(uri, CollectionMetadata("space", "fingerprint"), 2, WriteAccess())
 
 
 def make_row(writer: Writer, item_id: str) -> pa.Table:
@@ -128,7 +127,7 @@ def read_ids(uri: str) -> list[str]:
 
 @pytest.mark.slow
 def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch):
-    """Two index the same folder, two others a part of it each; whoever is refused comes again."""
+    """Two index the same folder, two others a subfolder each; each retries until it has write access."""
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "cache"))
     output = wait_for(
         start_program(FORK_PROGRAM + INDEX_PROGRAM, run_dir, uri, files, files, files / "images", files / "audio")
@@ -138,14 +137,14 @@ def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch
     expected_ids = {item.id for item in items_from_folder(files, collection.space)}
     assert Counter(row["id"] for row in rows) == dict.fromkeys(expected_ids, 1)
     assert len({row["row_id"] for row in rows}) == len(rows)
-    assert Counter(len(row["origins"]) for row in rows) == {2: 10, 1: 1}, "what a process has stored was lost"
+    assert Counter(len(row["origins"]) for row in rows) == {2: 10, 1: 1}, "items of a process were lost"
     message = rf"{uri}: (process \d+ on \S+|another process) is indexing into it; wait until it has finished.*"
     assert [line for line in output.splitlines() if not re.fullmatch(message, line)] == []
 
 
 @pytest.mark.slow
 def test_concurrent_upserts_without_a_lock_insert_no_duplicates(tmp_path):
-    """Also where an index on the ids would let Lance overlook that another process inserts them."""
+    """Also with an index on the ids, with which Lance would not detect concurrent inserts."""
     uri = str(tmp_path / "collection")
     writer = create_table(uri)
     writer.upsert(make_row(writer, "first"))
@@ -161,16 +160,16 @@ def test_a_process_that_lost_its_lease_cannot_write(s3, tmp_path, monkeypatch):
     with acquire_write_access(uri) as stopped:
         first = Writer.create(uri, CollectionMetadata("space", "fingerprint"), 2, stopped)
         first.upsert(make_row(first, "kept"))
-        late = Writer(first.store, WriteAccess())  # as if it had been stopped between its check and its commit
+        late = Writer(first.store, WriteAccess())  # as if it had been suspended between its check and its commit
         monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
         with acquire_write_access(uri) as access:
             store = Store.open(uri)
             assert store
             second = Writer(store, access)
             with pytest.raises(CollectionError, match="has taken over while this process was suspended"):
-                first.upsert(make_row(first, "refused by the lease"))
+                first.upsert(make_row(first, "rejected by the lease"))
             with pytest.raises(CollectionError, match="another process changed the collection's store"):
-                late.upsert(make_row(late, "refused by the table"))
+                late.upsert(make_row(late, "rejected by the table"))
             second.upsert(make_row(second, "new"))
         second.store.refresh()
     assert read_ids(uri) == ["kept", "new"]
@@ -199,7 +198,7 @@ def test_a_commit_just_before_the_takeover_is_kept(tmp_path, monkeypatch):
 
 @contextmanager
 def fail_deletions(writer: Writer, monkeypatch, errors: list[Exception]):
-    """The next deletions fail, each with one of these errors."""
+    """Make the next deletions fail, each with one of these errors."""
     delete = type(writer.store.table).delete
 
     def delete_or_fail(table, where):
