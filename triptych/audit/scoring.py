@@ -26,9 +26,9 @@ from triptych.audit.evidence import (
 )
 from triptych.audit.folds import MODALITY_PAIRS, Contents, ModalityContents, ModalityPair, select_rows_with_pair
 from triptych.data.cache import Cache
+from triptych.evaluation.items import embed_sources
 from triptych.files import atomic_write
 from triptych.interfaces import Features, Modality
-from triptych.progress import track_progress
 from triptych.space import Space
 
 
@@ -105,21 +105,13 @@ def embed_contents(
     embedded_contents: dict[Modality, EmbeddedContents] = {}
     reasons: list[str] = []
     for modality, modality_contents in contents.items():
-        num_contents = len(modality_contents.sources)
-        with track_progress(f"embedding {modality}", num_contents, show_progress) as progress:
-            embedded = space.embed(
-                modality_contents.sources,
-                modality,
-                progress=progress,
-                with_parts=space.similarity.reads_parts,
-                cache=cache,
-            )
+        embedded = embed_sources(space, modality_contents.sources, modality, show_progress, cache)
         reasons += embedded.failures.values()
         readable = set(embedded.indices)
         by_row = [[c for c in row if c in readable] for row in modality_contents.by_row]
         result = EmbeddedContents(replace(modality_contents, by_row=by_row), embedded.features)
         if readable:
-            feature_index = np.zeros(num_contents, int)
+            feature_index = np.zeros(len(modality_contents.sources), int)
             feature_index[embedded.indices] = np.arange(len(embedded.indices))
             result = replace(result, features=result.take(feature_index))
         embedded_contents[modality] = result

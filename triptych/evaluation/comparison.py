@@ -224,13 +224,8 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         "gallery": comparison.gallery,
         "num_queries": comparison.num_queries,
         "differences": {name: _difference_to_dict(diff, name) for name, diff in comparison.differences.items()},
-        **{
-            name: [
-                {"item": str(flip.item.source), "row": flip.item.row, "rank_a": flip.rank_a, "rank_b": flip.rank_b}
-                for flip in flips
-            ]
-            for name, flips in (("losses", comparison.losses), ("wins", comparison.wins))
-        },
+        "losses": [_flip_to_dict(flip) for flip in comparison.losses],
+        "wins": [_flip_to_dict(flip) for flip in comparison.wins],
         "slices": [
             {
                 "attribute": s.attribute,
@@ -243,16 +238,15 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
     }
 
 
+def _flip_to_dict(flip: Flip) -> dict[str, Any]:
+    return {"item": str(flip.item.source), "row": flip.item.row, "rank_a": flip.rank_a, "rank_b": flip.rank_b}
+
+
 def _difference_to_dict(difference: Difference, metric: str) -> dict[str, Any]:
     return {
         "mean_a": difference.mean_a,
         "mean_b": difference.mean_b,
         "difference": difference.value,
         "interval": [difference.interval.low, difference.interval.high],
-        "verdict": verdict_for_metric(metric, difference),
+        "verdict": difference.verdict(higher_is_better=metric != MEAN_RANK),
     }
-
-
-def verdict_for_metric(metric: str, difference: Difference) -> str:
-    """Return which of A and B is better by a metric; lower mean ranks are better."""
-    return difference.verdict(higher_is_better=metric != MEAN_RANK)

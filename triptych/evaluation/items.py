@@ -13,7 +13,7 @@ from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.interfaces import Features, Modality, Source
 from triptych.progress import track_progress
-from triptych.space import Space
+from triptych.space import EmbedResult, Space
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,20 @@ class EvalItems:
         return self.features.take(rows)
 
 
+def embed_sources(
+    space: Space,
+    sources: Sequence[Source],
+    modality: Modality,
+    show_progress: bool,
+    cache: Cache | None = None,
+    with_parts: bool | None = None,
+) -> EmbedResult:
+    """Embed sources with a progress bar; with their parts, by default, only if the similarity reads parts."""
+    with track_progress(f"embedding {modality}", len(sources), show_progress and bool(sources)) as progress:
+        with_parts = space.similarity.reads_parts if with_parts is None else with_parts
+        return space.embed(sources, modality, progress=progress, with_parts=with_parts, cache=cache)
+
+
 def embed_items(
     space: Space, rows: Sequence[Row], show_progress: bool = True, cache: Cache | None = None
 ) -> tuple[dict[Modality, EvalItems], dict[Source, str]]:
@@ -57,16 +71,7 @@ def embed_items(
             for source in sources_of(row, modality) if modality in row.modalities else ():
                 items.setdefault((source, row.group), EvalItem(source, row.group, row.id, row.label))
         unique_items = list(items.values())
-        with track_progress(
-            f"embedding {modality}", len(unique_items), show_progress and bool(unique_items)
-        ) as progress:
-            embedded = space.embed(
-                [item.source for item in unique_items],
-                modality,
-                progress=progress,
-                with_parts=space.similarity.reads_parts,
-                cache=cache,
-            )
+        embedded = embed_sources(space, [item.source for item in unique_items], modality, show_progress, cache)
         failures |= embedded.failures
         if embedded.indices:
             read = [unique_items[i] for i in embedded.indices]

@@ -14,9 +14,9 @@ from triptych.attribution import Attribution, compute_feature_attribution
 from triptych.data.synthetic import SceneAnnotation, read_annotations
 from triptych.data.synthetic.annotations import ObjectAnnotation
 from triptych.errors import MediaError, UsageError
+from triptych.evaluation.items import embed_sources
 from triptych.interfaces import MODALITIES, Features, Modality, Region, Source
 from triptych.media import image
-from triptych.progress import track_progress
 from triptych.space import Space, iter_blocks
 
 DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (
@@ -73,7 +73,7 @@ def localise(space: Space, folder: Path, split: str = "test", show_progress: boo
         )
     image_size = image.load(Path(_scene_sources(folder, scenes[0], "image")[0].content)).size
     items: dict[Modality, dict[Source, Features]] = {
-        modality: _embed_sources(space, folder, scenes, modality, show_progress) for modality in space.modalities
+        modality: _embed_scenes(space, folder, scenes, modality, show_progress) for modality in space.modalities
     }
     localisations: list[LocalisationResult] = []
     for query, gallery in DIRECTIONS:
@@ -159,13 +159,12 @@ def _scene_sources(folder: Path, scene: SceneAnnotation, modality: Modality) -> 
     return [Source(modality, folder / name)]
 
 
-def _embed_sources(
+def _embed_scenes(
     space: Space, folder: Path, scenes: Sequence[SceneAnnotation], modality: Modality, show_progress: bool
 ) -> dict[Source, Features]:
     """Return the features of every source of a modality, one item each."""
     sources = list(dict.fromkeys(source for scene in scenes for source in _scene_sources(folder, scene, modality)))
-    with track_progress(f"embedding {modality}", len(sources), show_progress) as progress:
-        embedded = space.embed(sources, modality, progress=progress)
+    embedded = embed_sources(space, sources, modality, show_progress, with_parts=True)
     for message in embedded.failures.values():
         raise MediaError(message)
     return {source: row for source, (_, row) in zip(sources, iter_blocks(embedded.features, 1), strict=True)}

@@ -22,6 +22,7 @@ from triptych.evaluation.classification import (
     measure_accuracy,
     select_modalities,
 )
+from triptych.evaluation.items import embed_sources
 from triptych.interfaces import Encoder, Modality, Source
 from triptych.progress import ProgressBar, track_progress
 from triptych.space import Space
@@ -127,21 +128,21 @@ def probe_space(
     for modality in select_modalities(space, test_rows, modalities):
         sides = [collect_labels(rows, modality) for rows in (train_rows, test_rows)]
         sources = list(dict.fromkeys(source for side in sides for source in side))
-        with track_progress(f"embedding {modality}", len(sources), show_progress) as progress:
-            features = (
-                compute_frozen_features(
-                    space.encoder(modality), sources, resolve_cache(cache) or Cache.default(), progress
-                )
-                if feature_source == "features"
-                else _compute_embeddings(space, modality, sources, resolve_cache(cache), progress)
-            )
+        if feature_source == "features":
+            with track_progress(f"embedding {modality}", len(sources), show_progress) as progress:
+                feature_cache = resolve_cache(cache) or Cache.default()
+                features = compute_frozen_features(space.encoder(modality), sources, feature_cache, progress)
+        else:
+            embedded = embed_sources(space, sources, modality, show_progress, resolve_cache(cache), with_parts=False)
+            read = [sources[i] for i in embedded.indices]
+            features = ProbeFeatures(read, embedded.features.embedding.numpy(), embedded.failures)
         failures |= features.failures
         index_of_source = {source: i for i, source in enumerate(features.sources)}
         rows, labels = [], []
         for side in sides:
-            read = {source: label for source, label in side.items() if source in index_of_source}
-            rows.append(features.matrix[[index_of_source[source] for source in read]])
-            labels.append(list(read.values()))
+            readable = {source: label for source, label in side.items() if source in index_of_source}
+            rows.append(features.matrix[[index_of_source[source] for source in readable]])
+            labels.append(list(readable.values()))
         if labels[0] and labels[1]:
             results.append(probe(modality, rows[0], labels[0], rows[1], labels[1], inverse_regularisation))
     if not results:
@@ -158,10 +159,3 @@ def compute_frozen_features(
         raise UsageError(f"{type(encoder).__name__} is trained with its space and has no frozen features to probe")
     cached = compute_or_load(encoder, sources, cache, progress=progress)
     return ProbeFeatures(list(cached.index_of), cached.pooled.flatten(1).numpy(), cached.failures)
-
-
-def _compute_embeddings(
-    space: Space, modality: Modality, sources: list[Source], cache: Cache | None, progress: ProgressBar
-) -> ProbeFeatures:
-    embedded = space.embed(sources, modality, progress=progress, with_parts=False, cache=cache)
-    return ProbeFeatures([sources[i] for i in embedded.indices], embedded.features.embedding.numpy(), embedded.failures)

@@ -17,8 +17,8 @@ from triptych.evaluation.classification import (
     measure_accuracy,
     select_modalities,
 )
+from triptych.evaluation.items import embed_sources
 from triptych.interfaces import Features, Modality, Source
-from triptych.progress import track_progress
 from triptych.space import Space, iter_blocks
 
 PROMPTS: dict[Modality, tuple[str, ...]] = {
@@ -50,17 +50,12 @@ def classify(
     for modality in select_modalities(space, rows, modalities):
         templates = check_prompts(prompts or PROMPTS[modality])
         prompt_texts = [prompt.replace(PLACEHOLDER, label_to_words(name)) for prompt in templates for name in classes]
-        reads_parts = space.similarity.reads_parts
-        embedded_prompts = space.embed(
-            [Source("text", name) for name in prompt_texts], "text", with_parts=reads_parts, cache=feature_cache
-        )
+        prompt_sources = [Source("text", text) for text in prompt_texts]
+        embedded_prompts = embed_sources(space, prompt_sources, "text", show_progress=False, cache=feature_cache)
         for reason in embedded_prompts.failures.values():
             raise UsageError(f"a prompt cannot be read: {reason}")
         items = collect_labels(rows, modality)
-        with track_progress(f"embedding {modality}", len(items), show_progress) as progress:
-            embedded = space.embed(
-                list(items), modality, progress=progress, with_parts=reads_parts, cache=feature_cache
-            )
+        embedded = embed_sources(space, list(items), modality, show_progress, feature_cache)
         failures |= embedded.failures
         if embedded.indices:
             item_labels = list(items.values())
