@@ -20,13 +20,7 @@ OLD_NAME = re.compile(
     r"found|kinds?|places?|alone|own|said|told|kept|asked|heats?|moments?|pictures?|films?|sounds?|team|standing|shelf"
     r"|remembered|given|lab|book|desk|refusal|guard|meter|aim|prices"
 )
-OLD_NAMES_LEFT = {  # files that are still to be rewritten; remove them here when they are
-    "triptych/data/sources/coco.py",
-    "triptych/data/sources/draft.py",
-    "triptych/data/sources/folder.py",
-    "triptych/data/sources/places_audio.py",
-    "triptych/training/run_directory.py",
-}
+REPOSITORY_TESTS = {"test_architecture", "test_contributing", "test_reference"}
 
 PACKAGE_FILES = sorted(PACKAGE.rglob("*.py"))
 ALL_FILES = PACKAGE_FILES + sorted((ROOT / "tests").rglob("*.py")) + sorted((ROOT / "bench").rglob("*.py"))
@@ -160,7 +154,6 @@ def test_names_of_the_earlier_vocabulary_are_not_used():
     old_names = [
         f"{relative_name(path)}: {name}"
         for path in PACKAGE_FILES
-        if relative_name(path) not in OLD_NAMES_LEFT
         for name in sorted(find_defined_names(path))
         if OLD_NAME.fullmatch(name.strip("_").lower())
     ]
@@ -170,6 +163,26 @@ def test_names_of_the_earlier_vocabulary_are_not_used():
 def test_class_names_are_unique():
     names = Counter(n.name for path in PACKAGE_FILES for n in list_definitions(path) if isinstance(n, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def find_test_names(module: Path) -> set[str]:
+    """Return how the tests of a module, or the tests of its folder that cover it, may be named; with any suffix _ASPECT."""
+    folder = module.relative_to(PACKAGE).parent
+    names = {f"{folder}/test_{module.stem.strip('_')}", f"{folder}/test_init", f"{folder}/test_{folder.name}"}
+    return {name.removeprefix("./") for name in names}
+
+
+def test_tests_mirror_the_package():
+    """tests/x/test_y.py tests triptych/x/y.py; tests/x/test_x.py or test_init.py tests the folder x."""
+    tests = {str(path.relative_to(ROOT / "tests").with_suffix("")) for path in (ROOT / "tests").rglob("test_*.py")}
+    names = {module: find_test_names(module) for module in PACKAGE_FILES}
+    matches = {
+        module: {test for test in tests for name in names[module] if test == name or test.startswith(f"{name}_")}
+        for module in PACKAGE_FILES
+    }
+    assert [relative_name(m) for m in PACKAGE_FILES if not matches[m] and m.stem not in {"__init__", "__main__"}] == []
+    others = tests - set().union(*matches.values()) - REPOSITORY_TESTS
+    assert sorted(test for test in others if not test.startswith("bench/")) == []
 
 
 def test_nothing_in_the_code_is_named_after_a_paper():
