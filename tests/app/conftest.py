@@ -11,7 +11,7 @@ from triptych.search.scan import items_from_rows
 
 @pytest.fixture(scope="session")
 def files(synthetic_manifest, tmp_path_factory):
-    """A copy of the world's manifest, pictures and sounds that tests of the server may look at, not change."""
+    """A copy of the synthetic data; tests must not change it."""
     folder = tmp_path_factory.mktemp("served") / "world"
     shutil.copytree(synthetic_manifest.parent, folder)
     return folder
@@ -19,11 +19,11 @@ def files(synthetic_manifest, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def collection(run_dir, files, tmp_path_factory):
-    """Everything of 80 scenes."""
-    made = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run_dir)
-    made.index(
-        items_from_rows(manifest.read(files / "manifest.csv").rows, made.space),
+    """A collection of 80 scenes: images, audio and captions."""
+    indexed = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run_dir)
+    indexed.index(
+        items_from_rows(manifest.read(files / "manifest.csv").rows, indexed.space),
         files / "manifest.csv",
         show_progress=False,
     )
-    return made
+    return indexed

@@ -1,4 +1,4 @@
-"""The demo in small: the same path, a smaller world."""
+"""The demo on a smaller synthetic dataset."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a person sees of results on a terminal."""
+"""Terminal output of results."""
 
 import json
 import shlex
@@ -24,8 +24,8 @@ def print_and_split_hits(monkeypatch, *hits):
 def test_text_file_hit_shows_name_and_excerpt(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "note 1.txt").write_text("milk and eggs\n" * 100)
-    found = [Hit(Item(Source("text", tmp_path / name)), 0.5) for name in ("note 1.txt", "gone.txt")]
-    lines = print_and_split_hits(monkeypatch, *found, Hit(Item(Source("text", "a dog barks")), 0.4))
+    hits = [Hit(Item(Source("text", tmp_path / name)), 0.5) for name in ("note 1.txt", "gone.txt")]
+    lines = print_and_split_hits(monkeypatch, *hits, Hit(Item(Source("text", "a dog barks")), 0.4))
     assert [line[3] for line in lines] == ["note 1.txt", "gone.txt", ""]
     assert lines[0][4].startswith("milk and eggs milk")
     assert len(lines[0][4]) == terminal.EXCERPT_CHARACTERS
@@ -48,9 +48,9 @@ def write_scores(folder, *scores):
     ("scores", "pretrained", "hint"),
     [
         ((None, None), False, True),  # nothing was validated
-        ((10.0, 20.0), False, True),  # the last epoch is the best: more may be better
-        ((20.0, 10.0), False, False),  # validation has chosen an earlier epoch
-        ((10.0, 20.0), True, False),  # heads on pretrained encoders need few steps
+        ((10.0, 20.0), False, True),  # the last epoch is the best: more epochs may help
+        ((20.0, 10.0), False, False),  # validation selected an earlier epoch
+        ((10.0, 20.0), True, False),  # projections on pretrained encoders need few steps
     ],
 )
 def test_more_epochs_are_suggested_only_when_improving(

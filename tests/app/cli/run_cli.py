@@ -30,7 +30,7 @@ def interrupt(arguments, ready, tmp_path):
         while not ready() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         for _ in range(10):
-            # Python loses an interrupt that falls into a callback; a person would press again.
+            # Python ignores an interrupt inside some callbacks: send it again.
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=15)

@@ -14,6 +14,6 @@ def test_compare_run_with_itself_is_not_separable(run_dir, synthetic_manifest):
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("not separable") >= 18
     assert "is better" not in result.stdout
-    found = json.loads(triptych("compare", run_dir, run_dir, "--data", synthetic_manifest, "--json").stdout)
-    assert len(found) == 6
-    assert {d["verdict"] for c in found for d in c["differences"].values()} == {"not separable"}
+    results = json.loads(triptych("compare", run_dir, run_dir, "--data", synthetic_manifest, "--json").stdout)
+    assert len(results) == 6
+    assert {d["verdict"] for c in results for d in c["differences"].values()} == {"not separable"}

@@ -1,4 +1,4 @@
-"""`triptych encoders`: every encoder of the registry is there, with what is known and what is missing."""
+"""The `triptych encoders` command."""
 
 import json
 import re
@@ -12,16 +12,16 @@ pytestmark = pytest.mark.slow
 
 
 def test_json_lists_every_encoder():
-    found = {facts["name"]: facts for facts in json.loads(triptych("encoders", "--json").stdout)}
-    assert found.keys() == ENCODERS.keys()
-    for name, facts in found.items():
-        assert facts["licence"], name
-        assert facts["unavailable_reason"] == ENCODERS[name].unavailable_reason()
+    infos = {info["name"]: info for info in json.loads(triptych("encoders", "--json").stdout)}
+    assert infos.keys() == ENCODERS.keys()
+    for name, info in infos.items():
+        assert info["licence"], name
+        assert info["unavailable_reason"] == ENCODERS[name].unavailable_reason()
     encoder = ENCODERS["audio_cnn"]()
-    assert found["audio_cnn"]["parameters"] == sum(p.numel() for p in encoder.parameters())
-    assert found["audio_cnn"]["feature_dim"] == encoder.feature_dim
-    known = {"modality": "text", "feature_dim": 384, "part_name": "token", "parameters": 22_466_304, "frozen": True}
-    assert known.items() <= found["minilm"].items()
+    assert infos["audio_cnn"]["parameters"] == sum(p.numel() for p in encoder.parameters())
+    assert infos["audio_cnn"]["feature_dim"] == encoder.feature_dim
+    expected = {"modality": "text", "feature_dim": 384, "part_name": "token", "parameters": 22_466_304, "frozen": True}
+    assert expected.items() <= infos["minilm"].items()
 
 
 def test_table_says_how_to_provide_missing_weights(monkeypatch):

@@ -13,8 +13,8 @@ def test_evaluate_prints_six_directions(run_dir, synthetic_manifest):
     result = triptych("evaluate", run_dir, "--data", synthetic_manifest)
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("→") == 7
-    found = json.loads(triptych("evaluate", run_dir, "--data", synthetic_manifest, "--json").stdout)
-    assert {(d["query"], d["gallery"]) for d in found} == {
+    results = json.loads(triptych("evaluate", run_dir, "--data", synthetic_manifest, "--json").stdout)
+    assert {(d["query"], d["gallery"]) for d in results} == {
         (a, b) for a in ("audio", "image", "text") for b in ("audio", "image", "text") if a != b
     }
 
@@ -24,7 +24,7 @@ def test_evaluate_transductive_and_output_files(run_dir, synthetic_manifest, tmp
     assert result.returncode == 0, result.stderr
     assert "transductive" in result.stdout
     assert "±" in result.stdout
-    found = json.loads((tmp_path / "out" / "evaluation.json").read_text())["directions"]
-    assert [d["mode"] for d in found] == ["inductive"] * 6 + ["transductive"] * 6
+    results = json.loads((tmp_path / "out" / "evaluation.json").read_text())["directions"]
+    assert [d["mode"] for d in results] == ["inductive"] * 6 + ["transductive"] * 6
     assert (tmp_path / "out" / "evaluation.csv").exists()
     assert (tmp_path / "out" / "queries.parquet").exists()

@@ -15,15 +15,15 @@ def test_index_then_search(run_dir, synthetic_manifest, tmp_path):
     result = triptych("index", synthetic_manifest.parent / "images", "--space", run_dir, "--collection", collection)
     assert result.returncode == 0, result.stderr
     assert "80 items (80 new, 0 unchanged, 0 removed)" in result.stdout
-    picture = synthetic_manifest.parent / "images" / "000003.png"
-    asked = ["search", "--image", picture, "--collection", collection, "-k", "2", "--json"]
-    result = triptych(*asked)
+    image = synthetic_manifest.parent / "images" / "000003.png"
+    arguments = ["search", "--image", image, "--collection", collection, "-k", "2", "--json"]
+    result = triptych(*arguments)
     hits = json.loads(result.stdout)
-    assert str(picture.resolve()) not in {hit["file"] for hit in hits}
+    assert str(image.resolve()) not in {hit["file"] for hit in hits}
     assert "is in the collection (000003.png) and is not shown; --include-query shows it" in result.stderr
     assert [hit["modality"] for hit in hits] == ["image", "image"]
-    result = triptych(*asked, "--include-query")
-    assert json.loads(result.stdout)[0]["file"] == str(picture.resolve())
+    result = triptych(*arguments, "--include-query")
+    assert json.loads(result.stdout)[0]["file"] == str(image.resolve())
     assert "is not shown" not in result.stderr
     result = triptych("search", "two red bells", "--collection", collection, "-k", "3")
     assert result.stdout.count(".png") == 3
@@ -31,31 +31,31 @@ def test_index_then_search(run_dir, synthetic_manifest, tmp_path):
 
 
 def test_index_reports_skipped_files(run_dir, synthetic_manifest, tmp_path):
-    mine, collection = tmp_path / "mine", tmp_path / "mine" / "collection"
-    mine.mkdir()
-    shutil.copy(synthetic_manifest.parent / "images" / "000000.png", mine)
+    folder, collection = tmp_path / "folder", tmp_path / "folder" / "collection"
+    folder.mkdir()
+    shutil.copy(synthetic_manifest.parent / "images" / "000000.png", folder)
     for number in range(7):
-        (mine / f"broken {number}.wav").write_text("no sound")
+        (folder / f"broken {number}.wav").write_text("no sound")
     for name in ("a.heic", "b.HEIC", "c.psd", "LICENSE"):
-        (mine / name).write_text("x")
+        (folder / name).write_text("x")
     for _ in range(2):  # the second time the collection is in the folder
-        result = triptych("index", mine, "--space", run_dir, "--collection", collection, cwd=tmp_path)
+        result = triptych("index", folder, "--space", run_dir, "--collection", collection, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         assert "skipped: 2 .heic, 1 without an ending, 1 .psd (triptych does not read" in result.stderr
         assert "unreadable files skipped: 7" in result.stderr
         assert result.stderr.count("mine/collection/not-indexed.tsv") == 2
         assert len((collection / "not-indexed.tsv").read_text().splitlines()) == 12
-    for path in (*mine.glob("broken*"), *mine.glob("*.[hHp][eEs]*"), mine / "LICENSE"):
+    for path in (*folder.glob("broken*"), *folder.glob("*.[hHp][eEs]*"), folder / "LICENSE"):
         path.unlink()
-    result = triptych("index", mine, "--space", run_dir, "--collection", collection)
+    result = triptych("index", folder, "--space", run_dir, "--collection", collection)
     assert "not-indexed.tsv" not in result.stderr
     assert not (collection / "not-indexed.tsv").exists()
 
 
 def test_index_reports_unsupported_suffixes(run_dir, tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "a.heic").write_text("x")
-    result = triptych("index", tmp_path / "mine", "--space", run_dir, "--collection", tmp_path / "c")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a.heic").write_text("x")
+    result = triptych("index", tmp_path / "folder", "--space", run_dir, "--collection", tmp_path / "c")
     assert result.returncode == 2
     assert "skipped: 1 .heic" in result.stderr
     assert "nothing here that this space can embed" in result.stderr

@@ -22,7 +22,7 @@ def test_help_and_import_do_not_load_torch():
 
 @pytest.mark.parametrize(("option", "printed"), [("--help", "Usage"), ("--version", f"triptych {__version__}")])
 def test_help_and_version_load_only_what_they_print_with(option, printed):
-    """What keeps it within half a second (`python -m bench startup`), on a machine however busy."""
+    """Few imports keep the start below half a second (`python -m bench startup`) on any machine."""
     code = f"""
 import contextlib, runpy, sys
 sys.argv = ["triptych", "{option}"]
@@ -34,7 +34,7 @@ print(*{{name.partition(".")[0] for name in sys.modules}} - set(sys.stdlib_modul
     assert printed in result.stdout
     loaded = {name for name in result.stdout.splitlines()[-1].split() if not name.startswith("_")}
     printing = {"annotated_doc", "click", "markdown_it", "mdurl", "pygments", "rich", "shellingham", "typer"}
-    # With pydantic installed, typer parses the values of options by it.
+    # If pydantic is installed, typer parses option values with it.
     parsing = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
     assert loaded <= {"triptych", "site", "sitecustomize", *printing, *(parsing if option == "--version" else ())}
 
@@ -83,4 +83,4 @@ def test_usage_errors_print_one_message_and_exit_2(arguments, message, tmp_path)
     assert result.returncode == 2
     assert message in result.stdout + result.stderr
     assert "Traceback" not in result.stderr
-    assert list(tmp_path.iterdir()) == [], "a mistake leaves nothing behind"
+    assert list(tmp_path.iterdir()) == [], "a usage error leaves no files"

@@ -10,13 +10,13 @@ pytestmark = pytest.mark.slow
 
 
 def test_localise_reports_chance_level_per_direction(run_dir, synthetic_manifest):
-    done = triptych("localise", run_dir, "--data", synthetic_manifest.parent, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert {(each["query"], each["gallery"]) for each in found} == {
+    completed = triptych("localise", run_dir, "--data", synthetic_manifest.parent, "--json")
+    assert completed.returncode == 0, completed.stderr
+    results = json.loads(completed.stdout)
+    assert {(result["query"], result["gallery"]) for result in results} == {
         ("text", "image"),
         ("text", "audio"),
         ("audio", "image"),
         ("image", "audio"),
     }
-    assert all(0 < each["hit_chance_level"] < 1 and each["num_queries"] > 0 for each in found)
+    assert all(0 < result["hit_chance_level"] < 1 and result["num_queries"] > 0 for result in results)

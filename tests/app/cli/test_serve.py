@@ -27,18 +27,18 @@ def test_serve_with_token_until_interrupted(collection):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
         line = process.stdout.readline() if process.stdout else ""
-        found = re.search(r"(\d+) items at http://0\.0\.0\.0:(\d+)/\?token=(\S+)", line)
-        assert found, line
-        assert int(found[1]) == len(collection)
-        where = f"http://127.0.0.1:{found[2]}/v1/collection"
-        answer = httpx.get(where, headers={"Authorization": f"Bearer {found[3]}"}, timeout=30)
+        match = re.search(r"(\d+) items at http://0\.0\.0\.0:(\d+)/\?token=(\S+)", line)
+        assert match, line
+        assert int(match[1]) == len(collection)
+        url = f"http://127.0.0.1:{match[2]}/v1/collection"
+        answer = httpx.get(url, headers={"Authorization": f"Bearer {match[3]}"}, timeout=30)
         assert answer.json()["items"] == len(collection)
-        assert httpx.get(where).status_code == 401
+        assert httpx.get(url).status_code == 401
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=20)
-        assert "Traceback" not in said
-        assert "every request needs this token" in said
-        assert found[3] not in said
+        _, errors = process.communicate(timeout=20)
+        assert "Traceback" not in errors
+        assert "every request needs this token" in errors
+        assert match[3] not in errors
     finally:
         process.kill()
         process.communicate()

@@ -28,7 +28,7 @@ def test_interrupted_training_leaves_complete_files(tiny_recipe, tmp_path):
     code, errors = interrupt(["train", "long.toml", "-o", run], (run / "last.safetensors").exists, tmp_path)
     assert code == 130
     assert "Traceback" not in errors
-    assert not list(run.glob(".*")), "a half-written file is left"
+    assert not list(run.glob(".*")), "a partially written file is left"
     assert triptych("search", "x", "--collection", run).returncode == 2
     from triptych.checkpoint import load
 

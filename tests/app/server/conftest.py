@@ -1,4 +1,4 @@
-"""One small collection for all tests of the server, and servers that really listen."""
+"""Fixtures of the server: real servers, HTTP clients and a browser."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from triptych.app.server import bind_socket, create_app, create_server
 
 @contextmanager
 def run_server(app):
-    """The address of a server that runs on a thread of its own while the block lasts."""
+    """Run a server on a thread; yield its URL."""
     with bind_socket("127.0.0.1", 0) as listener:
         server = create_server(app, timeout_graceful_shutdown=1)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
@@ -35,7 +35,7 @@ def run_server(app):
 
 @contextmanager
 def run_server_process(folder: Path, log: Path):
-    """The address of `triptych serve` as a process of its own while the block lasts; its stderr goes to `log`."""
+    """Run `triptych serve` as a process; yield its URL. Its stderr goes to `log`."""
     command = [sys.executable, "-m", "triptych", "serve", str(folder), "--port", "0"]
     with (
         log.open("w") as errors,
@@ -53,7 +53,7 @@ def run_server_process(folder: Path, log: Path):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_uploads(tmp_path_factory):
-    """Another test process may be uploading as well: what is left of uploads is looked for in a folder of our own."""
+    """Use a private temporary folder: other test processes may be uploading, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("uploads")))
         yield
@@ -61,7 +61,7 @@ def own_uploads(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def review(tmp_path_factory):
-    """A folder as an audit leaves it, which shows a file that lies elsewhere; with a secret beside both."""
+    """The folder of an audit whose page links to a file elsewhere; other files must not be served."""
     folder = tmp_path_factory.mktemp("audited") / "review"
     folder.mkdir()
     (folder.parent / "shown").mkdir()
@@ -72,7 +72,7 @@ def review(tmp_path_factory):
     (folder / "review.html").write_text(f"<!doctype html><title>review</title><h1>the review</h1>{block}")
     (folder / ".hidden").write_text("hidden")
     (folder / "folds").mkdir()
-    for name in ("folds/fold-0.jsonl", "notes.txt"):  # of the audit's folder, and of no concern to the page
+    for name in ("folds/fold-0.jsonl", "notes.txt"):  # in the audit's folder, but not linked by the page
         (folder / name).write_text("the secret")
     (folder.parent / "secret.txt").write_text("the secret")
     (folder / "way-out.txt").symlink_to(folder.parent / "secret.txt")
@@ -81,51 +81,51 @@ def review(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def address(collection, review):
-    """A server on this machine alone."""
+    """The URL of a server on the loopback interface."""
     report = review.parent / "report.html"
     report.write_text("<!doctype html><title>report</title><h1>the report</h1>")
-    with run_server(create_app(collection, report=report, review=review)) as where:
-        yield where
+    with run_server(create_app(collection, report=report, review=review)) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
 def client(address):
-    """Asks that server."""
-    with httpx.Client(base_url=address, timeout=30) as made:
-        yield made
+    """An HTTP client of that server."""
+    with httpx.Client(base_url=address, timeout=30) as http_client:
+        yield http_client
 
 
 @pytest.fixture(scope="session")
 def ids(client):
-    """An id of each modality."""
-    found = {}
+    """The id of one item of each modality."""
+    item_ids = {}
     for modality in ("image", "audio", "text"):
         answer = client.post("/v1/search", json={"parts": [{"text": "a bell rings"}], "modalities": [modality], "k": 1})
-        found[modality] = answer.json()["hits"][0]["id"]
-    return found
+        item_ids[modality] = answer.json()["hits"][0]["id"]
+    return item_ids
 
 
 @pytest.fixture(scope="module")  # while it runs, no other event loop can run on this thread
 def browser():
-    """A real Chromium."""
+    """Chromium."""
     from playwright.sync_api import sync_playwright
 
     from tests.app.server.chromium import CHROMIUM, CHROMIUM_ARGS
 
     with sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGS)
-        yield made
-        made.close()
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_ARGS)
+        yield chromium
+        chromium.close()
 
 
 @pytest.fixture
 def open_page(browser, address):
-    """Opens the page; at the end nothing may have gone wrong in it, and nothing may have been asked of other places."""
+    """Open the page; on teardown, fail on console errors and on requests to other hosts."""
     from playwright.sync_api import expect
 
-    contexts, wrong = [], []
+    contexts, problems = [], []
 
-    def opened(query="", width=1280, height=860, scheme="light", wait=True):
+    def open_in_browser(query="", width=1280, height=860, scheme="light", wait=True):
         context = browser.new_context(
             base_url=address,
             viewport={"width": width, "height": height},
@@ -134,23 +134,27 @@ def open_page(browser, address):
         )
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: wrong.append(message.text) if message.type in {"error", "warning"} else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda r: wrong.append(r.url) if not r.url.startswith((address, "blob:", "data:")) else None)
+        page.on(
+            "console", lambda message: problems.append(message.text) if message.type in {"error", "warning"} else None
+        )
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on(
+            "request", lambda r: problems.append(r.url) if not r.url.startswith((address, "blob:", "data:")) else None
+        )
         page.goto(f"/{query}")
         if wait:
             expect(page.locator(".hit, .empty, .map-legend li").first).to_be_visible(timeout=120_000)
         return page
 
-    yield opened
+    yield open_in_browser
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert problems == []
 
 
 @pytest.fixture
 def still_well(client):
-    """After an attack the server answers as before, and has kept nothing."""
+    """After a test the server still answers, and no upload is left."""
     yield
     assert client.post(SEARCH, json=QUERY).status_code == 200
     assert not list(Path(tempfile.gettempdir()).glob("triptych-upload-*"))

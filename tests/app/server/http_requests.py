@@ -1,4 +1,4 @@
-"""Asking a server, politely or not, and what a refusal must look like."""
+"""Helpers that send requests, well-formed or not, and check error responses."""
 
 import json
 import re
@@ -13,7 +13,7 @@ QUERY = {"parts": [{"text": QUERY_TEXT}], "k": 3}
 
 
 def check_error(answer: httpx.Response, *statuses: int) -> str:
-    """The text of a refusal, which must be one of these and say nothing of our insides."""
+    """Check the status of an error response and that it leaks no internals; return its message."""
     assert answer.status_code in statuses, f"{answer.status_code}: {answer.text[:300]}"
     message = answer.json()["error"]["message"]
     assert message
@@ -34,7 +34,7 @@ def upload(client, name: str, data: bytes, content_type: str = "application/octe
 
 
 def send_raw(address: str, data: bytes) -> tuple[str, bytes]:
-    """Bytes to the server as they are; its first line, and what follows the headers."""
+    """Send raw bytes; return the status line and the body of the response."""
     name, port = address.removeprefix("http://").split(":")
     with socket.create_connection((name, int(port)), timeout=10) as connection:
         received = b""

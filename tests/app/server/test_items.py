@@ -39,17 +39,17 @@ def test_media_whole_file_and_range(client, ids, files):
 
 
 def test_item_previews(client, ids, files):
-    picture = Image.open(io.BytesIO(client.get(f"/v1/items/{ids['image']}/thumbnail?size=32").content))
-    assert picture.size == (32, 32)
+    thumbnail = Image.open(io.BytesIO(client.get(f"/v1/items/{ids['image']}/thumbnail?size=32").content))
+    assert thumbnail.size == (32, 32)
     item = client.get(f"/v1/items/{ids['audio']}").json()
     samples, rate = soundfile.read(files / "audio" / item["name"])
     outline = client.get(f"/v1/items/{ids['audio']}/peaks?count=50").json()
     assert len(outline["peaks"]) == 50
     assert outline["duration"] == pytest.approx(len(samples) / rate)
     assert max(high for _, high in outline["peaks"]) == pytest.approx(samples.max(), abs=0.1)
-    spectrum = Image.open(io.BytesIO(client.get(f"/v1/items/{ids['audio']}/spectrogram?width=100").content))
-    assert spectrum.size == (100, 96)
-    with wave.open(io.BytesIO(client.get(f"/v1/items/{ids['audio']}/audio.wav").content)) as made:
-        assert made.getnframes() / made.getframerate() == pytest.approx(len(samples) / rate, abs=0.01)
+    spectrogram = Image.open(io.BytesIO(client.get(f"/v1/items/{ids['audio']}/spectrogram?width=100").content))
+    assert spectrogram.size == (100, 96)
+    with wave.open(io.BytesIO(client.get(f"/v1/items/{ids['audio']}/audio.wav").content)) as wav:
+        assert wav.getnframes() / wav.getframerate() == pytest.approx(len(samples) / rate, abs=0.01)
     assert client.get(f"/v1/items/{ids['text']}/thumbnail").status_code == 404
     assert client.get(f"/v1/items/{ids['image']}/peaks").status_code == 404

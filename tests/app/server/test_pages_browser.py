@@ -1,4 +1,4 @@
-"""The page in a real Chromium: what a person does by mouse, and what axe says of it."""
+"""The page in Chromium: mouse interaction and accessibility (axe)."""
 
 import re
 
@@ -37,9 +37,9 @@ def test_search_by_a_dropped_file(open_page, files):
     data = list((files / "images" / "000005.png").read_bytes() + b"changed")
     page.evaluate(
         """data => {
-            const carried = new DataTransfer();
-            carried.items.add(new File([new Uint8Array(data)], "000005.png", { type: "image/png" }));
-            const settings = { dataTransfer: carried, bubbles: true, cancelable: true };
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([new Uint8Array(data)], "000005.png", { type: "image/png" }));
+            const settings = { dataTransfer: transfer, bubbles: true, cancelable: true };
             for (const kind of ["dragenter", "dragover", "drop"])
                 document.body.dispatchEvent(new DragEvent(kind, settings));
         }""",
@@ -58,9 +58,9 @@ def test_search_by_pasted_and_picked_file(open_page, files):
     expect(page.locator(".hit", has_text="000007.wav")).to_have_count(0)
     page.evaluate(
         """() => {
-            const carried = new DataTransfer();
-            carried.items.add(new File(["a frog croaks"], "frog.txt", { type: "text/plain" }));
-            dispatchEvent(new ClipboardEvent("paste", { clipboardData: carried, bubbles: true, cancelable: true }));
+            const transfer = new DataTransfer();
+            transfer.items.add(new File(["a frog croaks"], "frog.txt", { type: "text/plain" }));
+            dispatchEvent(new ClipboardEvent("paste", { clipboardData: transfer, bubbles: true, cancelable: true }));
         }"""
     )
     expect(page.locator("#parts .chip")).to_have_count(2)
@@ -90,9 +90,9 @@ def test_audio_playback_and_spectrogram(open_page):
     page.keyboard.press("Space")
     expect(page.locator(".audio.playing")).to_have_count(1)
     page.keyboard.press("s")
-    picture = page.locator(".hit").first.locator(".spectrogram")
-    expect(picture).to_be_visible()
-    page.wait_for_function("image => image.naturalWidth > 100", arg=picture.element_handle())
+    spectrogram = page.locator(".hit").first.locator(".spectrogram")
+    expect(spectrogram).to_be_visible()
+    page.wait_for_function("image => image.naturalWidth > 100", arg=spectrogram.element_handle())
 
 
 def test_explanation_sums_to_score_and_highlights_linked_parts(open_page):
@@ -106,12 +106,12 @@ def test_explanation_sums_to_score_and_highlights_linked_parts(open_page):
     words = dialog.locator(".word small").all_inner_texts()
     assert sum(map(float, words)) == pytest.approx(float(dialog.locator(".total").inner_text()), abs=0.003)
     expect(page).to_have_url(re.compile("explain="))
-    heat = "() => document.querySelector('.image-attribution canvas').toDataURL()"
+    read_canvas = "() => document.querySelector('.image-attribution canvas').toDataURL()"
     page.wait_for_function("() => document.querySelector('.image-attribution canvas').width > 100")
-    before = page.evaluate(heat)
+    before = page.evaluate(read_canvas)
     dialog.locator(".word").nth(1).hover()
-    page.wait_for_function(f"before => ({heat})() !== before", arg=before)
-    expect(dialog.locator(".audio-attribution")).to_be_visible()  # the sound that belongs to the picture
+    page.wait_for_function(f"before => ({read_canvas})() !== before", arg=before)
+    expect(dialog.locator(".audio-attribution")).to_be_visible()  # the audio of the same scene
     box = dialog.locator(".image-attribution canvas").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -130,12 +130,12 @@ def test_explanation_of_video_shows_image_and_audio(open_page, tmp_path):
     expect(page.locator("#parts .chip")).to_contain_text("clip.webm")
     wait_for_hits(page).first.locator(".explain-button").click()
     dialog = page.locator("#explanation")
-    expect(dialog.locator(".score")).to_have_count(3)  # of the words, the film's picture, the film's sound
-    asked = dialog.locator(".strip h3", has_text="query:").all_inner_texts()
-    assert [title.split(": ")[1] for title in asked] == ["text", "image", "audio"]
-    film = dialog.locator(".image-attribution video")
-    page.wait_for_function("film => film.videoWidth === 64 && film.currentTime > 0.5", arg=film.element_handle())
-    page.wait_for_function("film => film.nextSibling.width > 100", arg=film.element_handle())
+    expect(dialog.locator(".score")).to_have_count(3)  # of the text, the video's image and its audio
+    titles = dialog.locator(".strip h3", has_text="query:").all_inner_texts()
+    assert [title.split(": ")[1] for title in titles] == ["text", "image", "audio"]
+    video = dialog.locator(".image-attribution video")
+    page.wait_for_function("video => video.videoWidth === 64 && video.currentTime > 0.5", arg=video.element_handle())
+    page.wait_for_function("video => video.nextSibling.width > 100", arg=video.element_handle())
 
 
 def test_more_like_this_weights_and_filters(open_page):
@@ -250,16 +250,16 @@ def check_accessibility(page):
 def test_narrow_viewport_does_not_scroll_horizontally(open_page):
     page = open_page(f"{QUERY_STRING}", width=390, height=844)
     expect(wait_for_hits(page).first).to_be_visible()
-    sideways = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert page.evaluate(sideways) <= 0
+    horizontal_overflow = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(horizontal_overflow) <= 0
     check_accessibility(page)
     page.locator(".explain-button").first.click()
     expect(page.locator("#explanation .score").first).to_be_visible()
-    assert page.evaluate(sideways) <= 0
+    assert page.evaluate(horizontal_overflow) <= 0
     page.keyboard.press("Escape")
     page.click("#tab-map")
     expect(page.locator(".map-legend li").first).to_be_visible(timeout=120_000)
-    assert page.evaluate(sideways) <= 0
+    assert page.evaluate(horizontal_overflow) <= 0
 
 
 def test_report_and_review_tabs(open_page):

@@ -1,4 +1,4 @@
-"""Why this hit, in a real Chromium, where networks add parts of their own: marks of a text, a token of a picture."""
+"""Explanations in Chromium for networks with parts without a location: special tokens, class tokens."""
 
 import shutil
 
@@ -22,14 +22,14 @@ from triptych.space import Space
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 HAS_ATTRIBUTION = """() => {
-    const heat = document.querySelector(".image-attribution canvas");
-    return heat.width > 100 && heat.getContext("2d").getImageData(0, 0, heat.width, heat.height).data.some(Boolean);
+    const canvas = document.querySelector(".image-attribution canvas");
+    return canvas.width > 100 && canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
 }"""
 
 
 @pytest.fixture(scope="module")
 def address(synthetic_manifest, tmp_path_factory):
-    """A server of a few files in a space of networks that add parts of their own."""
+    """A server with a few files in a space of such networks."""
     folder = tmp_path_factory.mktemp("marked")
     models = {
         "text": tiny_models.bert(folder / "bert"),
@@ -46,15 +46,15 @@ def address(synthetic_manifest, tmp_path_factory):
     (folder / "mine").mkdir()
     for name in ("images/000000.png", "images/000001.png", "audio/000000.wav"):
         shutil.copy(synthetic_manifest.parent / name, folder / "mine")
-    made = Collection.create(folder / "collection", folder / "space.safetensors")
-    made.index(items_from_folder(folder / "mine", made.space), folder / "mine", show_progress=False)
-    with run_server(create_app(made)) as where:
-        yield where
+    indexed = Collection.create(folder / "collection", folder / "space.safetensors")
+    indexed.index(items_from_folder(folder / "mine", indexed.space), folder / "mine", show_progress=False)
+    with run_server(create_app(indexed)) as url:
+        yield url
 
 
-@pytest.mark.parametrize(("want", "whole"), [("image", "whole image"), ("audio", "whole audio")])
-def test_unlocated_parts_are_shown_and_sum_to_score(open_page, want, whole):
-    page = open_page(f"?text=a+cat&modality={want}")
+@pytest.mark.parametrize(("modality", "whole"), [("image", "whole image"), ("audio", "whole audio")])
+def test_unlocated_parts_are_shown_and_sum_to_score(open_page, modality, whole):
+    page = open_page(f"?text=a+cat&modality={modality}")
     wait_for_hits(page).first.locator(".explain-button").click()
     query, hit = (
         page.locator("#explanation .strip", has=page.locator("h3", has_text=name)) for name in ("query:", "hit:")
@@ -62,17 +62,19 @@ def test_unlocated_parts_are_shown_and_sum_to_score(open_page, want, whole):
     expect(query.locator(".word")).to_have_count(3)
     labels = [text.split("\n")[0] for text in query.locator(".word").all_inner_texts()]
     assert labels == ["a", "cat", "whole text"]
-    shares = query.locator("small").all_inner_texts()
-    assert sum(map(float, shares)) == pytest.approx(float(page.locator("#explanation .total").inner_text()), abs=0.002)
+    contributions = query.locator("small").all_inner_texts()
+    assert sum(map(float, contributions)) == pytest.approx(
+        float(page.locator("#explanation .total").inner_text()), abs=0.002
+    )
     assert [text.split("\n")[0] for text in hit.locator(".word").all_inner_texts()] == [whole]
     expect(
         page.locator("#explanation .note", has_text="Whole text: tokens that belong to no single word")
     ).to_be_visible()
-    if want == "image":  # of a sound that is heard at once, the whole is all there is
+    if modality == "image":  # audio that is encoded as one window has no other part
         page.wait_for_function(HAS_ATTRIBUTION)
         hit.locator(".word").focus()
         page.wait_for_function(
-            "shares => [...document.querySelectorAll('#explanation .word small')].some((w, i) => w.textContent !== shares[i])",
-            arg=shares,
+            "contributions => [...document.querySelectorAll('#explanation .word small')].some((w, i) => w.textContent !== contributions[i])",
+            arg=contributions,
         )
         expect(hit.locator(".word")).to_have_attribute("aria-pressed", "true")

@@ -1,4 +1,4 @@
-"""The page in a real Chromium by keyboard alone: everything can be done, and the focus is never lost."""
+"""The page in Chromium by keyboard only: every action works, and the focus is never lost."""
 
 import re
 
@@ -46,16 +46,16 @@ def test_keyboard_navigation(open_page):
 def test_focus_stays_on_hits_after_more_or_less_like_this(open_page, key):
     page = open_page(f"{QUERY_STRING}&modality=image")
     wait_for_hits(page).nth(1).focus()
-    asked = page.locator(".hit").nth(1).get_attribute("data-id")
+    clicked = page.locator(".hit").nth(1).get_attribute("data-id")
     page.keyboard.press(key)
-    expect(page.locator(f'.hit[data-id="{asked}"]')).to_have_count(0)
+    expect(page.locator(f'.hit[data-id="{clicked}"]')).to_have_count(0)
     expect(page.locator(".hit").first).to_be_focused()
     page.keyboard.press("ArrowRight")
     expect(page.locator(".hit").nth(1)).to_be_focused()
-    kept = page.locator(".hit").nth(1).get_attribute("data-id")
+    focused = page.locator(".hit").nth(1).get_attribute("data-id")
     page.evaluate("document.getElementById('load-more').click()")
     expect(wait_for_hits(page)).to_have_count(48)
-    expect(page.locator(f'.hit[data-id="{kept}"]')).to_be_focused()
+    expect(page.locator(f'.hit[data-id="{focused}"]')).to_be_focused()
 
 
 def test_focus_stays_on_changed_chip(open_page):

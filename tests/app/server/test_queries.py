@@ -1,4 +1,4 @@
-"""Uploads: the same vectors as on the command line, and decoders that fail keep nobody else waiting."""
+"""Uploads: same embeddings as on the command line, limits, and failing decoders that do not block others."""
 
 import asyncio
 import io
@@ -41,7 +41,7 @@ def png(size, mode="RGB"):
 
 
 def uploaded_files(folder: Path) -> list[Path]:
-    """One of each kind, as people have them: none of the size and rate an encoder takes."""
+    """One file per format, with sizes and sample rates that no encoder uses."""
     pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     Image.fromarray(pixels).resize((800, 600)).save(folder / "photo.jpg")
     Image.fromarray(pixels).convert("RGBA").save(folder / "clear.png")
@@ -57,59 +57,59 @@ def test_upload_embeds_like_local_file(collection, client, tmp_path):
         query = json.dumps({"parts": [{"file": "f"}], "modalities": ["image", "audio", "text"], "k": 20})
         answer = client.post(SEARCH, data={"query": query}, files={"f": (path.name, path.read_bytes())})
         hits = {hit["id"]: hit["parts"] for hit in answer.json()["hits"]}
-        asked = Query((QueryPart(Source(modality, path)),))
-        direct = {hit.id: list(hit.parts) for hit in collection.search(asked, ["image", "audio", "text"], 20)}
+        query = Query((QueryPart(Source(modality, path)),))
+        direct = {hit.id: list(hit.parts) for hit in collection.search(query, ["image", "audio", "text"], 20)}
         assert hits == direct, path
 
 
 def test_video_is_image_and_audio(client, tmp_path):
-    film = media_files.save_video(tmp_path / "film.mp4", seconds=1.0)
-    answer = upload(client, "film.mp4", film.read_bytes())
+    video = media_files.save_video(tmp_path / "video.mp4", seconds=1.0)
+    answer = upload(client, "video.mp4", video.read_bytes())
     assert answer.status_code == 200
     assert {len(hit["parts"]) for hit in answer.json()["hits"]} == {2}
 
 
 @pytest.fixture
-def impatient(collection):
-    """A server that gives a decoder little time."""
+def short_timeout_client(collection):
+    """A client of a server with a short decode timeout."""
     with (
-        run_server(create_app(collection, Limits(decode_timeout=6.0))) as where,
-        httpx.Client(base_url=where, timeout=60) as client,
+        run_server(create_app(collection, Limits(decode_timeout=6.0))) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         yield client
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are looked up as on Linux")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="worker processes are found in /proc")
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_slow_decoder_does_not_block_others(impatient, files, is_killed):
-    picture, slow = next((files / "images").iterdir()).read_bytes(), media_files.make_slow_jpeg()
+def test_slow_decoder_does_not_block_others(short_timeout_client, files, is_killed):
+    image, slow = next((files / "images").iterdir()).read_bytes(), media_files.make_slow_jpeg()
     before = worker_processes()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(upload, impatient, "slow.jpg", slow)
+        waiting = pool.submit(upload, short_timeout_client, "slow.jpg", slow)
         while not worker_processes() - before and not waiting.done():
             time.sleep(0.01)
         for _ in range(3):
-            assert impatient.post(SEARCH, json=QUERY).status_code == 200
-        assert impatient.get("/healthz").status_code == 200
-        assert upload(impatient, "picture.png", picture).status_code == 200
+            assert short_timeout_client.post(SEARCH, json=QUERY).status_code == 200
+        assert short_timeout_client.get("/healthz").status_code == 200
+        assert upload(short_timeout_client, "picture.png", image).status_code == 200
         if is_killed:
             for process in worker_processes() - before:
                 os.kill(process, signal.SIGSEGV)
         message = check_error(waiting.result(), 422)
     assert message.startswith("slow.jpg: the decoder's process ended" if is_killed else "slow.jpg: not decoded within")
-    assert upload(impatient, "picture.png", picture).status_code == 200
+    assert upload(short_timeout_client, "picture.png", image).status_code == 200
 
 
 def test_extremely_narrow_image_is_rejected(client):
-    """1 × 39,000,000 pixels are 76 KB, and were 300 MB each."""
+    """1 × 39,000,000 pixels are 76 KB as PNG and 300 MB in memory."""
     message = check_error(upload(client, "strip.png", png_header(1, 39_000_000)), 413)
     assert "strip.png: 1 × 39000000 pixels; the longer side may have at most 65,535 pixels" in message
 
 
 def test_upload_limits_apply_per_request(client):
     query = json.dumps({"parts": [{"file": name} for name in "abc"]})
-    picture = png((6000, 2500), "1")
-    answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.png", picture) for n in "abc"})
+    image = png((6000, 2500), "1")
+    answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.png", image) for n in "abc"})
     message = check_error(answer, 413)
     assert message == ("c.png: 6000 × 2500 pixels; at most 40 million pixels for all files of a request: scale it down")
     data = io.BytesIO()
@@ -134,7 +134,7 @@ def test_upload_limits_apply_across_requests():
 
 
 def test_texts_with_many_combining_marks(client):
-    """Normalising one of these took seconds, and 32 of them held everybody up."""
+    """Unicode normalisation of such texts once took seconds and blocked other requests."""
     marks = "a" + "\u0301\u0323" * 4999
     answer = client.post("/v1/embeddings", json={"input": [marks] * 32, "model": "triptych"})
     assert answer.status_code == 200
@@ -142,7 +142,7 @@ def test_texts_with_many_combining_marks(client):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "told"),
+    ("name", "data", "reason"),
     [
         ("paper.pdf", b"%PDF-1.7\n1 0 obj\n<<>>\nendobj\n" * 20, "is a PDF document"),
         ("paper.mp3", b"%PDF-1.7\n\x80\xff\n1 0 obj\n" * 20, "is a PDF document"),
@@ -150,9 +150,9 @@ def test_texts_with_many_combining_marks(client):
         ("unknown.bin", bytes(range(1, 200)) * 9, "unknown format"),
     ],
 )
-def test_unsupported_file_is_named_correctly(client, name, data, told):
+def test_unsupported_file_is_named_correctly(client, name, data, reason):
     message = check_error(upload(client, name, data), 422)
-    assert message.startswith(f"{name}: {told}; give an image (png, jpg …), audio")
+    assert message.startswith(f"{name}: {reason}; give an image (png, jpg …), audio")
 
 
 def test_long_text_file_is_rejected(client):
@@ -168,10 +168,10 @@ def test_texts_are_prepared_off_the_event_loop(collection, monkeypatch):
         return type(encoder).prepare(encoder, source)
 
     monkeypatch.setattr(encoder, "prepare", prepare)
-    batches = MicroBatcher(collection.space, Limits(), Metrics())
+    batcher = MicroBatcher(collection.space, Limits(), Metrics())
     try:
-        asyncio.run(batches.embed([Source("text", "a bell")] * 3))
+        asyncio.run(batcher.embed([Source("text", "a bell")] * 3))
     finally:
-        batches.close()
+        batcher.close()
     assert len(threads) == 3
     assert threading.main_thread() not in threads

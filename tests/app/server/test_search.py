@@ -19,22 +19,22 @@ from triptych.search.query import Query, QueryPart
 
 
 def test_search_matches_collection_search(client, collection):
-    found = search(client, {"text": QUERY_TEXT}, k=7)
+    response = search(client, {"text": QUERY_TEXT}, k=7)
     hits = collection.search(Source("text", QUERY_TEXT), k=7)
-    assert [hit["id"] for hit in found["hits"]] == [hit.id for hit in hits]
-    assert [hit["score"] for hit in found["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
-    assert [hit["relevance"] for hit in found["hits"]] == pytest.approx([hit.relevance for hit in hits], abs=1e-4)
-    assert found["relevance_threshold"] == 0.5
+    assert [hit["id"] for hit in response["hits"]] == [hit.id for hit in hits]
+    assert [hit["score"] for hit in response["hits"]] == pytest.approx([hit.score for hit in hits], abs=1e-5)
+    assert [hit["relevance"] for hit in response["hits"]] == pytest.approx([hit.relevance for hit in hits], abs=1e-4)
+    assert response["relevance_threshold"] == 0.5
 
 
 def test_weighted_and_negative_parts(client, collection, ids):
     parts = [{"text": QUERY_TEXT}, {"item": ids["image"], "weight": 0.5}, {"text": "a frog", "weight": -1}]
-    found = search(client, *parts, modalities=["audio"], k=5)["hits"]
+    response_hits = search(client, *parts, modalities=["audio"], k=5)["hits"]
     query = Query(
         (QueryPart(Source("text", QUERY_TEXT)), QueryPart(ids["image"], 0.5), QueryPart(Source("text", "a frog"), -1))
     )
-    assert [hit["id"] for hit in found] == [hit.id for hit in collection.search(query, ["audio"], 5)]
-    assert all(len(hit["parts"]) == 3 for hit in found)
+    assert [hit["id"] for hit in response_hits] == [hit.id for hit in collection.search(query, ["audio"], 5)]
+    assert all(len(hit["parts"]) == 3 for hit in response_hits)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ def test_invalid_embedding_inputs_get_clear_errors(client, given, message):
 
 
 def test_explanations_sum_to_score(client):
-    for want in ("image", "audio", "text"):
+    for modality in ("image", "audio", "text"):
         parts = [{"text": "two red bells ring"}, {"text": "a frog", "weight": -0.5}]
-        hit = search(client, *parts, modalities=[want], k=1)["hits"][0]
+        hit = search(client, *parts, modalities=[modality], k=1)["hits"][0]
         explanation = client.post("/v1/explain", json={"parts": parts, "item": hit["id"]}).json()
         assert [part["score"] for part in explanation["parts"]] == pytest.approx(hit["parts"], abs=1e-4)
         for part in explanation["parts"]:
@@ -110,7 +110,7 @@ def test_explanations_sum_to_score(client):
             assert sum(part["query"]["contributions"]) == pytest.approx(part["total"], abs=1e-3)
             assert sum(part["hit"]["contributions"]) == pytest.approx(part["total"], abs=1e-3)
         words = explanation["parts"][0]["query"]
-        assert [words["text"][slice(*map(int, place))] for place in words["locations"]] == [
+        assert [words["text"][slice(*map(int, location))] for location in words["locations"]] == [
             "two",
             "red",
             "bells",
@@ -119,33 +119,35 @@ def test_explanations_sum_to_score(client):
 
 
 def test_explanations_name_their_query_part(client, ids, tmp_path):
-    film = save_video(tmp_path / "clip.mp4", seconds=2.0).read_bytes()
-    asked = {"parts": [{"file": "film"}, {"text": QUERY_TEXT}], "item": ids["image"]}
-    told = client.post("/v1/explain", data={"query": json.dumps(asked)}, files={"film": ("clip.mp4", film)}).json()
-    found = [(part["part_index"], part["query"]["modality"], part["weight"]) for part in told["parts"]]
-    assert found == [(0, "image", 0.5), (0, "audio", 0.5), (1, "text", 1.0)]
+    video = save_video(tmp_path / "clip.mp4", seconds=2.0).read_bytes()
+    request = {"parts": [{"file": "video"}, {"text": QUERY_TEXT}], "item": ids["image"]}
+    explanation = client.post(
+        "/v1/explain", data={"query": json.dumps(request)}, files={"video": ("clip.mp4", video)}
+    ).json()
+    parts = [(part["part_index"], part["query"]["modality"], part["weight"]) for part in explanation["parts"]]
+    assert parts == [(0, "image", 0.5), (0, "audio", 0.5), (1, "text", 1.0)]
 
 
 def test_explain_works_without_uploads(collection, ids):
-    with run_server(create_app(collection, Limits(max_uploads=0))) as where:
-        asked = {"parts": [{"text": QUERY_TEXT}], "item": ids["image"]}
-        assert httpx.post(f"{where}/v1/explain", json=asked, timeout=30).status_code == 200
+    with run_server(create_app(collection, Limits(max_uploads=0))) as url:
+        request = {"parts": [{"text": QUERY_TEXT}], "item": ids["image"]}
+        assert httpx.post(f"{url}/v1/explain", json=request, timeout=30).status_code == 200
 
 
 @pytest.mark.slow
 def test_map_and_query_position(client):
-    until = time.monotonic() + 60
+    deadline = time.monotonic() + 60
     while (answer := client.get("/v1/map?column=label")).status_code == 202:
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.2)
-    found = answer.json()
-    assert len(found["ids"]) == len(set(found["ids"])) == found["total"] == client.get("/healthz").json()["items"]
-    assert all(0 <= place <= 1 for place in (*found["x"], *found["y"]))
-    assert set(found["legend"]) >= {"bell", "frog"}
-    landing = client.post("/v1/map", json={"parts": [{"text": QUERY_TEXT}]}).json()
-    positions = dict(zip(found["ids"], zip(found["x"], found["y"], strict=True), strict=True))
-    neighbours = [positions[name] for name in landing["neighbours"]]
-    assert any((landing["x"], landing["y"]) == pytest.approx(place, abs=1e-3) for place in neighbours)
+    result = answer.json()
+    assert len(result["ids"]) == len(set(result["ids"])) == result["total"] == client.get("/healthz").json()["items"]
+    assert all(0 <= location <= 1 for location in (*result["x"], *result["y"]))
+    assert set(result["legend"]) >= {"bell", "frog"}
+    position = client.post("/v1/map", json={"parts": [{"text": QUERY_TEXT}]}).json()
+    positions = dict(zip(result["ids"], zip(result["x"], result["y"], strict=True), strict=True))
+    neighbours = [positions[name] for name in position["neighbours"]]
+    assert any((position["x"], position["y"]) == pytest.approx(location, abs=1e-3) for location in neighbours)
 
 
 def test_query_position_is_weighted_medoid():

@@ -1,4 +1,4 @@
-"""Connections that send half a request, or come in crowds: they are given up, and others are answered meanwhile."""
+"""Incomplete requests and too many connections: they time out or are evicted, and others are answered."""
 
 import asyncio
 import re
@@ -23,11 +23,11 @@ HALF_BODY = (
     b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 300\r\n\r\n{"
 )
 UNREAD_BODY = b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\nContent-Length: 300\r\n\r\n{"
-MANY = 540  # more than the server has connections
+NUM_CONNECTIONS = 540  # more than max_connections
 
 
 def open_connection(stack: ExitStack, address: str, data: bytes) -> socket.socket:
-    """A connection on which these bytes were sent, closed with the stack."""
+    """Open a connection and send these bytes; the stack closes it."""
     name, port = address.removeprefix("http://").split(":")
     connection = stack.enter_context(socket.create_connection((name, int(port)), timeout=20))
     connection.sendall(data)
@@ -36,25 +36,27 @@ def open_connection(stack: ExitStack, address: str, data: bytes) -> socket.socke
 
 @pytest.fixture(scope="module")
 def process(collection, tmp_path_factory):
-    """A server that is a process of its own: its address, and the file its errors go to."""
+    """A server process: its URL, and the file of its stderr."""
     log = tmp_path_factory.mktemp("log") / "errors.txt"
     with run_server_process(collection.folder, log) as address:
         yield address, log
 
 
-@pytest.mark.parametrize("half", [HALF_HEAD, HALF_BODY, UNREAD_BODY, b""], ids=["head", "body", "unread", "nothing"])
-def test_incomplete_requests_do_not_block_others(process, half):
+@pytest.mark.parametrize(
+    "incomplete", [HALF_HEAD, HALF_BODY, UNREAD_BODY, b""], ids=["head", "body", "unread", "nothing"]
+)
+def test_incomplete_requests_do_not_block_others(process, incomplete):
     address, _ = process
     with ExitStack() as stack:
-        for _ in range(MANY):
-            open_connection(stack, address, half)
+        for _ in range(NUM_CONNECTIONS):
+            open_connection(stack, address, incomplete)
         for _ in range(5):
             assert httpx.get(f"{address}/healthz", timeout=30).status_code == 200
             assert search_with_retry(address).status_code == 200
 
 
 def search_with_retry(address: str) -> httpx.Response:
-    """Search; a server that reads a crowd of new connections just now may ask to come again, once."""
+    """Search, and retry once if the server is reading many new connections."""
     response = httpx.post(f"{address}{SEARCH}", json=QUERY, timeout=30)
     if response.status_code == 503:
         time.sleep(float(response.headers["Retry-After"]))
@@ -71,15 +73,15 @@ def test_disconnects_are_not_logged_as_errors(process):
     for head in heads:
         with ExitStack() as stack:
             open_connection(stack, address, head)
-        with ExitStack() as stack:  # and without a goodbye
-            line = open_connection(stack, address, head)
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        with ExitStack() as stack:  # with a connection reset
+            connection = open_connection(stack, address, head)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     assert httpx.post(f"{address}{SEARCH}", json=QUERY, timeout=30).status_code == 200
     assert "Traceback" not in log.read_text()
 
 
 def send_slowly(connection: socket.socket, pause: float) -> bytes:
-    """Send a byte now and then until the other side closes; what it said before."""
+    """Send single bytes until the server closes the connection; return what it sent."""
     connection.settimeout(pause)
     received = b""
     for _ in range(200):
@@ -102,21 +104,19 @@ def send_slowly(connection: socket.socket, pause: float) -> bytes:
 def test_slow_requests_time_out(collection, monkeypatch):
     monkeypatch.setattr("triptych.app.server.security.BODY_GRACE_SECONDS", 0.1)
     limits = Limits(header_timeout=0.5, body_timeout=0.5)
-    with run_server(create_app(collection, limits)) as where, ExitStack() as stack:
-        assert b" 408 " in send_slowly(open_connection(stack, where, HALF_HEAD), 0.05)
-        assert b" 408 " in send_slowly(open_connection(stack, where, b""), 0.05)
-        whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        answers = send_slowly(open_connection(stack, where, whole + HALF_HEAD), 0.05)
+    with run_server(create_app(collection, limits)) as url, ExitStack() as stack:
+        assert b" 408 " in send_slowly(open_connection(stack, url, HALF_HEAD), 0.05)
+        assert b" 408 " in send_slowly(open_connection(stack, url, b""), 0.05)
+        complete = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        answers = send_slowly(open_connection(stack, url, complete + HALF_HEAD), 0.05)
         assert b" 200 " in answers
         assert b" 408 " in answers
-        assert b" 408 " in send_slowly(open_connection(stack, where, HALF_BODY), 0.05)
-        assert b" 200 " in send_slowly(
-            open_connection(stack, where, UNREAD_BODY), 0.05
-        )  # answered, and closed all the same
+        assert b" 408 " in send_slowly(open_connection(stack, url, HALF_BODY), 0.05)
+        assert b" 200 " in send_slowly(open_connection(stack, url, UNREAD_BODY), 0.05)  # answered, then closed
 
 
 class BlockingApp:
-    """A small application that answers /wait only when it is told to, and /large at length."""
+    """An application that answers /wait only after `release`, and /large with 20 MB."""
 
     def __init__(self, limits: Limits) -> None:
         self.state = SimpleNamespace(limits=limits)
@@ -138,41 +138,41 @@ class BlockingApp:
 
 def test_new_connections_get_503_while_all_are_busy():
     app = BlockingApp(Limits(max_connections=8, max_connections_per_address=4))
-    with run_server(app) as where, ExitStack() as stack:
-        busy = [open_connection(stack, where, b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(4)]
+    with run_server(app) as url, ExitStack() as stack:
+        busy = [open_connection(stack, url, b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(4)]
         while app.num_waiting < 4:
             time.sleep(0.01)
-        full = httpx.get(f"{where}/other", timeout=30)
+        full = httpx.get(f"{url}/other", timeout=30)
         assert (full.status_code, full.headers["Retry-After"]) == (503, "2")
         assert re.match(r"\d+ connections are open already", full.json()["error"]["message"])
-        assert httpx.get(f"{where}/healthz", timeout=30).status_code == 200
+        assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
         app.release.set()
-        for line in busy:
-            assert b" 200 " in line.recv(4096)
+        for connection in busy:
+            assert b" 200 " in connection.recv(4096)
 
 
 def test_clients_that_stop_reading_are_evicted(monkeypatch):
     monkeypatch.setattr("triptych.app.server.security.STALLED_SECONDS", 0.2)
-    with run_server(BlockingApp(Limits(max_connections_per_address=4))) as where, ExitStack() as stack:
+    with run_server(BlockingApp(Limits(max_connections_per_address=4))) as url, ExitStack() as stack:
         for _ in range(4):
-            line = open_connection(stack, where, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert b" 200 " in line.recv(100)
+            connection = open_connection(stack, url, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 200 " in connection.recv(100)
         time.sleep(0.5)
         for _ in range(3):
-            assert httpx.get(f"{where}/other", timeout=30).text == "ok"
+            assert httpx.get(f"{url}/other", timeout=30).text == "ok"
 
 
 def test_health_reports_busy_collection(collection, monkeypatch):
     monkeypatch.setattr("triptych.app.server.pages.HEALTH_TIMEOUT", 0.2)
     release, app = threading.Event(), create_app(collection)
-    with run_server(app) as where:
+    with run_server(app) as url:
         app.state.app_state.collection_executor.pool.submit(release.wait, 30)
         try:
-            health = httpx.get(f"{where}/healthz", timeout=20).json()
+            health = httpx.get(f"{url}/healthz", timeout=20).json()
             assert (health["status"], health["items"]) == ("busy", len(collection))
         finally:
             release.set()
-        assert httpx.get(f"{where}/healthz", timeout=20).json()["status"] == "ok"
+        assert httpx.get(f"{url}/healthz", timeout=20).json()["status"] == "ok"
 
 
 def test_content_length_with_transfer_encoding_is_rejected(address):

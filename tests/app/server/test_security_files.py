@@ -1,4 +1,4 @@
-"""Hostile paths and files: each is refused with a clear text that names it, and the server goes on."""
+"""Malicious paths and files are rejected with a message that names them."""
 
 import io
 import re
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 
 
 def png_header(width: int, height: int, rest: bytes = b"") -> bytes:
-    """A PNG that claims a size; its data is a few bytes that would unpack to nothing."""
+    """Return a PNG that claims a size but has only a few bytes of data."""
 
     def chunk(chunk_type, data):
         return struct.pack(">I", len(data)) + chunk_type + data + struct.pack(">I", zlib.crc32(chunk_type + data))
@@ -38,7 +38,7 @@ def png_header(width: int, height: int, rest: bytes = b"") -> bytes:
     )
 
 
-# 1–12: paths and names
+# Paths and names
 HOSTILE_IDS = [
     "..%2F..%2F..%2Fetc%2Fpasswd",
     "%2e%2e%2f%2e%2e%2fetc%2fpasswd",
@@ -55,10 +55,10 @@ HOSTILE_IDS = [
 ]
 
 
-@pytest.mark.parametrize("what", ["media", "thumbnail", "peaks"])
+@pytest.mark.parametrize("route", ["media", "thumbnail", "peaks"])
 @pytest.mark.parametrize("name", HOSTILE_IDS, ids=range(len(HOSTILE_IDS)))
-def test_item_id_is_never_used_as_path(client, name, what):
-    answer = client.get(f"/v1/items/{name}/{what}")
+def test_item_id_is_never_used_as_path(client, name, route):
+    answer = client.get(f"/v1/items/{name}/{route}")
     check_error(answer, 404, 422)
     assert b"root:" not in answer.content
 
@@ -77,7 +77,7 @@ def test_item_id_is_never_used_as_path(client, name, what):
     ],
 )
 def test_only_page_files_are_served_from_package(address, path):
-    """Raw, as clients tidy such paths up."""
+    """Sent as raw bytes: HTTP clients normalise such paths."""
     head, body = send_raw(address, f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
     assert re.search(r" (404|400|200) ", head)
     assert b"import" not in body or b"<script" in body
@@ -102,8 +102,8 @@ def test_only_page_files_are_served_from_package(address, path):
 )
 def test_review_serves_only_linked_files(address, review, name):
     for path in (name, f"{review}/{name}", f"{review.parent}/review/{name}"):
-        asked = f"GET /review/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        head, body = send_raw(address, asked.encode())
+        request = f"GET /review/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        head, body = send_raw(address, request.encode())
         assert re.search(r" (404|400) ", head), path
         assert b"the secret" not in body
         assert b"hidden" not in body.replace(b".hidden", b"")
@@ -119,8 +119,8 @@ def test_file_replaced_by_symlink_is_not_served(collection, files, client, tmp_p
     secret.write_text("the secret")
     hit = client.post(SEARCH, json={"parts": [{"text": "a bell"}], "modalities": ["image"], "k": 40}).json()["hits"][-1]
     path = files / "images" / hit["name"]
-    kept = tmp_path / "kept.png"
-    shutil.move(path, kept)
+    backup = tmp_path / "kept.png"
+    shutil.move(path, backup)
     try:
         path.symlink_to(secret)
         assert "deleted or changed" in check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
@@ -129,7 +129,7 @@ def test_file_replaced_by_symlink_is_not_served(collection, files, client, tmp_p
         check_error(client.get(f"/v1/items/{hit['id']}/media"), 410)
     finally:
         path.unlink(missing_ok=True)
-        shutil.move(kept, path)
+        shutil.move(backup, path)
     assert client.get(f"/v1/items/{hit['id']}/media").status_code == 200
 
 
@@ -137,26 +137,26 @@ def test_changed_file_is_not_explained(files, client, ids, tmp_path):
     name = client.get(f"/v1/items/{ids['image']}").json()["name"]
     path = files / "images" / name
     other = next(file for file in sorted((files / "images").iterdir()) if file.name != name)
-    questions = [
+    request_jsons = [
         {"parts": [{"text": "a bell"}], "item": ids["image"]},
         {"parts": [{"item": ids["image"]}], "item": ids["audio"]},
     ]
     shutil.copy2(path, tmp_path / "kept.png")
     try:
         path.write_bytes(other.read_bytes())
-        for question in questions:
-            assert f"{name}: was deleted or changed" in check_error(client.post("/v1/explain", json=question), 410)
+        for request_json in request_jsons:
+            assert f"{name}: was deleted or changed" in check_error(client.post("/v1/explain", json=request_json), 410)
     finally:
         shutil.copy2(tmp_path / "kept.png", path)
-    for question in questions:
-        assert client.post("/v1/explain", json=question).status_code == 200
+    for request_json in request_jsons:
+        assert client.post("/v1/explain", json=request_json).status_code == 200
 
 
-# 21–36: hostile files
+# Malicious files
 def test_upload_size_limit(collection):
     with (
-        run_server(create_app(collection, Limits(max_upload_bytes=20_000))) as where,
-        httpx.Client(base_url=where) as client,
+        run_server(create_app(collection, Limits(max_upload_bytes=20_000))) as url,
+        httpx.Client(base_url=url) as client,
     ):
         assert "at most 0.02 MB" in check_error(upload(client, "a.wav", b"\0" * 30_000), 413)
 
@@ -208,8 +208,8 @@ def test_long_audio_is_rejected(client):
 )
 def test_hostile_files_are_rejected_with_their_name(client, files, name, data):
     if data is None:
-        whole = next((files / ("images" if name.endswith("png") else "audio")).iterdir()).read_bytes()
-        data = whole[: len(whole) // 2]
+        complete = next((files / ("images" if name.endswith("png") else "audio")).iterdir()).read_bytes()
+        data = complete[: len(complete) // 2]
     message = check_error(upload(client, name, data), 413, 415, 422)
     assert name in message or "no words" in message
     assert "root:" not in message
@@ -228,19 +228,19 @@ def test_hostile_files_are_rejected_with_their_name(client, files, name, data):
     ],
 )
 def test_upload_file_name_is_never_used_as_path(client, files, name, tmp_path):
-    picture = next((files / "images").iterdir()).read_bytes()
-    answer = upload(client, name, picture, "image/png")
+    image = next((files / "images").iterdir()).read_bytes()
+    answer = upload(client, name, image, "image/png")
     assert answer.status_code in {200, 400, 422}, answer.text
     assert not list(Path(tempfile.gettempdir()).glob("**/evil.png"))
 
 
 def test_image_with_wrong_suffix_is_accepted(client, files):
-    picture = next((files / "images").iterdir()).read_bytes()
-    assert upload(client, "sound.wav", picture).status_code == 200
+    image = next((files / "images").iterdir()).read_bytes()
+    assert upload(client, "sound.wav", image).status_code == 200
 
 
 def test_bomb_images_are_small_files():
-    """The bombs above are bombs: a few bytes that claim gigabytes."""
+    """The bombs above are a few bytes that claim gigabytes."""
     bomb = png_header(32_000, 32_000)
     assert len(bomb) < 200
     with Image.open(io.BytesIO(png_header(32, 32))) as small:

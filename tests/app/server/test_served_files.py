@@ -1,4 +1,4 @@
-"""Files of the collection that are swapped, linked, touched or moved while a server gives them out."""
+"""Files that are replaced, linked, touched or moved while the server sends them."""
 
 import os
 import shutil
@@ -28,39 +28,39 @@ TEXT = "a bell rings in the yard"
 
 
 @pytest.fixture(scope="module")
-def place(run_dir, files, tmp_path_factory):
-    """A folder with a picture, a sound and a text, and a collection of them beside it; a secret lies outside."""
+def media_folder(run_dir, files, tmp_path_factory):
+    """A folder with images, audio and a text, their collection, and a secret file outside."""
     folder = tmp_path_factory.mktemp("swapped")
     (folder / "media" / "inner").mkdir(parents=True)
-    for kind in ("images", "audio"):
-        for file in sorted((files / kind).iterdir())[:3]:
+    for subfolder in ("images", "audio"):
+        for file in sorted((files / subfolder).iterdir())[:3]:
             (folder / "media" / "inner" / file.name).write_bytes(file.read_bytes())
     (folder / "media" / "inner" / "a.txt").write_text(TEXT)
     (folder / "secret.txt").write_bytes(SECRET)
-    made = Collection.create(folder / "collection", run_dir)
-    made.index(items_from_folder(folder / "media", made.space), folder / "media", show_progress=False)
+    created = Collection.create(folder / "collection", run_dir)
+    created.index(items_from_folder(folder / "media", created.space), folder / "media", show_progress=False)
     return folder
 
 
 @pytest.fixture(scope="module")
-def server(place):
-    with run_server_process(place / "collection", place / "log.txt") as address:
+def server(media_folder):
+    with run_server_process(media_folder / "collection", media_folder / "log.txt") as address:
         yield address
 
 
 @pytest.fixture
-def visitor(server):
+def client(server):
     with httpx.Client(base_url=server, timeout=30) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def items(place):
-    """A file of each modality: its id and its path."""
-    found = {}
-    for entry in Collection.open(place / "collection").list_items():
-        found.setdefault(entry.source.modality, (entry.id, entry.source.content))
-    return found
+def items(media_folder):
+    """Id and path of one file of each modality."""
+    items_by_modality = {}
+    for entry in Collection.open(media_folder / "collection").list_items():
+        items_by_modality.setdefault(entry.source.modality, (entry.id, entry.source.content))
+    return items_by_modality
 
 
 def replace_by_symlink(path: Path, secret: Path) -> None:
@@ -89,86 +89,86 @@ def replace_by_device(path: Path, secret: Path) -> None:
 
 @pytest.mark.parametrize("modality", ["text", "image", "audio"])
 @pytest.mark.parametrize(
-    "put",
+    "replace_file",
     [replace_by_symlink, replace_by_hard_link, replace_by_fifo, replace_content, remove_file, replace_by_device],
-    ids=lambda put: put.__name__,
+    ids=lambda replace_file: replace_file.__name__,
 )
-def test_replaced_file_is_never_served(visitor, items, place, tmp_path, modality, put):
+def test_replaced_file_is_never_served(client, items, media_folder, tmp_path, modality, replace_file):
     name, path = items[modality]
-    status, kept, secret = path.stat(), path.with_name(".kept"), place / "secret.txt"
-    path.rename(kept)
+    status, backup, secret = path.stat(), path.with_name(".kept"), media_folder / "secret.txt"
+    path.rename(backup)
     os.utime(secret, ns=(status.st_atime_ns, status.st_mtime_ns))
     try:
-        put(path, secret)
+        replace_file(path, secret)
         if path.is_file() and not path.is_symlink():
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        check_item_is_not_served(visitor, name, modality)
+        check_item_is_not_served(client, name, modality)
     finally:
         path.unlink(missing_ok=True)
-        kept.rename(path)
-    assert visitor.get(f"/v1/items/{name}/media").content == path.read_bytes()
+        backup.rename(path)
+    assert client.get(f"/v1/items/{name}/media").content == path.read_bytes()
 
 
 @pytest.mark.parametrize("modality", ["text", "image", "audio"])
-def test_folder_replaced_by_symlink_is_not_followed(visitor, items, tmp_path, modality):
+def test_folder_replaced_by_symlink_is_not_followed(client, items, tmp_path, modality):
     name, path = items[modality]
     status, folder = path.stat(), path.parent
     (tmp_path / path.name).write_bytes(SECRET)
     os.utime(tmp_path / path.name, ns=(status.st_atime_ns, status.st_mtime_ns))
-    kept = folder.with_name("kept")
-    folder.rename(kept)
+    backup = folder.with_name("kept")
+    folder.rename(backup)
     try:
         folder.symlink_to(tmp_path)
-        check_item_is_not_served(visitor, name, modality)
+        check_item_is_not_served(client, name, modality)
     finally:
         folder.unlink()
-        kept.rename(folder)
-    assert visitor.get(f"/v1/items/{name}/media").content == path.read_bytes()
+        backup.rename(folder)
+    assert client.get(f"/v1/items/{name}/media").content == path.read_bytes()
 
 
-def check_item_is_not_served(visitor: httpx.Client, name: str, modality: str) -> None:
-    """Ask for everything there is of an item whose file has been swapped."""
-    shown = visitor.get(f"/v1/items/{name}").json()
-    hits = visitor.post(SEARCH, json={"parts": [{"text": "a bell"}], "k": 20}).json()["hits"]
+def check_item_is_not_served(client: httpx.Client, name: str, modality: str) -> None:
+    """Request every route of an item whose file was replaced."""
+    item = client.get(f"/v1/items/{name}").json()
+    hits = client.post(SEARCH, json={"parts": [{"text": "a bell"}], "k": 20}).json()["hits"]
     (hit,) = [hit for hit in hits if hit["id"] == name]
-    assert shown["text"] == hit["text"] == (TEXT if modality == "text" else None)
-    assert "deleted or changed" in check_error(visitor.get(f"/v1/items/{name}/media"), 410)
-    check_error(visitor.get(f"/v1/items/{name}/media", headers={"Range": "bytes=0-9"}), 410)
+    assert item["text"] == hit["text"] == (TEXT if modality == "text" else None)
+    assert "deleted or changed" in check_error(client.get(f"/v1/items/{name}/media"), 410)
+    check_error(client.get(f"/v1/items/{name}/media", headers={"Range": "bytes=0-9"}), 410)
     for view in {"image": ["thumbnail"], "audio": ["peaks", "spectrogram", "audio.wav"], "text": []}[modality]:
-        check_error(visitor.get(f"/v1/items/{name}/{view}"), 410)
-    check_error(visitor.post("/v1/explain", json={"parts": [{"text": "a bell"}], "item": name}), 410)
-    answers = [visitor.get("/v1/map"), visitor.get("/v1/collection"), visitor.get(f"/v1/items/{name}/similar")]
+        check_error(client.get(f"/v1/items/{name}/{view}"), 410)
+    check_error(client.post("/v1/explain", json={"parts": [{"text": "a bell"}], "item": name}), 410)
+    answers = [client.get("/v1/map"), client.get("/v1/collection"), client.get(f"/v1/items/{name}/similar")]
     assert all(answer.is_success and SECRET not in answer.content for answer in answers)
 
 
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_concurrent_file_swaps_never_leak(server, items, place, tmp_path, what):
-    """The name leads now to the file that was indexed, now to a link to a secret; hundreds of requests meanwhile."""
+@pytest.mark.parametrize("swapped_path", ["file", "folder"])
+def test_concurrent_file_swaps_never_leak(server, items, media_folder, tmp_path, swapped_path):
+    """While a thread swaps the file with a link to a secret, hundreds of requests never return the secret."""
     name, path = items["image"]
-    right, stop = path.read_bytes(), threading.Event()
-    swapped = path if what == "file" else path.parent
-    kept, spare = swapped.with_name(".kept"), swapped.with_name(".spare")
-    target = place / "secret.txt"
-    if what == "folder":
+    expected, stop = path.read_bytes(), threading.Event()
+    swapped = path if swapped_path == "file" else path.parent
+    backup, spare = swapped.with_name(".kept"), swapped.with_name(".spare")
+    target = media_folder / "secret.txt"
+    if swapped_path == "folder":
         (tmp_path / path.name).write_bytes(SECRET)
         target = tmp_path
 
     def swap() -> None:
         while not stop.is_set():
-            swapped.rename(kept)
+            swapped.rename(backup)
             spare.symlink_to(target)
             spare.rename(swapped)
             stop.wait(0.0005)
             swapped.unlink()
-            kept.rename(swapped)
+            backup.rename(swapped)
             stop.wait(0.0005)
 
-    def ask(number: int) -> tuple[int, str]:
+    def send_request(number: int) -> tuple[int, str]:
         view = "thumbnail" if number % 4 == 0 else "media"
         answer = clients[number % 4].get(f"/v1/items/{name}/{view}")
         assert SECRET not in answer.content
         assert answer.status_code in {200, 410, 422, 503}, answer.text
-        assert view == "thumbnail" or answer.status_code != 200 or answer.content == right
+        assert view == "thumbnail" or answer.status_code != 200 or answer.content == expected
         return answer.status_code, view
 
     clients = [httpx.Client(base_url=server, timeout=30) for _ in range(4)]
@@ -176,62 +176,62 @@ def test_concurrent_file_swaps_never_leak(server, items, place, tmp_path, what):
     thread.start()
     try:
         with ThreadPoolExecutor(4) as pool:
-            counts = Counter(pool.map(ask, range(300)))
+            counts = Counter(pool.map(send_request, range(300)))
     finally:
         stop.set()
         thread.join()
         for client in clients:
             client.close()
     assert counts.total() == 300
-    assert httpx.get(f"{server}/v1/items/{name}/media").content == right
+    assert httpx.get(f"{server}/v1/items/{name}/media").content == expected
 
 
-def test_touched_or_restored_file_is_served(visitor, items):
+def test_touched_or_restored_file_is_served(client, items):
     name, path = items["audio"]
     data = path.read_bytes()
     os.utime(path)
-    assert visitor.get(f"/v1/items/{name}/media").content == data
+    assert client.get(f"/v1/items/{name}/media").content == data
     path.unlink()
     path.write_bytes(data)
-    assert visitor.get(f"/v1/items/{name}/media").content == data
-    piece = visitor.get(f"/v1/items/{name}/media", headers={"Range": "bytes=10-29"})
-    assert (piece.status_code, piece.content) == (206, data[10:30])
-    assert visitor.get(f"/v1/items/{name}/peaks").status_code == 200
+    assert client.get(f"/v1/items/{name}/media").content == data
+    partial = client.get(f"/v1/items/{name}/media", headers={"Range": "bytes=10-29"})
+    assert (partial.status_code, partial.content) == (206, data[10:30])
+    assert client.get(f"/v1/items/{name}/peaks").status_code == 200
 
 
 @pytest.fixture
 def linked(run_dir, files, tmp_path):
-    """A collection of a manifest that lies behind a link and names a picture that is one."""
+    """A collection indexed through a link to a folder, with an image that is a link."""
     (tmp_path / "disk").mkdir()
-    pictures = sorted((files / "images").iterdir())
-    (tmp_path / "disk" / "plain.png").write_bytes(pictures[0].read_bytes())
-    (tmp_path / "disk" / "blob").write_bytes(pictures[1].read_bytes())
+    images = sorted((files / "images").iterdir())
+    (tmp_path / "disk" / "plain.png").write_bytes(images[0].read_bytes())
+    (tmp_path / "disk" / "blob").write_bytes(images[1].read_bytes())
     (tmp_path / "disk" / "linked.png").symlink_to("blob")
     (tmp_path / "disk" / "manifest.csv").write_text("image,text\nplain.png,a red bell\nlinked.png,a blue drum\n")
     (tmp_path / "way").symlink_to("disk")
-    made = Collection.create(tmp_path / "collection", run_dir)
+    created = Collection.create(tmp_path / "collection", run_dir)
     rows = manifest.read(tmp_path / "way" / "manifest.csv").rows
-    made.index(items_from_rows(rows, made.space), tmp_path / "way" / "manifest.csv", show_progress=False)
-    return made, tmp_path
+    created.index(items_from_rows(rows, created.space), tmp_path / "way" / "manifest.csv", show_progress=False)
+    return created, tmp_path
 
 
 def test_file_indexed_through_symlink_is_served_until_retargeted(linked):
     collection, folder = linked
-    known = {e.source.content.name: e for e in collection.list_items() if e.source.modality == "image"}
+    entries = {e.source.content.name: e for e in collection.list_items() if e.source.modality == "image"}
     opened = IndexedFiles(collection.cache)
-    for name, entry in known.items():
+    for name, entry in entries.items():
         with opened.open(entry) as file:
             assert file.read() == (folder / "disk" / name).read_bytes()
-    # The same content elsewhere is not the same file: what a link leads to is never read to find that out.
+    # The same content elsewhere is not the same file: link targets are never hashed.
     (folder / "other").write_bytes((folder / "disk" / "blob").read_bytes())
     (folder / "disk" / "linked.png").unlink()
     (folder / "disk" / "linked.png").symlink_to(folder / "other")
     with pytest.raises(HTTPError, match="deleted or changed"):
-        opened.open(known["linked.png"])
+        opened.open(entries["linked.png"])
 
 
 def test_content_is_hashed_without_cache_record(collection, tmp_path):
-    """As for a server that another user runs than the one who has indexed."""
+    """As on a server of another user than the one who indexed."""
     entry = next(e for e in collection.list_items() if e.source.modality == "image")
     opened = IndexedFiles(Cache(tmp_path / "no cache"))
     with pytest.raises(ContentNotHashedError):
@@ -254,7 +254,7 @@ def test_decoder_gets_private_copy_without_proc(collection, monkeypatch, tmp_pat
     with open_without_links(path) as file, decodable_path(file, path) as copy:
         assert not copy.is_symlink()
         assert (copy.read_bytes(), copy.suffix) == (data, path.suffix)
-    with run_server(create_app(collection)) as where, httpx.Client(base_url=where, timeout=30) as client:
+    with run_server(create_app(collection)) as url, httpx.Client(base_url=url, timeout=30) as client:
         assert client.get(f"/v1/items/{entry.id}/media").content == data
         assert client.get(f"/v1/items/{entry.id}/media", headers={"Range": "bytes=5-9"}).content == data[5:10]
         assert client.get(f"/v1/items/{entry.id}/peaks").status_code == 200
@@ -264,20 +264,20 @@ def test_decoder_gets_private_copy_without_proc(collection, monkeypatch, tmp_pat
 def test_decoder_errors_name_the_original_file(tmp_path):
     path = tmp_path / "mine.png"
     path.write_bytes(b"data")
-    with open_without_links(path) as file:  # noqa: SIM117 - the file outlives the error
-        with pytest.raises(MediaError, match=r"^mine\.png: broken$"), decodable_path(file, path) as place:
-            raise MediaError(f"{place}: broken")
+    with open_without_links(path) as file:  # noqa: SIM117 - the file must stay open
+        with pytest.raises(MediaError, match=r"^mine\.png: broken$"), decodable_path(file, path) as media_folder:
+            raise MediaError(f"{media_folder}: broken")
 
 
 def test_review_rejects_replaced_files(collection, review, tmp_path):
     shutil.copytree(review.parent, tmp_path / "audited")
     shown, secret = tmp_path / "audited" / "shown" / "a b.txt", tmp_path / "audited" / "secret.txt"
     with (
-        run_server(create_app(collection, review=tmp_path / "audited" / "review")) as where,
-        httpx.Client(base_url=where) as client,
+        run_server(create_app(collection, review=tmp_path / "audited" / "review")) as url,
+        httpx.Client(base_url=url) as client,
     ):
         assert client.get(f"/review{shown}").text == "what is shown"
-        for put in (replace_by_symlink, replace_by_hard_link, replace_by_fifo, replace_content):
+        for replace_file in (replace_by_symlink, replace_by_hard_link, replace_by_fifo, replace_content):
             shown.unlink()
-            put(shown, secret)
+            replace_file(shown, secret)
             assert "has changed since" in check_error(client.get(f"/review{shown}"), 404)

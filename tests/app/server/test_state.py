@@ -23,20 +23,20 @@ from triptych.search.scan import items_from_folder
 def test_full_queue_returns_503_with_retry_after(collection, monkeypatch):
     limits = Limits(max_queue_length=2, retry_after=3)
     gate = threading.Event()
-    real = MicroBatcher._run_batch
+    run_batch = MicroBatcher._run_batch
 
-    def slow(self, batch):
+    def run_slowly(self, batch):
         gate.wait(10)
-        real(self, batch)
+        run_batch(self, batch)
 
-    monkeypatch.setattr(MicroBatcher, "_run_batch", slow)
-    with run_server(create_app(collection, limits)) as where:
+    monkeypatch.setattr(MicroBatcher, "_run_batch", run_slowly)
+    with run_server(create_app(collection, limits)) as url:
         responses = []
 
-        def ask():
-            responses.append(httpx.post(f"{where}/v1/search", json={"parts": [{"text": QUERY_TEXT}]}, timeout=30))
+        def send_request():
+            responses.append(httpx.post(f"{url}/v1/search", json={"parts": [{"text": QUERY_TEXT}]}, timeout=30))
 
-        threads = [threading.Thread(target=ask) for _ in range(6)]
+        threads = [threading.Thread(target=send_request) for _ in range(6)]
         for thread in threads:
             thread.start()
         while len(responses) < 4:
@@ -51,29 +51,27 @@ def test_full_queue_returns_503_with_retry_after(collection, monkeypatch):
 
 
 def test_too_many_uploads_return_503(collection, files, monkeypatch):
-    gate, real = threading.Event(), MicroBatcher._run_batch
+    gate, run_batch = threading.Event(), MicroBatcher._run_batch
 
-    def slow(self, batch):
+    def run_slowly(self, batch):
         if batch[0].source.modality != "text":
             gate.wait(10)
-        real(self, batch)
+        run_batch(self, batch)
 
-    monkeypatch.setattr(MicroBatcher, "_run_batch", slow)
-    picture = (files / "images" / "000003.png").read_bytes()
-    with run_server(create_app(collection, Limits(max_uploads=2, retry_after=3))) as where:
+    monkeypatch.setattr(MicroBatcher, "_run_batch", run_slowly)
+    image = (files / "images" / "000003.png").read_bytes()
+    with run_server(create_app(collection, Limits(max_uploads=2, retry_after=3))) as url:
         responses = []
 
-        def ask():
+        def send_request():
             form = {"query": json.dumps({"parts": [{"file": "mine"}], "k": 1})}
-            responses.append(
-                httpx.post(f"{where}/v1/search", data=form, files={"mine": ("a.png", picture)}, timeout=30)
-            )
+            responses.append(httpx.post(f"{url}/v1/search", data=form, files={"mine": ("a.png", image)}, timeout=30))
 
-        threads = [threading.Thread(target=ask) for _ in range(5)]
+        threads = [threading.Thread(target=send_request) for _ in range(5)]
         for thread in threads:
             thread.start()
-        until = time.monotonic() + 20
-        while len(responses) < 3 and time.monotonic() < until:
+        deadline = time.monotonic() + 20
+        while len(responses) < 3 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert [answer.status_code for answer in responses] == [503] * 3
         assert {answer.headers["Retry-After"] for answer in responses} == {"3"}
@@ -81,14 +79,14 @@ def test_too_many_uploads_return_503(collection, files, monkeypatch):
         gate.set()
         for thread in threads:
             thread.join()
-        ask()
+        send_request()
     assert [answer.status_code for answer in responses[3:]] == [200] * 3
 
 
 def test_roots_follow_collection_changes(run_dir, files, tmp_path):
     def build_collection(folder, rebuild):
-        made = Collection.create(tmp_path / "collection", run_dir, rebuild)
-        made.index(list(items_from_folder(folder, made.space))[:3], folder, show_progress=False)
+        created = Collection.create(tmp_path / "collection", run_dir, rebuild)
+        created.index(list(items_from_folder(folder, created.space))[:3], folder, show_progress=False)
 
     build_collection(files / "images", rebuild=False)
     reader, roots = Collection.open(tmp_path / "collection"), RootCache()
@@ -100,16 +98,16 @@ def test_roots_follow_collection_changes(run_dir, files, tmp_path):
 
 def test_waiting_requests_share_a_batch(collection):
     metrics = Metrics()
-    batches = MicroBatcher(collection.space, Limits(), metrics)
+    batcher = MicroBatcher(collection.space, Limits(), metrics)
     texts = [f"{count} bells" for count in ("one", "two", "three of the red", "four")]
 
-    async def ask():
-        return await asyncio.gather(*(batches.embed([Source("text", words)]) for words in texts))
+    async def send_request():
+        return await asyncio.gather(*(batcher.embed([Source("text", text)]) for text in texts))
 
-    found = asyncio.run(ask())
-    batches.close()
-    for words, (features,) in zip(texts, found, strict=True):
-        expected = collection.space.embed_one(Source("text", words))
+    features_per_text = asyncio.run(send_request())
+    batcher.close()
+    for text, (features,) in zip(texts, features_per_text, strict=True):
+        expected = collection.space.embed_one(Source("text", text))
         assert torch.allclose(features.embedding, expected.embedding, atol=1e-5)
         assert features.parts.shape == expected.parts.shape
     assert metrics.batch_size._sum.get() == 4
@@ -117,9 +115,9 @@ def test_waiting_requests_share_a_batch(collection):
 
 
 def test_slow_embedding_times_out(collection, monkeypatch):
-    batches = MicroBatcher(collection.space, Limits(request_timeout=0.1), Metrics())
-    monkeypatch.setattr(batches, "_run_batch", lambda batch: time.sleep(0.5))
+    batcher = MicroBatcher(collection.space, Limits(request_timeout=0.1), Metrics())
+    monkeypatch.setattr(batcher, "_run_batch", lambda batch: time.sleep(0.5))
     with pytest.raises(HTTPError, match=r"not embedded within 0\.1 s"):
-        asyncio.run(batches.embed([Source("text", QUERY_TEXT)]))
-    assert batches.queue_length == 0
-    batches.close()
+        asyncio.run(batcher.embed([Source("text", QUERY_TEXT)]))
+    assert batcher.queue_length == 0
+    batcher.close()
