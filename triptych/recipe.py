@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import tomli_w
 
 from triptych.encoders import ENCODERS
-from triptych.errors import RecipeError, describe_unknown
+from triptych.errors import RecipeError, UsageError, describe_unknown
 from triptych.interfaces import MODALITIES, Encoder, Modality
 from triptych.objectives import OBJECTIVES
 from triptych.settings import (
@@ -151,6 +151,12 @@ class Recipe:
             extra_manifests = (*others, *(path for path in data.extra_manifests if path not in others))
             data = replace(data, manifest=first, extra_manifests=extra_manifests)
         return replace(self, data=data)
+
+    def resolve_manifest(self, path: Path | None = None) -> Path:
+        """Return the given manifest, or that of the recipe."""
+        if path is None and not self.data.manifest:
+            raise UsageError(f"recipe {self.name} names no manifest; give --data MANIFEST")
+        return path or Path(self.data.manifest)
 
     def without_local_paths(self) -> Recipe:
         """Return the recipe without paths of this machine."""

@@ -23,12 +23,14 @@ from triptych.audit.folds import (
     load_fold_recipe,
     train_fold_space,
 )
-from triptych.audit.review import make_decision, write_review_page, write_reviewed_manifest
+from triptych.audit.review import Action, make_decision, read_decisions, write_review_page, write_reviewed_manifest
 from triptych.audit.scoring import FoldScores, embed_contents, read_fold, score_fold, write_fold
 from triptych.audit.suspects import PairScores, Suspect, find_suspects, merge_folds, write_scores, write_suspects
 from triptych.data import manifest
 from triptych.data.cache import Cache, resolve_cache
 from triptych.data.manifest import Row
+from triptych.data.sources.draft import ManifestDraft
+from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError
 from triptych.files import write_text
 from triptych.interfaces import MODALITIES, Modality
@@ -108,6 +110,21 @@ def audit(
     result = AuditResult(folder, rows, pair_scores, find_suspects(pair_scores, rows), sorted(unreadable))
     _write_outputs(result, table, manifest_hash, settings)
     return result
+
+
+def apply_review(
+    manifest_path: Path,
+    decisions_path: Path,
+    output: Path | None,
+    undecided: Action = "keep",
+    allow_outside: bool = False,
+) -> tuple[WrittenManifest, ManifestDraft]:
+    """Write a copy of a manifest with the decisions of a review applied."""
+    if output is None:
+        raise UsageError("give the manifest to write: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
+    table = manifest.read(manifest_path, allow_outside)
+    decisions = read_decisions(decisions_path, hash_manifest(table.path), undecided)
+    return write_reviewed_manifest(table, decisions, output, "audit")
 
 
 def hash_manifest(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,19 +15,39 @@ import soundfile
 from markupsafe import Markup
 
 from triptych import __version__
-from triptych.errors import MediaError
+from triptych.errors import MediaError, UsageError
 from triptych.evaluation.significance import Interval
 from triptych.evaluation.transitivity import lift_over_chance
+from triptych.files import write_text
 from triptych.interfaces import Source
 from triptych.media import audio, image
 from triptych.report import plots
-from triptych.report.report_data import ReportData, last_temperatures
+from triptych.report.report_data import ReportData, last_temperatures, report_to_dict
 
 OBJECTIVE_STATES = {"temperature", "mass", "error", "iterations"}  # logged values that are not terms of the loss
 NUM_OPEN = 2  # directions whose examples are not collapsed
 MAX_SIDE = 192  # pixels of the longer side of an inlined image
 MAX_SECONDS, SAMPLE_RATE, FADE_SECONDS = 6.0, 22_050, 0.02  # of inlined audio
 MAX_BYTES = 12_000_000  # of all inlined media
+
+
+def resolve_report_path(run: Path, path: Path | None = None) -> Path:
+    """Return the path of a report: RUN-report.html beside the run, unless a path is given."""
+    if path is None:
+        # Beside the run folder, which contains only the files of the run. A joint model on the Hub has no folder.
+        beside = run.resolve() if run.exists() else Path(run.name)
+        return beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
+    if path.suffix.lower() not in {".html", ".htm"}:
+        raise UsageError(f"{path}: a report is one HTML file; name it {path.with_suffix('.html').name}")
+    return path
+
+
+def write_report(report: ReportData, path: Path, max_bytes: int = MAX_BYTES, with_json: bool = False) -> None:
+    """Write the page of a report, and with_json its numbers as JSON beside it."""
+    write_text(path, render_report(report, max_bytes))
+    if with_json:
+        numbers = json.dumps(report_to_dict(report), indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(path.with_suffix(".json"), numbers + "\n")
 
 
 def render_report(report: ReportData, max_bytes: int = MAX_BYTES) -> str:

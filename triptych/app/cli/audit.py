@@ -11,7 +11,6 @@ from triptych.app.cli.options import AllowOutside, Overrides
 
 if TYPE_CHECKING:
     from triptych.audit.audit import AuditResult
-    from triptych.audit.review import Action
 
 
 def audit(
@@ -44,29 +43,15 @@ def audit(
       triptych audit pairs.csv -o audits/pairs --set training.epochs=20
       triptych audit pairs.csv --apply decisions.json -o reviewed.csv
     """
+    from triptych.app.cli.data import print_written
+    from triptych.audit.audit import apply_review
     from triptych.audit.audit import audit as run_audit
 
     if apply:
-        _apply_decisions(manifest, apply, output, undecided, allow_outside)
+        print_written(*apply_review(manifest, apply, output, undecided, allow_outside))
         return
     folder = output or Path("audits") / manifest.stem
     _print_audit(run_audit(manifest, folder, space, folds, recipe, overrides or [], seed, restart, allow_outside))
-
-
-def _apply_decisions(
-    manifest_path: Path, decisions_path: Path, output: Path | None, undecided: Action, allow_outside: bool
-) -> None:
-    from triptych.app.cli.data import print_written
-    from triptych.audit.audit import hash_manifest
-    from triptych.audit.review import read_decisions, write_reviewed_manifest
-    from triptych.data import manifest
-    from triptych.errors import UsageError
-
-    if output is None:
-        raise UsageError("give the manifest to write: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
-    table = manifest.read(manifest_path, allow_outside)
-    decisions = read_decisions(decisions_path, hash_manifest(table.path), undecided)
-    print_written(*write_reviewed_manifest(table, decisions, output, "audit"))
 
 
 def _print_audit(result: AuditResult) -> None:

@@ -27,30 +27,15 @@ def report(
       triptych report runs/trimodal --data demo/data/manifest.csv -o trimodal.html --json
       triptych report runs/trimodal --split novel -o novel.html
     """
-    import json
-
-    from triptych.errors import UsageError
-
-    if output and output.suffix.lower() not in {".html", ".htm"}:
-        raise UsageError(f"{output}: a report is one HTML file; name it {output.with_suffix('.html').name}")
-
     from triptych.app import terminal
     from triptych.checkpoint import load
-    from triptych.files import write_text
-    from triptych.report import page, report_data
+    from triptych.report.page import resolve_report_path, write_report
+    from triptych.report.report_data import collect_report_data
 
+    path = resolve_report_path(run, output)
     recipe = load(run).recipe
-    manifest_path = data or (Path(recipe.data.manifest) if recipe.data.manifest else None)
-    if manifest_path is None:
-        raise UsageError(f"{run}: its recipe names no manifest; give --data MANIFEST")
-    # Beside the run folder, which contains only the files of the run. A joint model has no run folder.
-    beside = run.resolve() if run.exists() else Path(run.name)
-    file = output or beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
-    table = terminal.read_manifest(manifest_path, allow_outside or recipe.data.allow_outside)
-    results = report_data.collect_report_data(run, table, split)
-    terminal.print_failures(results.evaluation.failures.values())
-    write_text(file, page.render_report(results, round(max_megabytes * 1e6)))
-    if as_json:
-        numbers = report_data.report_to_dict(results)
-        write_text(file.with_suffix(".json"), json.dumps(numbers, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-    terminal.stdout.print(f"written: {file} ({file.stat().st_size / 1e6:.1f} MB)")
+    table = terminal.read_manifest(recipe.resolve_manifest(data), allow_outside or recipe.data.allow_outside)
+    report_data = collect_report_data(run, table, split)
+    terminal.print_failures(report_data.evaluation.failures.values())
+    write_report(report_data, path, round(max_megabytes * 1e6), with_json=as_json)
+    terminal.stdout.print(f"written: {path} ({path.stat().st_size / 1e6:.1f} MB)")
