@@ -28,7 +28,7 @@ def build_encoder(folders, case, **settings):
 
 @torch.inference_mode()
 def parts_of(encoder, sources):
-    """Each source's real parts, all in one batch."""
+    """Return the real parts of each source, computed in one batch."""
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources]))
     return [p[m] for p, m in zip(parts, mask, strict=True)]
 
@@ -77,7 +77,7 @@ def test_image_parts_equal_reference_hidden_states(folders, five_sources):
         pixels = AutoImageProcessor.from_pretrained(folders[case], backend="pil")(images=images, return_tensors="pt")
         states = load_reference_model(folders[case])(**pixels).last_hidden_state
         parts = torch.stack(parts_of(build_encoder(folders, case), five_sources["image"]))
-        if case == "convnext":  # a map: region (row, column) is part row · columns + column
+        if case == "convnext":  # a feature map: region (row, column) is part row · columns + column
             n, width, rows, columns = states.shape
             states = torch.stack([states[:, :, r, c] for r in range(rows) for c in range(columns)], dim=1)
             assert states.shape == (n, rows * columns, width)

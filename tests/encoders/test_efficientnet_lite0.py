@@ -18,12 +18,12 @@ from triptych.interfaces import Source
 pytestmark = pytest.mark.slow
 
 
-DOGS = slice(151, 269)  # ImageNet's breeds, Chihuahua to Mexican hairless
+DOGS = slice(151, 269)  # dog breeds of ImageNet, Chihuahua to Mexican hairless
 
 
 @torch.inference_mode()
 def test_efficientnet_matches_published_network():
-    """Against its unfolded form, straight from the published names: norms after convolutions, 'same' padding."""
+    """Against the published weights without folding: batch norms after convolutions, 'same' padding."""
     encoder = build_encoder("efficientnet_lite0")
     published = torch.load(io.BytesIO(efficientnet_lite0.WEIGHTS.read()), weights_only=True, map_location="cpu")
 
@@ -90,11 +90,11 @@ def test_imagenet_class_names():
 
 def test_efficientnet_uses_centre_crop(tmp_path):
     encoder = build_encoder("efficientnet_lite0")
-    pixels = np.zeros((256, 512, 3), dtype=np.uint8)  # red tells the column, green the row
+    pixels = np.zeros((256, 512, 3), dtype=np.uint8)  # red encodes the column, green the row
     pixels[..., 0], pixels[..., 1] = np.arange(512) // 2, np.arange(256)[:, None]
     Image.fromarray(pixels).save(tmp_path / "wide.png")
     crop = encoder.prepare(Source("image", tmp_path / "wide.png")).int()
     assert crop.shape == (224, 224, 3)
-    # The middle 224 of 256 rows, and as many columns from the middle.
+    # The middle 224 of 256 rows, and as many columns.
     for edge, expected in ((crop[:, 0, 0], 72), (crop[:, -1, 0], 183), (crop[0, :, 1], 16), (crop[-1, :, 1], 239)):
         assert (edge - expected).abs().max() <= 1

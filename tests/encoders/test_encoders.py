@@ -1,4 +1,4 @@
-"""Every encoder of the registry: the same source gives the same parts, whatever stands beside it."""
+"""Properties of every registered encoder: parts do not depend on the batch or on padding."""
 
 import pytest
 import torch
@@ -26,13 +26,13 @@ def encoder(request, sources, monkeypatch):
 
 @torch.inference_mode()
 def parts_of(encoder, sources):
-    """Each source's real parts, all in one batch."""
+    """Return the real parts of each source, computed in one batch."""
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources]))
     return [p[m] for p, m in zip(parts, mask, strict=True)]
 
 
 def mean_embedding(parts):
-    """What a space would make of them: their mean, on the sphere."""
+    """Return the normalised mean of the parts, as a space computes it."""
     return torch.nn.functional.normalize(parts.mean(dim=0), dim=0)
 
 

@@ -26,7 +26,7 @@ def build_encoder(name, sources, **settings) -> Any:
 
 
 def embeddings(encoder, sources):
-    """Unit means of the real parts, all in one batch, as a space makes them."""
+    """Return the normalised means of the real parts, as a space computes them."""
     with torch.inference_mode():
         parts, mask = encoder(*collate([encoder.prepare(source) for source in sources]))
     return F.normalize(torch.stack([p[m].mean(dim=0) for p, m in zip(parts, mask, strict=True)]), dim=1)

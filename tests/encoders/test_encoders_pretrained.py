@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def build_encoder(name, **settings) -> Any:
-    """A pretrained encoder, or the test is skipped."""
+    """Build a pretrained encoder, or skip the test."""
     if name == "yamnet" and not settings.get("weights"):
         settings["weights"] = find_yamnet_weights()
     reason = ENCODERS[name].unavailable_reason()
@@ -30,7 +30,7 @@ def build_encoder(name, **settings) -> Any:
 @pytest.mark.parametrize(("name", "min_accuracy"), [("yamnet", 0.9), ("soundnet", 0.6)])
 @torch.inference_mode()
 def test_audio_classes_cluster(name, min_accuracy):
-    """Five kinds of ESC-50, the nearest mean of four clips each names four others; chance is 0.2."""
+    """Nearest-centroid classification of five ESC-50 classes, with four clips per centroid; chance level 0.2."""
     encoder = build_encoder(name)
     categories = ["dog", "rain", "church_bells", "crying_baby", "helicopter"]
     clips = read_esc50_clips(find_dataset_or_skip("esc50"))
@@ -41,7 +41,7 @@ def test_audio_classes_cluster(name, min_accuracy):
         mean = (parts * mask.unsqueeze(2)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
         embedded.append(F.normalize(mean, dim=1))
     centroids = torch.stack([e[:4].mean(dim=0) for e in embedded])
-    queries = torch.stack([e[4:] for e in embedded])  # (kinds, 4, width)
+    queries = torch.stack([e[4:] for e in embedded])  # (classes, 4, feature_dim)
     predictions = (queries @ centroids.T).argmax(dim=2)
     assert (predictions == torch.arange(len(categories))[:, None]).float().mean() >= min_accuracy
 

@@ -52,7 +52,7 @@ def test_long_texts_are_truncated_with_warning(folders):
 
 
 def test_tokenizer_panic_raises_media_error(tmp_path):
-    """The library panics, which is no Exception: it would end a thread of the loader, or the server."""
+    """The library panics, which is not an Exception and would end a loader thread or the server."""
     folder = tiny_models.bert(tmp_path / "model")
     file = folder / "tokenizer.json"
     tokenizer = json.loads(file.read_text())

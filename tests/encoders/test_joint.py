@@ -1,4 +1,4 @@
-"""Models with two modalities in one space: our embedding is the model's own, and always the same."""
+"""Joint models: embeddings equal those of the library and are deterministic."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ RATE = tiny_models.SAMPLE_RATE
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Every tiny model, saved once, by name."""
+    """The folders of the tiny models, by name."""
     torch.manual_seed(0)
     root = tmp_path_factory.mktemp("models")
     models = {name: getattr(tiny_models, name)(root / name) for name in ("clip", "siglip", "clap")}
@@ -43,7 +43,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
-    """Four sources of each modality; one sound is longer than the model's window of a second."""
+    """Four sources of each modality; one audio file is longer than the model's window of a second."""
     folder, rng = tmp_path_factory.mktemp("media"), np.random.default_rng(0)
     by_modality = {"text": [Source("text", caption) for caption in TEXTS], "audio": [], "image": []}
     for i, length in enumerate((1000, 3000, 8000, 20_000)):
@@ -61,7 +61,7 @@ def build_encoder(folders, case, modality, **settings) -> Any:
 
 @torch.inference_mode()
 def embeddings(encoder, sources):
-    """The one part of each source, all in one batch."""
+    """Return the embedding of each source, computed in one batch."""
     parts, mask = encoder(*collate([encoder.prepare(source) for source in sources]))
     assert parts.shape == (len(sources), 1, encoder.feature_dim)
     assert mask.shape == (len(sources), 1)
@@ -77,7 +77,7 @@ def load_reference_model(folder):
 
 @torch.inference_mode()
 def reference_embeddings(folder, modality, sources):
-    """What the library itself makes of the sources, batched as it does it."""
+    """Return the embeddings of the library, batched its way."""
     from transformers import AutoFeatureExtractor, AutoImageProcessor, AutoTokenizer
 
     model = load_reference_model(folder)
@@ -112,7 +112,7 @@ def test_embedding_equals_reference(case, modality, folders, sources):
 
 @pytest.mark.parametrize("case", ["clap", "fusion"])
 def test_audio_preparation_is_deterministic(case, folders, sources):
-    """The library's own extractor does both; ours hears the start of a long sound, whatever NumPy's generator says."""
+    """The library's extractor crops long audio at random; this uses the start, for every state of NumPy's generator."""
     encoder = build_encoder(folders, case, "audio")
     embedded = []
     for seed in range(3):
@@ -128,7 +128,7 @@ def test_audio_preparation_is_deterministic(case, folders, sources):
 
 
 def test_extra_samples_are_truncated(folders):
-    """Resampling may give one more than the window holds, and then the extractor would draw a random piece."""
+    """Resampling can return one sample more than the window, and the extractor would crop at random."""
     samples = np.random.default_rng(0).normal(0, 0.1, RATE + 500).astype(np.float32)
     for case in ("clap", "fusion"):
         audio_input = build_encoder(folders, case, "audio").tower.inputs
@@ -136,7 +136,7 @@ def test_extra_samples_are_truncated(folders):
 
 
 def test_towers_of_one_model_partition_its_weights(folders):
-    """Each has its own side: together no more weights than the model, and nothing that both could train."""
+    """Towers share no weights, and together they have those of the model."""
     for case, modalities in (("clip", ("image", "text")), ("siglip", ("image", "text")), ("clap", ("audio", "text"))):
         encoders = [build_encoder(folders, case, modality) for modality in modalities]
         tower_names = [{name for name, _ in encoder.tower.network.named_parameters()} for encoder in encoders]

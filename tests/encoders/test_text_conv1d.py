@@ -10,7 +10,7 @@ from triptych.errors import CheckpointError
 
 
 def test_text_encoders_share_vocabulary_format(sources):
-    """One kind of saved file for both: text_transformer's, as before."""
+    """Both text encoders save the same file."""
     conv_encoder = build_encoder("text_conv1d", sources)
     transformer_encoder = ENCODERS["text_transformer"]()
     transformer_encoder.fit_vocabulary(sources["text"])

@@ -1,4 +1,4 @@
-"""Weights are found without running a package's code, and are the pinned ones or refused; no pickle can run a thing."""
+"""Weight files: digests are checked, packages are not imported, and pickles cannot run code."""
 
 import io
 import os
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 class MaliciousPickle:
-    """Makes a folder where it is unpickled."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, target):
         self.target = target
@@ -37,7 +37,7 @@ class MaliciousPickle:
 
 
 def to_npy(content, protocol=4):
-    """An object in a .npy file, as NumPy itself writes it."""
+    """Return an object as a .npy file, as NumPy writes it."""
     array = np.empty((), dtype=object)
     array[()] = content
     stream = io.BytesIO()
@@ -56,10 +56,10 @@ def test_pickled_arrays_are_read(protocol):
 
 @pytest.mark.parametrize("protocol", [3, 4])
 def test_malicious_pickle_raises_and_runs_nothing(tmp_path, protocol):
-    """Even where the hash was not looked at."""
+    """Even without a check of the digest."""
     target = tmp_path / "it ran"
     harmful = to_npy({"conv1": {"weights": MaliciousPickle(target)}}, protocol)
-    np.load(io.BytesIO(harmful), allow_pickle=True)  # what everyone else does
+    np.load(io.BytesIO(harmful), allow_pickle=True)  # the usual way runs the code
     assert target.exists(), "the bomb does not work, so this test shows nothing"
     target.rmdir()
     with pytest.raises(CheckpointError, match=r"\w+\.mkdir; only arrays are allowed"):
@@ -100,7 +100,7 @@ def test_missing_weights_raise_with_install_command(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["efficientnet_lite0", "yamnet", "soundnet", "minilm"])
 def test_meta_device_needs_no_weights(name, monkeypatch):
-    """On the meta device nothing is read, so that parameters can be counted where the weights are not at hand."""
+    """On the meta device no weights are read, so parameters can be counted without them."""
     for variable in (yamnet.WEIGHTS_VARIABLE, yamnet.DATA_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     with torch.device("meta"):
@@ -112,7 +112,7 @@ def test_meta_device_needs_no_weights(name, monkeypatch):
 
 @pytest.mark.slow
 def test_weight_packages_are_not_imported():
-    """Their code is none of ours: one of them wants TensorFlow, another loads all of sentence-transformers."""
+    """Importing these packages would import TensorFlow and sentence-transformers."""
     for cls in (ENCODERS["efficientnet_lite0"], ENCODERS["soundnet"], ENCODERS["minilm"]):
         if reason := cls.unavailable_reason():
             pytest.skip(reason)
@@ -143,7 +143,7 @@ def test_pinned_tokenizer_is_readable():
 
 
 def test_pretrained_extra_installs_weight_packages():
-    """One package at a time would send a user from error to error."""
+    """One command installs all of them."""
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["pretrained"]
     packages = {requirement.partition("=")[0].replace("-", "_") for requirement in extra}
     files = [minilm.WEIGHTS, minilm.TOKENIZER, efficientnet_lite0.WEIGHTS]

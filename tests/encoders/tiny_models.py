@@ -1,4 +1,4 @@
-"""Tiny random models of the transformers library, saved as their authors save theirs; each call takes milliseconds."""
+"""Tiny random models of the transformers library, saved with save_pretrained; each call takes milliseconds."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ def _transformer_config(**options) -> dict[str, Any]:
         "num_hidden_layers": 2,
         "num_attention_heads": 2,
         "intermediate_size": 32,
-        "initializer_range": 0.5,  # random weights that do something
+        "initializer_range": 0.5,  # large enough for outputs to differ
         **options,
     }
 
@@ -33,7 +33,7 @@ def _vision_config(**options) -> dict[str, Any]:
 
 
 def save_tokenizer(folder: Path, length: int = 24) -> None:
-    """A tokenizer that knows WORDS, and puts [CLS] and [SEP] around them."""
+    """A tokenizer with the vocabulary WORDS, which adds [CLS] and [SEP]."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(
@@ -63,7 +63,7 @@ def save_image_processor(folder: Path, class_name: str = "CLIPImageProcessorPil"
 
 
 def save_network(network: torch.nn.Module, folder: Path) -> Path:
-    """Any network's weights and configuration, without its reports."""
+    """Save the weights and configuration of a network, without log output."""
     from triptych.encoders.hugging_face import silence_transformers
 
     with silence_transformers(show_progress=False):
@@ -80,7 +80,7 @@ def bert(folder: Path) -> Path:
 
 
 def roberta(folder: Path) -> Path:
-    """A text network that counts positions from its padding's number."""
+    """A text network whose positions start after its padding id."""
     from transformers import RobertaConfig, RobertaModel
 
     save_tokenizer(folder, length=1 << 30)
@@ -88,7 +88,7 @@ def roberta(folder: Path) -> Path:
 
 
 def t5(folder: Path) -> Path:
-    """An encoder with a decoder behind it."""
+    """An encoder-decoder."""
     from transformers import T5Config, T5Model
 
     save_tokenizer(folder)
@@ -105,7 +105,7 @@ def vit(folder: Path) -> Path:
 
 
 def convnext(folder: Path) -> Path:
-    """Convolutions, whose last output is a map."""
+    """A convolutional network, whose output is a feature map."""
     from transformers import ConvNextConfig, ConvNextModel
 
     save_image_processor(folder)
@@ -114,7 +114,7 @@ def convnext(folder: Path) -> Path:
 
 
 def wav2vec2(folder: Path) -> Path:
-    """A network over waves, with a norm over time that padding would change."""
+    """A network over waveforms, with a norm over time that padding would change."""
     from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
 
     Wav2Vec2FeatureExtractor(sampling_rate=SAMPLE_RATE, do_normalize=True).save_pretrained(folder)
@@ -138,7 +138,7 @@ def spectrogram_transformer(folder: Path) -> Path:
 
 
 def whisper(folder: Path) -> Path:
-    """An encoder over a fixed window that says which frames are sound."""
+    """An encoder over a fixed window, with a mask of frames."""
     from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperModel
 
     WhisperFeatureExtractor(feature_size=16, sampling_rate=16_000, chunk_length=2).save_pretrained(folder)
@@ -164,7 +164,7 @@ def whisper(folder: Path) -> Path:
 
 
 def clip(folder: Path) -> Path:
-    """Pictures and texts; the text's embedding is that of its last mark."""
+    """Images and texts; the text embedding is that of the last special token."""
     from transformers import CLIPConfig, CLIPModel
 
     save_tokenizer(folder)
@@ -176,7 +176,7 @@ def clip(folder: Path) -> Path:
 
 
 def siglip(folder: Path) -> Path:
-    """Pictures and texts; the text's embedding is that of its last place, padding or not."""
+    """Images and texts; the text embedding is that of the last position, padding included."""
     from transformers import SiglipConfig, SiglipModel
 
     save_tokenizer(folder)
@@ -185,7 +185,7 @@ def siglip(folder: Path) -> Path:
 
 
 def clap(folder: Path, fusion: bool = False) -> Path:
-    """Sounds and texts; the window is one second."""
+    """Audio and texts; the window is one second."""
     from transformers import ClapConfig, ClapFeatureExtractor, ClapModel
 
     save_tokenizer(folder, length=20)

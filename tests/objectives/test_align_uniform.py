@@ -1,4 +1,4 @@
-"""Alignment and uniformity: against loops, where rows coincide, and where exponentials would vanish."""
+"""Alignment and uniformity against naive loops, for equal rows, and where exponentials underflow."""
 
 import math
 
@@ -91,7 +91,7 @@ def test_identical_rows_have_finite_gradients(alpha):
     assert gradient[0].abs().max() > 0
     identical = torch.zeros(3, 4, dtype=torch.float64, requires_grad=True)
     loss = uniform_loss(identical)
-    assert loss.item() == 0  # the worst there is
+    assert loss.item() == 0  # the maximum
     assert (torch.autograd.grad(loss, identical)[0] == 0).all()
 
 

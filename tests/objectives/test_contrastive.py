@@ -1,4 +1,4 @@
-"""The contrastive loss with drawn negatives, against loops; and what the theory says of its minimisers."""
+"""The contrastive loss with sampled negatives against naive loops and against the theory of its minimisers."""
 
 import math
 from itertools import pairwise
@@ -34,7 +34,7 @@ def free(x):
 
 
 def loss_of(x, y, negatives, temperature=0.5):
-    """x (N, D) against its partner y (N, D) and its negatives (N, M, D)."""
+    """x (N, D) with its positive y (N, D) and its negatives (N, M, D)."""
     return contrastive_loss((x * y).sum(1) / temperature, torch.einsum("nd,nmd->nm", x, negatives) / temperature)
 
 
@@ -116,7 +116,7 @@ def test_result_depends_on_seed_and_not_on_block(group, negatives, block, anchor
 
 @pytest.mark.parametrize("stream_block", [0, 3])
 def test_mean_over_seeds_equals_mean_over_all_negatives(stream_block):
-    """With one negative each, the mean over draws is the mean over all wrong items."""
+    """With one negative, the mean over samples is the mean over all negatives."""
     pair = pair_of(random_features(6, seed=1), random_features(6, seed=2))
     logits = pair.scores() / 0.5
     each = [
@@ -157,14 +157,14 @@ def test_a_single_pair_and_extreme_scores():
 
 
 def separating_loss(space, scale, temperature=0.5, n=6, m=4):
-    """The loss of an encoder that tells all pairs apart (x = y, every negative at a right angle), made longer."""
+    """The loss of a separating encoder (x = y, orthogonal negatives), scaled by a factor."""
     basis = torch.eye(n, dtype=torch.float64) * 2 * scale
     others = torch.stack([basis[(torch.arange(1, m + 1) + i) % n] for i in range(n)])
     return loss_of(space(basis), space(basis), space(others), temperature).item()
 
 
 def test_loss_has_no_minimum_without_normalisation():
-    """A separating encoder, made longer and longer, has no lowest loss: there is no minimiser."""
+    """Scaling a separating encoder always lowers the loss: there is no minimiser."""
     costs = [separating_loss(free, scale) for scale in (1, 2, 3, 4)]
     assert all(later < sooner / 100 for sooner, later in pairwise(costs))
     assert separating_loss(free, 9) < 1e-30
@@ -173,19 +173,19 @@ def test_loss_has_no_minimum_without_normalisation():
 @pytest.mark.parametrize("space", [project_to_sphere, project_to_ball])
 @pytest.mark.parametrize("temperature", [0.07, 0.5])
 def test_loss_is_bounded_below_on_sphere_and_ball(space, temperature):
-    """Scores are within ±1 there: no encoder does better than log(1 + M e^(-2/τ))."""
+    """Scores are within ±1, so the loss is at least log(1 + M e^(-2/τ))."""
     m = 4
     bound = math.log1p(m * math.exp(-2 / temperature))
     costs = [separating_loss(space, scale, temperature, m=m) for scale in (1, 10, 1000)]
     assert min(costs) >= bound
-    assert costs == pytest.approx([costs[0]] * 3, rel=1e-12)  # longer changes nothing any more
+    assert costs == pytest.approx([costs[0]] * 3, rel=1e-12)  # scaling changes nothing
     x = F.normalize(random_tensor(6, 3), dim=1)
     best = loss_of(space(50 * x), space(50 * x), space(-50 * x[:, None].expand(6, m, 3)), temperature)
     assert best.item() == pytest.approx(bound, rel=1e-6)
 
 
 def test_without_negatives_collapse_is_optimal():
-    """Only e^(x·y/τ) counts then, and all in one point has the most of it; the negatives are what forbids that."""
+    """Without negatives, collapse to a point is optimal."""
     x, y = project_to_sphere(random_tensor(40, 3, seed=1)), project_to_sphere(random_tensor(40, 3, seed=2))
     point = project_to_sphere(torch.ones(40, 3, dtype=torch.float64))
 
@@ -197,7 +197,7 @@ def test_without_negatives_collapse_is_optimal():
     parameter = x.clone().requires_grad_()
     assert (
         torch.autograd.grad(attraction(project_to_sphere(parameter), point), parameter)[0].norm() > 0
-    )  # pulled to the point
+    )  # collapses to the point
     others = torch.stack([x.roll(-i, 0) for i in range(1, 17)], dim=1)
     collapsed = loss_of(point, point, point[:, None].expand(40, 16, 3))
     assert collapsed.item() == pytest.approx(math.log(17))
@@ -205,7 +205,7 @@ def test_without_negatives_collapse_is_optimal():
 
 
 def test_training_spreads_collapsed_points():
-    """From nearly one point, the loss alone opens the space; without negatives nothing would."""
+    """Starting near collapse, the loss spreads the embeddings."""
     x = (torch.ones(12, 3) + 0.05 * torch.randn(12, 3, generator=torch.Generator().manual_seed(0))).requires_grad_()
     objective, optimizer = Contrastive(num_negatives=11, temperature=0.5), torch.optim.Adam([x], lr=0.05)
     for _ in range(150):
@@ -218,7 +218,7 @@ def test_training_spreads_collapsed_points():
 
 
 class InexactSimilarity(Similarity):
-    """Scores that are no product of vectors."""
+    """A similarity whose scores are not dot products."""
 
     is_exact = False
 

@@ -1,4 +1,4 @@
-"""Distillation: against loops, for teachers that are sure, and for batches that bring no teacher."""
+"""Distillation against naive loops, with one-hot teachers, and without a teacher."""
 
 import math
 from dataclasses import replace
@@ -46,7 +46,7 @@ def pair_with_teacher(n=6, classes=9, seed=0, dtype=torch.float64):
 @quick
 def test_class_kl_divergence_matches_naive_loop(rows, classes, is_one_hot, seed):
     teacher = random_logits(rows, classes, seed).softmax(dim=1)
-    if is_one_hot:  # one class has everything: 0 log 0 counts as 0
+    if is_one_hot:  # 0 log 0 = 0
         teacher = torch.nn.functional.one_hot(teacher.argmax(dim=1), classes).double()
     student = random_logits(rows, classes, seed + 1)
     divergences = class_kl_divergence(teacher, student)
@@ -118,7 +118,7 @@ def test_heads_fit_teacher_classes():
 
 @pytest.mark.parametrize("heads", [1, 2])
 def test_shared_head_aligns_pairs(heads):
-    """Free embeddings, taught by classes alone: through one head partners meet; through two they need not."""
+    """Embeddings trained by classes only: one shared head aligns pairs, two heads do not."""
     torch.manual_seed(0)
     pair, objective = pair_with_teacher(5), Distill(num_classes=9, embed_dim=6, heads=heads).double()
     sides = [torch.randn(5, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""InfoNCE with one and several right answers, dense and streamed, against loops."""
+"""InfoNCE with one and several positives, dense and streamed, against naive loops."""
 
 import math
 from typing import Any
@@ -40,7 +40,7 @@ def random_masks(n, m, seed):
 
 
 def naive_loss(logits, positive_mask, candidate_mask, positives_in_denominator, weight, smoothing, gce_q=0.0):
-    """Pair by pair, from the docstring."""
+    """A naive loop over pairs, from the docstring."""
     logits, positive_mask, candidate_mask = logits.tolist(), positive_mask.tolist(), candidate_mask.tolist()
     rows = []
     for i in range(len(logits)):
@@ -102,7 +102,7 @@ def test_gce_gradient_vanishes_for_mismatched_pair():
     gradients = []
     for gce_q in (0.0, 0.7):
         logits = random_tensor(6, 6)
-        logits[0, 0] = -40.0  # surely wrong
+        logits[0, 0] = -40.0  # a confident error
         logits.requires_grad_()
         infonce_loss(logits, EYE, gce_q=gce_q).backward()
         assert logits.grad is not None
@@ -124,7 +124,7 @@ def test_gradients_match_finite_differences(positives_in_denominator, smoothing)
 
 
 def test_equals_torch_cross_entropy_with_index_and_soft_labels():
-    """And row softmax is not column softmax, which is why there are two directions."""
+    """The softmax over rows differs from that over columns, hence two directions."""
     logits = random_tensor(6, 6)
     truth = torch.arange(6)
     assert infonce_loss(logits, EYE).item() == pytest.approx(F.cross_entropy(logits, truth).item(), rel=1e-12)
@@ -150,7 +150,7 @@ def test_rectangular_logits_with_extra_negatives():
 
 
 def test_small_losses_keep_float32_precision():
-    """log-sum-exp minus logit would be 0 here in float32."""
+    """log-sum-exp minus logit would be 0 in float32."""
     logits = torch.tensor([[60.0, 20.0], [20.0, 60.0]])
     assert infonce_loss(logits, EYE[:2, :2]).item() == pytest.approx(math.exp(-40), rel=1e-5, abs=0)
     root = 60.0**0.5
@@ -196,7 +196,7 @@ def test_any_grouping_has_a_finite_loss_and_gradient(variant, group):
     grads = torch.autograd.grad(value, (x, objective.log_scale))
     assert all(value_or_grad.isfinite().all() for value_or_grad in (value, *grads))
     if len(set(group)) == 1 and variant.get("positives") != "supcon":
-        assert value.item() == pytest.approx(0, abs=1e-12)  # nothing wrong to tell it from
+        assert value.item() == pytest.approx(0, abs=1e-12)  # no negatives
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,4 +1,4 @@
-"""Every objective of the registry, against its formula as loops and against what all of them promise."""
+"""Properties of every registered objective."""
 
 import math
 
@@ -14,11 +14,11 @@ from triptych.objectives import OBJECTIVES
 from triptych.similarities import SIMILARITIES
 
 CLASSES, EMBED_DIM = 5, 6
-SETTINGS = {"distill": {"num_classes": CLASSES, "embed_dim": EMBED_DIM}}  # the others' defaults will do
+SETTINGS = {"distill": {"num_classes": CLASSES, "embed_dim": EMBED_DIM}}  # defaults for the others
 
 
 def pair_of(a, b, group=None, teacher=None):
-    """Row i with row i, scored by cosine; unless one is given, a teacher sees in a what its first numbers say."""
+    """A pair with cosine similarity; the default teacher is the softmax of the first dimensions of a."""
     group = torch.arange(len(a.embedding)) if group is None else group
     teacher = a.embedding.detach()[:, :CLASSES].softmax(dim=1) if teacher is None else teacher
     return Pair(a, b, group, SIMILARITIES["cosine"](), teacher)
@@ -36,7 +36,7 @@ def permute(items, order):
 def objective(request):
     objective = OBJECTIVES[request.param](**SETTINGS.get(request.param, {})).double()
     for name, parameter in objective.named_parameters():
-        if "head" in name:  # heads that have learned to read the classes
+        if "head" in name:  # heads that read the classes
             parameter.data.copy_(torch.eye(*parameter.shape) if parameter.dim() == 2 else 0 * parameter)
     return objective
 

@@ -1,4 +1,4 @@
-"""The sigmoid objective, dense and streamed, against loops."""
+"""The sigmoid objective, dense and streamed, against naive loops."""
 
 import math
 from typing import Any
@@ -51,7 +51,7 @@ def test_equals_binary_cross_entropy():
     assert sigmoid_loss(logits, positive_mask).item() == pytest.approx(expected.item(), rel=1e-12)
     all_negative = sigmoid_loss(
         logits, torch.zeros_like(positive_mask)
-    )  # no right pair at all: what another machine's rows add
+    )  # no positives, as for the rows of another process
     assert all_negative.item() == pytest.approx(F.softplus(logits).sum().item() / 5, rel=1e-8)
 
 
@@ -111,7 +111,7 @@ def test_invariant_to_order_and_true_pairs_cost_less(block):
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [0, 3])
 def test_learned_bias_converges_to_log_odds_of_positives(block):
-    """With all scores equal the best logit is log(right / wrong): here ln(1/7)."""
+    """With equal scores, the optimal logit is log(positives / negatives): here ln(1/7)."""
     identical = Features(torch.ones(8, 4), torch.ones(8, 1, 4), torch.ones(8, 1, dtype=torch.bool))
     objective = Sigmoid(learn_temperature=False, temperature=1.0, bias=0.0, stream_block=block)
     optimizer = torch.optim.SGD([objective.logit_bias], lr=0.3)

@@ -1,4 +1,4 @@
-"""Triplets: every choice of negatives, shape and direction against loops, and where anchors have nothing to learn."""
+"""Triplet losses for all settings against naive loops, and anchors without negatives."""
 
 import itertools
 
@@ -19,7 +19,7 @@ quick = settings(deadline=None, max_examples=40)
 
 
 class InexactSimilarity(Similarity):
-    """The same scores as cosine, without the promise that they are dot products."""
+    """Cosine scores, marked as not being dot products."""
 
     is_exact = False
 
@@ -149,7 +149,7 @@ def test_semi_hard_skips_anchor_with_lowest_positive():
 @pytest.mark.parametrize("level", [0.0, 1.0, -1e30, 1e30, 1e-30])
 def test_all_equal_scores(negatives, expected, level):
     scores = torch.full((4, 4), level, dtype=torch.float64)
-    expected_at_level = 0.0 if abs(level) > 1 else expected  # a margin of 0.2 is lost in the digits of 1e30
+    expected_at_level = 0.0 if abs(level) > 1 else expected  # 1e30 + 0.2 == 1e30
     assert triplet_loss(scores, torch.eye(4, dtype=torch.bool), 0.2, negatives).item() == pytest.approx(
         expected_at_level
     )

@@ -1,4 +1,4 @@
-"""The inner product, and what the cosine does with a row that has no direction."""
+"""The dot product against a naive loop."""
 
 import pytest
 import torch

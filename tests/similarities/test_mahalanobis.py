@@ -1,4 +1,4 @@
-"""The learned metric: against its formula as loops, at and near zero, and after a step that broke it."""
+"""The learned metric against naive loops, near zero, and after steps outside the cone."""
 
 import math
 
@@ -21,7 +21,7 @@ def features_from_embedding(embedding):
 
 
 def random_metric(metric, embed_dim=6, seed=0, **settings):
-    """A similarity whose metric is not where it started, and which matrix that is."""
+    """Return a similarity with a changed metric, and its matrix."""
     similarity = Mahalanobis(embed_dim, metric, rank=min(3, embed_dim), **settings).double()
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(embed_dim, embed_dim, generator=generator, dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_matches_naive_loop(metric, form, normalise):
     if similarity.is_exact:
         assert torch.allclose(index, expected, atol=1e-10)
     assert similarity.is_exact == (form == "squared" and not normalise)
-    assert torch.equal(index.argsort(dim=1), expected.argsort(dim=1))  # a shortlist in the right order
+    assert torch.equal(index.argsort(dim=1), expected.argsort(dim=1))  # the same ranking
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -129,7 +129,7 @@ def test_identical_rows_score_zero_with_finite_gradients(metric, normalise):
 
 @given(st.floats(-6.5, 0), st.floats(-3, 3), st.integers(0, 99))
 def test_near_rows_keep_precision_in_float32(decade, size, seed):
-    """Unit rows that are 10^decade of their length apart: float32 alone would lose them below 1e-3."""
+    """Unit vectors at a distance of 10^decade: float32 would lose it below 1e-3."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(1, 32, generator=generator) * 10**size
     y = x + torch.randn(1, 32, generator=generator) * 10 ** (size + decade)
@@ -139,7 +139,9 @@ def test_near_rows_keep_precision_in_float32(decade, size, seed):
     assert score.dtype == torch.float32
     assert -score.item() == pytest.approx(difference.norm().item(), rel=1e-2)
     (gradient,) = torch.autograd.grad(score.sum(), x)
-    assert torch.allclose(gradient.double(), -difference / difference.norm(), atol=2e-2)  # a unit vector, however near
+    assert torch.allclose(
+        gradient.double(), -difference / difference.norm(), atol=2e-2
+    )  # a unit vector at any distance
 
 
 @given(st.integers(1, 6), st.integers(0, 99))
@@ -180,7 +182,7 @@ def test_after_step_projects_onto_valid_metrics():
     assert torch.allclose(full.matrix.data, positive_part, atol=1e-12)
     before = full.matrix.data.clone()
     full.after_step()
-    assert torch.allclose(full.matrix.data, before, atol=1e-12)  # a projection: twice is once
+    assert torch.allclose(full.matrix.data, before, atol=1e-12)  # a projection is idempotent
 
 
 @given(st.integers(1, 8), st.integers(0, 99))
@@ -199,7 +201,7 @@ def test_large_optimizer_steps_keep_metric_valid():
     optimizer = torch.optim.SGD(similarity.parameters(), lr=1.0)
     for _ in range(5):
         optimizer.zero_grad()
-        (-similarity(a, b)).mean().backward()  # smaller and smaller gaps: straight out of the cone
+        (-similarity(a, b)).mean().backward()  # smaller distances: out of the cone
         optimizer.step()
         similarity.after_step()
     assert (similarity(a, b) <= 0).all()

@@ -1,4 +1,4 @@
-"""Matchmaps: against loops over pairs and parts, whatever the block, the padding and the order."""
+"""Matchmaps against naive loops, for every block size, padding and order."""
 
 import math
 from typing import get_args
@@ -17,7 +17,7 @@ REDUCTIONS: tuple[MatchmapReduction, ...] = get_args(MatchmapReduction)
 
 
 def ragged_features(counts, dim=4, seed=0, longest=None, dtype=torch.float64):
-    """Items with these numbers of real parts; what lies behind them would win or break everything if it counted."""
+    """Items with these numbers of real parts; padding is 1e6, so that using it would change the scores."""
     generator = torch.Generator().manual_seed(seed)
     longest = longest or max(counts)
     parts = torch.randn(len(counts), longest, dim, generator=generator, dtype=torch.float64).to(dtype)
@@ -43,7 +43,7 @@ def naive_scores(a, b, reduction):
 
 
 def scores_pair_by_pair(a, b, reduction):
-    """The same, one pair at a time by autograd: the oracle of the gradients."""
+    """The same by autograd, one pair at a time: reference gradients."""
     rows = []
     for i in range(len(a.parts)):
         maps = [a.parts[i][a.mask[i]] @ b.parts[j][b.mask[j]].T for j in range(len(b.parts))]
@@ -123,7 +123,7 @@ def test_misa_and_sima_are_transposes():
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_true_pairs_rank_first_in_scores_and_shortlist(reduction):
-    """Frames that each show one region of their own picture."""
+    """Frames that each equal a region of their own image."""
     a = ragged_features([6] * 8, dim=32)
     frames = a.parts[:, torch.randint(6, (10,), generator=torch.Generator().manual_seed(0))]
     b = Features(frames[:, 0], frames, torch.ones(8, 10, dtype=torch.bool))
@@ -166,7 +166,7 @@ def test_half_precision_is_close(reduction, autocast):
 
 
 def test_memory_is_bounded_by_block_size(monkeypatch):
-    """No product of matrices holds more than a block, and only one item's regions may exceed it."""
+    """No matrix product is larger than a block, except for a single item with more regions."""
     product_sizes, matmul = [], torch.Tensor.__matmul__
     monkeypatch.setattr(
         torch.Tensor, "__matmul__", lambda x, y: product_sizes.append(len(x) * y.shape[1]) or matmul(x, y)

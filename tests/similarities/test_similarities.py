@@ -65,7 +65,7 @@ def test_attribution_ignores_padding_and_other_rows(similarity):
 
 @pytest.mark.parametrize("name", ["cosine", "dot"])
 def test_attribution_of_pooled_similarities_sums_to_score(name):
-    """Where the embedding is the mean of the parts, on the sphere or not."""
+    """If the embedding is the mean of the parts."""
     a, b = (random_features(3, seed=seed) for seed in (1, 2))
     a, b = (Features(f.mean_pool(), f.parts, f.mask) for f in (a, b))
     similarity = SIMILARITIES[name]()

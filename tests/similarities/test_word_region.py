@@ -1,4 +1,4 @@
-"""Words that look at regions: against loops, with padding on both sides, at zero, and in blocks."""
+"""Word-region attention against naive loops, with padding, zero vectors and blocks."""
 
 import math
 
@@ -84,7 +84,7 @@ def test_block_size_changes_neither_scores_nor_gradients():
 
 
 def test_masks_may_have_holes():
-    """A mask with holes: what is real counts, wherever it stands."""
+    """Real parts count at any position of the mask."""
     a, b = ragged_features([3, 2], seed=1), ragged_features([5, 5], seed=2)
     mask = torch.tensor([[False, True, False, True, False], [True, False, False, False, True]])
     scores = WordRegion()(a, Features(b.embedding, b.parts, mask))
@@ -122,7 +122,7 @@ def test_zero_norm_words_are_neutral():
     b.parts[0, 1] = 0
     expected = naive_scores(a, b, 4.0, 5.0)
     assert torch.allclose(WordRegion()(a, b), expected, atol=1e-10)
-    tiny = with_parts(b, b.parts * 1e-10)  # every product of lengths is below 1e-8
+    tiny = with_parts(b, b.parts * 1e-10)  # every product of norms is below 1e-8
 
     def score(x, y):
         return WordRegion()(with_parts(a, x), with_parts(b, y * 1e-10))
@@ -140,7 +140,7 @@ def test_one_word_and_one_region_equal_cosine():
 
 
 def test_true_pairs_rank_first():
-    """Captions whose words are regions of their own picture."""
+    """Captions whose words equal regions of their own image."""
     a = ragged_features([6] * 8, dim=32)
     b = Features(a.parts[:, 0], a.parts[:, :4], a.mask[:, :4])
     scores = WordRegion()(a, b)
