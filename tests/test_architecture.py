@@ -166,7 +166,7 @@ def test_class_names_are_unique():
 
 
 def find_test_names(module: Path) -> set[str]:
-    """Return how the tests of a module, or the tests of its folder that cover it, may be named; with any suffix _ASPECT."""
+    """Return the possible names of the tests of a module or of its folder; a suffix _ASPECT may follow."""
     folder = module.relative_to(PACKAGE).parent
     names = {f"{folder}/test_{module.stem.strip('_')}", f"{folder}/test_init", f"{folder}/test_{folder.name}"}
     return {name.removeprefix("./") for name in names}

@@ -20,12 +20,12 @@ from triptych.space import Space
 
 INTEGRATION_STEPS = 32  # of the integrated gradients of a head that is not linear
 METHOD_DESCRIPTIONS = {
-    "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: each "
-    "pair contributes the inner product of its two vectors. The residual is what the network adds for any input.",
-    "matchmap": "Every part is compared with every part of the other item; the attribution shows these similarities. For "
-    "each audio frame only the best region contributes, with its share of the mean.",
-    "word_region": "Each word attends to regions; the attribution shows this attention. A word contributes its share of "
-    "the score, distributed over the regions it attends to.",
+    "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: "
+    "each pair contributes the inner product of its two vectors. The residual is what the network adds for any input.",
+    "matchmap": "Every part is compared with every part of the other item; the attribution shows these similarities. "
+    "For each audio frame only the best region contributes, with its share of the mean.",
+    "word_region": "Each word attends to regions; the attribution shows this attention. A word contributes its share "
+    "of the score, distributed over the regions it attends to.",
 }
 
 
@@ -33,8 +33,8 @@ METHOD_DESCRIPTIONS = {
 class ExplainedItem:
     """One side of an explanation with the locations of its parts; the tokens of a word are merged.
 
-    Parts without a location (special tokens of a text, padding, the class token of an image) are merged into one last part
-    with an empty location. Its contribution belongs to the item as a whole.
+    Parts without a location (special tokens of a text, padding, the class token of an image) are merged into one last
+    part with an empty location. Its contribution belongs to the item as a whole.
     """
 
     modality: Modality
@@ -166,7 +166,7 @@ def pooling_contributions(parts: Tensor, has_max: bool) -> Tensor:
 
 
 def matchmap_contributions(attribution: Tensor, aggregation: str) -> Tensor:
-    """Return the contribution of each region (rows) and frame (columns) to a matchmap's score: the maxima over their count."""
+    """Return the contribution of each region (rows) and frame (columns) to a matchmap's score."""
     if aggregation == "sisa":
         return attribution / attribution.numel()
     axis = 0 if aggregation == "misa" else 1

@@ -50,8 +50,8 @@ def choose_swaps(
     """Choose exactly round(noise_rate · n) rows, and for each one the row whose content it takes.
 
     random: the chosen rows pass their content on in one cycle, so that no row keeps its own.
-    category: one cycle for each label, so that the wrong content is of the right category. If only one row of a label is
-      chosen, it gets a copy of the content of a row that was not chosen.
+    category: one cycle for each label, so that the wrong content is of the right category. If only one row of a label
+      is chosen, it gets a copy of the content of a row that was not chosen.
     groups: rows of one group are positives of each other, so no row takes content of its own group.
     """
     if noise_kind not in SWAP_KINDS:
@@ -159,7 +159,7 @@ def _group_into_pools(labels: Sequence[str]) -> list[list[int]]:
 
 
 def _init_centroids(unit: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Choose up to `count` rows by k-means++: with probability proportional to the distance to the nearest chosen row."""
+    """Choose up to `count` rows by k-means++: probability proportional to the distance to the nearest chosen row."""
     chosen_rows, distances = [int(rng.integers(len(unit)))], np.full(len(unit), np.inf)
     while len(chosen_rows) < count:
         distances = np.minimum(distances, np.clip(1 - unit @ unit[chosen_rows[-1]], 0, None))

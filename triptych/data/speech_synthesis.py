@@ -87,8 +87,8 @@ def synthesise_speech(
     """Write a manifest with one row for each caption: its speech, its text, and image and group of the original row.
 
     The audio of the original rows is dropped. A hash of row and caption selects the voice; a hash of text, voice and
-    group names the audio file. Existing files are reused, so run again to resume. `captions_per_row` limits the captions
-    of a row to the first ones; 0 takes all.
+    group names the audio file. Existing files are reused, so run again to resume. `captions_per_row` limits the
+    captions of a row to the first ones; 0 takes all.
     """
     if workers < 1:
         raise UsageError(f"--workers {workers}: at least 1")

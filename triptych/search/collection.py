@@ -171,8 +171,8 @@ class Collection:
     def create(uri: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
         """Create a collection in a folder or at s3://…, or open an existing one of the same space.
 
-        With `rebuild`, the first call of `index` deletes the existing items, even if the store is damaged. Embeddings are
-        taken from the cache where possible.
+        With `rebuild`, the first call of `index` deletes the existing items, even if the store is damaged. Embeddings
+        are taken from the cache where possible.
         """
         space_path = checkpoint.resolve_path(space).resolve()
         store = None if rebuild else Store.open(str(uri))
@@ -220,8 +220,8 @@ class Collection:
         """Return the k most relevant items of the modalities (default: all), most relevant first.
 
         Near-duplicates are folded into the first of them, which lists their ids, unless `fold_duplicates` is False. The
-        items that the query was made from are excluded unless `include_query` is True: items given by id, items with the
-        same content, and the query file if it is in the collection.
+        items that the query was made from are excluded unless `include_query` is True: items given by id, items with
+        the same content, and the query file if it is in the collection.
         """
         if self.store is None:
             return []
@@ -357,8 +357,8 @@ class Collection:
     def _check_space(self, metadata: CollectionMetadata) -> None:
         if self.fingerprint != metadata.fingerprint:
             raise CollectionError(
-                f"{self.uri}: made with another space than {self.space_path}; index into another folder (--collection), "
-                "or replace it with --rebuild"
+                f"{self.uri}: made with another space than {self.space_path}; index into another folder "
+                "(--collection), or replace it with --rebuild"
             )
 
     def _open_writer(self, access: WriteAccess) -> Writer:

@@ -1,7 +1,7 @@
 """An item of a collection: the one definition from which the table, `Hit` and the HTTP responses derive.
 
-To add a column, add a field to `Item` with `column_field`. The table schema, the conversion between rows and items, `Hit` and
-`--json` follow from it. docs/architecture.md shows an example.
+To add a column, add a field to `Item` with `column_field`. The table schema, the conversion between rows and items,
+`Hit` and `--json` follow from it. docs/architecture.md shows an example.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _decode_columns(pairs: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Item:
-    """A file, a segment of a file, or a text, with its metadata. The source is stored as modality, file, text, start and end."""
+    """A file, a segment of a file, or a text, with its metadata."""
 
     source: Source
     captions: tuple[str, ...] = column_field(STRINGS, (), encode=list, decode=lambda captions: tuple(captions or ()))

@@ -1,8 +1,8 @@
 """Exclusive write access to a collection.
 
 In a folder this is a lock file, which the operating system releases when the process ends. On an object store it is a
-lease: an object lease/NUMBER that is created on condition that it does not exist. The highest number holds the lease. Its
-holder renews the object. If it has not been renewed for LEASE_SECONDS, by the clock of the store, another process may
+lease: an object lease/NUMBER that is created on condition that it does not exist. The highest number holds the lease.
+Its holder renews the object. If it has not been renewed for LEASE_SECONDS, by the clock of the store, another process may
 create the next number.
 """
 
@@ -41,7 +41,7 @@ class WriteAccess:
 
 @contextmanager
 def acquire_write_access(uri: str) -> Iterator[WriteAccess]:
-    """Hold write access to the collection at a URI during the block. Raise CollectionError if another process has it."""
+    """Hold write access to a collection during the block. Raise CollectionError if another process has it."""
     folder = local_folder(uri)
     if folder is not None:
         with _lock_folder(uri, folder) as access:
@@ -73,7 +73,8 @@ def _lock_folder(uri: str, folder: Path) -> Iterator[WriteAccess]:
             is_acquired = stack.enter_context(lock(path))
         except OSError as error:
             raise CollectionError(
-                f"{uri}: cannot be written ({error.strerror}); {suggest_remedy(error.errno or 0)}, or give another folder"
+                f"{uri}: cannot be written ({error.strerror}); {suggest_remedy(error.errno or 0)}, "
+                "or give another folder"
             ) from error
         if not is_acquired:
             holder = "another process"
@@ -153,7 +154,8 @@ class Lease:
             holder = current.holder if current else "another process"
             raise CollectionError(
                 f"{self.uri}: {holder} has taken over while this process was suspended or disconnected for more than "
-                f"{LEASE_SECONDS:.0f} s; nothing that was stored is lost: run the same command again when it has finished"
+                f"{LEASE_SECONDS:.0f} s; nothing that was stored is lost: run the same command again when it has "
+                "finished"
             )
 
     def release(self) -> None:

@@ -182,7 +182,7 @@ def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
 
 
 def _segment_seconds(space: Space) -> float:
-    """Return the length of a video segment: the maximum of the audio encoder, so that image and audio segments agree."""
+    """Return the length of a video segment: the audio encoder's maximum, so that image and audio segments agree."""
     max_seconds = space.encoder("audio").max_seconds if "audio" in space.modalities else math.inf
     return max_seconds if math.isfinite(max_seconds) else DEFAULT_SEGMENT_SECONDS
 
@@ -199,8 +199,8 @@ def _available_modalities(path: Path, modalities: list[Modality]) -> list[Modali
 def write_not_indexed(path: Path, failures: Mapping[Source, str], skipped: Iterable[SkippedPath]) -> bool:
     """Write the list of files that were not indexed, or remove it if there are none; return whether there are any.
 
-    Each line has a path, a tab and the reason. Non-printable characters are escaped, and so are cells that a spreadsheet
-    program would read as formulas.
+    Each line has a path, a tab and the reason. Non-printable characters are escaped, and so are cells that a
+    spreadsheet program would read as formulas.
     """
     rows = [(_format_name(source), message.removeprefix(f"{source.content}: ")) for source, message in failures.items()]
     rows += [(_format_name(skip.path), skip.reason) for skip in skipped]

@@ -28,7 +28,8 @@ class ObjectiveSet(nn.Module):
                 similarity = SIMILARITIES[component.name](**component.settings) if component else None
                 if similarity and list(similarity.parameters()):
                     raise RecipeError(
-                        f"{config.name}: similarity {component} has trainable parameters; only space.similarity may have them"
+                        f"{config.name}: similarity {component} has trainable parameters; only space.similarity may "
+                        "have them"
                     )
                 name = f"{config.name}({a},{b})"
                 num_same = sum(entry_name.startswith(name) for entry_name, *_ in self.entries)

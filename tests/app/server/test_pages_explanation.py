@@ -74,7 +74,8 @@ def test_unlocated_parts_are_shown_and_sum_to_score(open_page, modality, whole):
         page.wait_for_function(HAS_ATTRIBUTION)
         hit.locator(".word").focus()
         page.wait_for_function(
-            "contributions => [...document.querySelectorAll('#explanation .word small')].some((w, i) => w.textContent !== contributions[i])",
+            "contributions => [...document.querySelectorAll('#explanation .word small')]"
+            ".some((w, i) => w.textContent !== contributions[i])",
             arg=contributions,
         )
         expect(hit.locator(".word")).to_have_attribute("aria-pressed", "true")

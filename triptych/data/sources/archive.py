@@ -195,7 +195,8 @@ def _seek_deb_payload(archive: Path, file: IO[bytes]) -> IO[bytes]:
             break
         if name.endswith(".zst"):
             raise ManifestError(
-                f"{archive}: is compressed with zstd, which is not supported; unpack it with `dpkg-deb -x` and give the folder"
+                f"{archive}: is compressed with zstd, which is not supported; unpack it with `dpkg-deb -x` and give "
+                "the folder"
             )
         if name.startswith("data.tar"):
             return file  # tar marks its own end

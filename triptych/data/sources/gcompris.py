@@ -24,8 +24,8 @@ COLUMNS = ("id", "image", "lesson", *(column for columns in LANGUAGES.values() f
 def read(copy: LocalCopy, *, language: str = "en") -> ManifestDraft:
     """Read one row for each object and language: image, word and speech. With `both`, the two rows share a group.
 
-    Objects with the same word (the fruit orange and the colour orange) share a group: text and speech cannot distinguish
-    them. The split is a hash over all objects connected by a word in any language, so that it is the same for all
+    Objects with the same word (the fruit orange and the colour orange) share a group: text and speech cannot
+    distinguish them. The split is a hash over all objects connected by a word in any language, so that it is the same for all
     values of `language`.
     """
     check_choice("language", language, (*LANGUAGES, "both"))

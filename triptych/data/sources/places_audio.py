@@ -85,7 +85,8 @@ def _read_lists(copy: LocalCopy) -> Iterator[tuple[str, list[Utterance]]]:
             missing_names = [name for name in names if name not in audio_names or name not in image_names]
             if missing_names:
                 raise ManifestError(
-                    f"{path}: {missing_names[0]} and {len(missing_names) - 1} more are missing from utt2wav or utt2image"
+                    f"{path}: {missing_names[0]} and {len(missing_names) - 1} more are missing from utt2wav or "
+                    "utt2image"
                 )
             yield match[1], [(name, audio_names[name], image_names[name], transcripts.get(name, "")) for name in names]
 

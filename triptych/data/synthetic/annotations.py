@@ -104,7 +104,7 @@ def annotation_to_json(
 
 
 def read_annotations(folder: Path) -> list[SceneAnnotation]:
-    """Read the annotations of all scenes, in the order of the manifest. They describe the data before noise injection."""
+    """Read the annotations of all scenes, in manifest order. They describe the data before noise injection."""
     path = folder / ANNOTATIONS_FILE
     if not path.is_file():
         raise UsageError(

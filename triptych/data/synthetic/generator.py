@@ -166,7 +166,8 @@ def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, 
     """Write the data to a folder and return the path of its manifest.
 
     A folder with data of the same configuration is reused. The data is written to a temporary folder, which is renamed
-    at the end; temporary folders of killed processes are removed. `on_progress(done, total)` is called after each scene.
+    at the end; temporary folders of killed processes are removed. `on_progress(done, total)` is called after each
+    scene.
     """
     folder = folder.resolve()
     if _is_generated(config, folder) and not _find_stale_folders(folder):

@@ -120,7 +120,7 @@ def _choose_held_out_pairs(
 def sample_scene(
     categories: Sequence[str], max_objects: int, held_out: HeldOutCombinations, is_novel: bool, rng: np.random.Generator
 ) -> Scene:
-    """Sample a scene of independent factors. One object of a novel scene has a held-out combination; all others none."""
+    """Sample a scene of independent factors. Only one object of a novel scene has a held-out combination."""
     count = int(rng.integers(1, max_objects + 1))
     chosen_categories = _sample_without_replacement(categories, count, rng)
     sides = _sample_without_replacement(FACTORS["side"].values, count, rng)
