@@ -134,12 +134,7 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) ->
     environment = os.environ | {"PYTHONPATH": str(tree)} | settings
     command = [sys.executable, "-c", RUN, str(MEMORY), *PYTEST, *tests]
     process = subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        command, cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         code = process.wait(timeout)

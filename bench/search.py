@@ -40,7 +40,7 @@ from triptych.training.loop import train
 DIM, QUERIES, K = 256, 200, 10
 CLUSTERS, NOISE = 2000, 0.8
 NUM_KILLS = 20
-THINGS = ("bee", "bell", "bird", "clock", "drum", "frog", "horn", "whistle")
+CATEGORIES = ("bee", "bell", "bird", "clock", "drum", "frog", "horn", "whistle")
 GALLERY_MODALITIES: tuple[Modality, ...] = ("image", "audio")
 
 
@@ -176,30 +176,34 @@ def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
     """Print retrieval rates for synthetic data and a space trained on it."""
     rows = manifest.read(manifest_path).split("test").rows
     truths = {truth.id: truth for truth in read_annotations(manifest_path.parent)}
-    things = {row.id: {p.attributes.category for p in truths[row.id].objects} for row in rows}
+    categories = {row.id: {p.attributes.category for p in truths[row.id].objects} for row in rows}
     collection = Collection.create(folder / "all", run)
     collection.index(items_from_rows(rows, collection.space), manifest_path, show_progress=False)
     for modality in GALLERY_MODALITIES:
         ids_by_row = [_search_ids(collection, max(row.texts, key=len), modality) for row in rows]
-        first_shares_thing = [bool(things[row.id] & things[ids[0]]) for row, ids in zip(rows, ids_by_row, strict=True)]
+        first_shares_category = [
+            bool(categories[row.id] & categories[ids[0]]) for row, ids in zip(rows, ids_by_row, strict=True)
+        ]
         top5_has_all = [
-            any(things[row.id] <= things[name] for name in ids) for row, ids in zip(rows, ids_by_row, strict=True)
+            any(categories[row.id] <= categories[name] for name in ids)
+            for row, ids in zip(rows, ids_by_row, strict=True)
         ]
         top5_has_scene = [row.id in ids for row, ids in zip(rows, ids_by_row, strict=True)]
-        ids_by_thing = [_search_ids(collection, f"a {thing}", modality) for thing in THINGS]
-        thing_is_found = [
-            any(thing in things[name] for name in ids) for thing, ids in zip(THINGS, ids_by_thing, strict=True)
+        ids_by_category = [_search_ids(collection, f"a {category}", modality) for category in CATEGORIES]
+        category_is_retrieved = [
+            any(category in categories[name] for name in ids)
+            for category, ids in zip(CATEGORIES, ids_by_category, strict=True)
         ]
         percentages = [
-            f"{100 * np.mean(outcomes):.1f}%" for outcomes in (top5_has_all, first_shares_thing, top5_has_scene)
+            f"{100 * np.mean(outcomes):.1f}%" for outcomes in (top5_has_all, first_shares_category, top5_has_scene)
         ]
         print(
             f"text → {modality}: of {len(rows)} test captions {percentages[0]} have an item with all their objects in the "
             f"top 5, {percentages[1]} one of them in the first, {percentages[2]} their own scene in the top 5; 'a OBJECT' "
-            f"has it in the top 5 for {sum(thing_is_found)} of {len(THINGS)} objects",
+            f"has it in the top 5 for {sum(category_is_retrieved)} of {len(CATEGORIES)} objects",
             flush=True,
         )
-    _measure_absent_queries(collection, rows, things, folder, manifest_path)
+    _measure_absent_queries(collection, rows, categories, folder, manifest_path)
 
 
 def _search_ids(collection: Collection, text: str, modality: Modality) -> list[str]:
@@ -207,18 +211,18 @@ def _search_ids(collection: Collection, text: str, modality: Modality) -> list[s
 
 
 def _measure_absent_queries(
-    collection: Collection, rows: Sequence[Row], things: dict[str, set[str]], folder: Path, manifest_path: Path
+    collection: Collection, rows: Sequence[Row], categories: dict[str, set[str]], folder: Path, manifest_path: Path
 ) -> None:
     """Search captions of one object in the full collection and in one without that object."""
     is_relevant: dict[tuple[str, bool], list[bool]] = {}
-    for thing in THINGS:
-        reduced = Collection.create(folder / f"without-{thing}", collection.space_path)
+    for category in CATEGORIES:
+        reduced = Collection.create(folder / f"without-{category}", collection.space_path)
         reduced.index(
-            items_from_rows([r for r in rows if thing not in things[r.id]], reduced.space),
+            items_from_rows([r for r in rows if category not in categories[r.id]], reduced.space),
             manifest_path,
             show_progress=False,
         )
-        captions = [max(row.texts, key=len) for row in rows if things[row.id] == {thing}][:20]
+        captions = [max(row.texts, key=len) for row in rows if categories[row.id] == {category}][:20]
         for modality in GALLERY_MODALITIES:
             for is_present, searched in ((True, collection), (False, reduced)):
                 for caption in captions:

@@ -22,7 +22,7 @@ from triptych.search.scan import items_from_rows
 from triptych.training.loop import train
 
 NUM_CLIENTS, QUERIES_PER_CLIENT, ROUNDS = 50, 10, 3
-THINGS = ("bell", "frog", "bird", "drum", "bee", "horn", "clock", "whistle")
+OBJECTS = ("bell", "frog", "bird", "drum", "bee", "horn", "clock", "whistle")
 COLOURS = ("red", "green", "blue", "yellow", "black", "violet")
 
 
@@ -96,7 +96,7 @@ async def _send_queries(client: httpx.AsyncClient, client_index: int, queries: i
     """Send the queries of one client and return their durations; any status but 200 raises an error."""
     times = []
     for query_index in range(queries):
-        text = f"{query_index + 2} {COLOURS[(client_index + query_index) % len(COLOURS)]} {THINGS[client_index % len(THINGS)]}s"
+        text = f"{query_index + 2} {COLOURS[(client_index + query_index) % len(COLOURS)]} {OBJECTS[client_index % len(OBJECTS)]}s"
         started = time.perf_counter()
         answer = await client.post("/v1/search", json={"parts": [{"text": text}], "k": 10})
         answer.raise_for_status()

@@ -93,10 +93,7 @@ CLAP = Page(
         image_table("clap"),
         audio_table("clap"),
         unseen_table(
-            "clap",
-            {
-                "fixed temperature 0.2": ("objectives.0.temperature=0.2", "objectives.0.learn_temperature=false"),
-            },
+            "clap", {"fixed temperature 0.2": ("objectives.0.temperature=0.2", "objectives.0.learn_temperature=false")}
         ),
     ],
     observations="The simplest recipe, a linear projection per modality and a learned temperature, has the highest recall on "

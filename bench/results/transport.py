@@ -56,7 +56,7 @@ def _estimated_noise_rate(measurements: Measurements) -> float:
     return 100 - 100 * measurements["metrics"]["matching(image,text).mass"]
 
 
-SINGLE_CAPTION_DATA = {  # every caption a pair of its own: five times as many rows, so a quarter of the epochs
+SINGLE_CAPTION_DATA = {  # one pair per caption: five times as many rows, so a quarter of the epochs
     "no wrong pairs": "flickr8k-single",
     "20% wrong": "flickr8k-single-random20",
     "40% wrong": "flickr8k-single-random40",

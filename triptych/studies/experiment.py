@@ -220,9 +220,7 @@ class Experiment:
         for query, gallery in directions:
             (query_features, query_group), (gallery_features, gallery_group) = features[query], features[gallery]
             positive_ranks = rank_positives(
-                partial(_score_tile, space, query_features, gallery_features),
-                query_group,
-                gallery_group,
+                partial(_score_tile, space, query_features, gallery_features), query_group, gallery_group
             )
             ranks[query, gallery] = (
                 positive_ranks.rank[positive_ranks.num_positives > 0, 0],

@@ -100,11 +100,7 @@ def _train(
 
 
 def _build_model(
-    recipe: Recipe,
-    data: TrainingData,
-    run: RunDirectory,
-    resume_state: ResumeState | None,
-    context: DistributedContext,
+    recipe: Recipe, data: TrainingData, run: RunDirectory, resume_state: ResumeState | None, context: DistributedContext
 ) -> tuple[Space, ObjectiveSet, torch.optim.Optimizer]:
     """Build space, objectives and optimizer from the recipe's seed, or as the interrupted run left them."""
     torch.manual_seed(recipe.training.seed)

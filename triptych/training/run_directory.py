@@ -119,9 +119,9 @@ class RunDirectory:
         if not self.is_writer:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        moments = 2 if isinstance(optimizer, torch.optim.AdamW) else 1
+        copies = 2 if isinstance(optimizer, torch.optim.AdamW) else 1  # optimizer state per parameter
         weight_bytes = _count_bytes(space.state_dict_without_frozen().values())
-        state_bytes = weight_bytes + _count_bytes(objectives.state_dict().values()) + moments * _count_bytes(parameters)
+        state_bytes = weight_bytes + _count_bytes(objectives.state_dict().values()) + copies * _count_bytes(parameters)
         # A new state is written completely before it replaces the old one.
         existing = [self.folder / name for name in (checkpoint.SPACE_FILE, LAST_FILE)]
         existing_bytes = sum(file.stat().st_size for file in existing if file.is_file())
@@ -266,8 +266,8 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[str,
         state.setdefault(int(index), {})[key] = value
     current = optimizer.state_dict()
     shapes = {i: p.shape for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    for i, moments in state.items():
-        if any(moment.dim() and moment.shape != shapes[i] for moment in moments.values()):
+    for i, parameter_state in state.items():
+        if any(tensor.dim() and tensor.shape != shapes[i] for tensor in parameter_state.values()):
             raise ValueError("the optimizer state does not fit the parameters")
     optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
 
