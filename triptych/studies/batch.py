@@ -46,11 +46,6 @@ METRIC = "text → image R@10"
 PROC_STATUS, PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return sum(1 for _, _, max_size in METHODS.values() for size in BATCH_SIZES if size <= max_size)
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train with each objective at each batch size up to its largest."""
     table = experiment.splits["train"].expand_captions()
@@ -146,4 +141,9 @@ def _draw(figure: Figure, results: dict[str, dict[int, Values]]) -> None:
     add_legend(figure)
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(
+    QUESTION,
+    SETUP,
+    lambda: sum(1 for _, _, max_size in METHODS.values() for size in BATCH_SIZES if size <= max_size),
+    run,
+)

@@ -60,10 +60,8 @@ class FeatureTable:
     def collect_items(self, modality: Modality) -> tuple[Tensor, Tensor]:
         """Return each vector of a modality once per group, with that group: (K, 2, W), (K,)."""
         mask = torch.arange(self.vector_indices[modality].shape[1]) < self.vector_counts[modality][:, None]  # (R, C)
-        index_and_group = torch.stack(
-            [self.vector_indices[modality][mask], self.group[:, None].expand(mask.shape)[mask]]
-        )
-        indices, group = index_and_group.unique(dim=1)
+        groups = self.group[:, None].expand(mask.shape)[mask]
+        indices, group = torch.stack([self.vector_indices[modality][mask], groups]).unique(dim=1)
         return self.vectors[modality][indices], group
 
     def apply_swaps(self, swaps: Sequence[Swap]) -> FeatureTable:
@@ -76,12 +74,9 @@ class FeatureTable:
             targets, donors = (
                 torch.tensor([row_of[getattr(s, key)] for s in modality_swaps]) for key in ("id", "taken_from")
             )
-            vector_indices[modality], vector_counts[modality] = (
-                vector_indices[modality].clone(),
-                vector_counts[modality].clone(),
-            )
-            vector_indices[modality][targets] = self.vector_indices[modality][donors]
-            vector_counts[modality][targets] = self.vector_counts[modality][donors]
+            for changed, original in ((vector_indices, self.vector_indices), (vector_counts, self.vector_counts)):
+                changed[modality] = original[modality].clone()
+                changed[modality][targets] = original[modality][donors]
         return replace(self, vector_indices=vector_indices, vector_counts=vector_counts)
 
     def keep_modalities(self, keep: Mapping[Modality, Tensor]) -> FeatureTable:
@@ -97,10 +92,8 @@ class FeatureTable:
         caption_indices = torch.cat([torch.arange(int(count)) for count in self.vector_counts["text"]])
         vector_indices: TensorsByModality = {m: indices[row_indices] for m, indices in self.vector_indices.items()}
         vector_counts: TensorsByModality = {m: count[row_indices] for m, count in self.vector_counts.items()}
-        vector_indices["text"], vector_counts["text"] = (
-            vector_indices["text"][torch.arange(len(row_indices)), caption_indices][:, None],
-            torch.ones_like(row_indices),
-        )
+        vector_indices["text"] = self.vector_indices["text"][row_indices, caption_indices][:, None]
+        vector_counts["text"] = torch.ones_like(row_indices)
         ids = [f"{self.ids[i]} {n}" for i, n in zip(row_indices.tolist(), caption_indices.tolist(), strict=True)]
         return FeatureTable(ids, self.vectors, vector_indices, vector_counts, self.group[row_indices])
 
@@ -276,9 +269,7 @@ def _fill_defaults(component: Component, registry: Mapping[str, type], label: st
 def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
     """Raise a UsageError if an encoder is unknown, for another modality, or not frozen."""
     for modality, name in encoder_names.items():
-        frozen_names = sorted(
-            candidate for candidate, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen
-        )
+        frozen_names = sorted(n for n, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen)
         if name not in ENCODERS:
             raise UsageError(describe_unknown(f"frozen {modality} encoder", name, frozen_names))
         if name not in frozen_names:
@@ -298,22 +289,15 @@ def _build_table(
     vector_indices: TensorsByModality = {}
     vector_counts: TensorsByModality = {}
     for modality, cached in features.items():
-        index_of = cached.index_of
-        indices_by_row = [
-            [index_of[source] for source in sources_by_row[modality][row.id] if source in index_of] for row in rows
-        ]
+        sources, index_of = sources_by_row[modality], cached.index_of
+        indices_by_row = [[index_of[source] for source in sources[row.id] if source in index_of] for row in rows]
         vector_counts[modality] = torch.tensor([len(row_indices) for row_indices in indices_by_row])
         vector_indices[modality] = torch.zeros(len(rows), max(1, int(vector_counts[modality].max())), dtype=torch.long)
         for i, row_indices in enumerate(indices_by_row):
             vector_indices[modality][i, : len(row_indices)] = torch.tensor(row_indices, dtype=torch.long)
-    group = torch.tensor([groups[row.group] for row in rows])
-    return FeatureTable(
-        [row.id for row in rows],
-        {m: cached.pooled for m, cached in features.items()},
-        vector_indices,
-        vector_counts,
-        group,
-    )
+    ids, group = [row.id for row in rows], torch.tensor([groups[row.group] for row in rows])
+    vectors: TensorsByModality = {m: cached.pooled for m, cached in features.items()}
+    return FeatureTable(ids, vectors, vector_indices, vector_counts, group)
 
 
 def _plan_batches(

@@ -43,11 +43,6 @@ NOISE_RATES = (0.0, 0.4)
 RECALL_KEYS = ("text → image R@1", "text → image R@10", "image → text R@1", "image → text R@10")
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(METRICS) * len(SEEDS) + len(EPSILONS) + len(NOISE_RATES) * 5
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare metrics, then values of epsilon, then forms of partial transport."""
     results = {
@@ -161,4 +156,4 @@ def _draw(figure: Figure, results: Mapping[str, list[Values]], by_epsilon: Mappi
     draw_lines(right, curve, "epsilon (cosine, one seed)", "mean of R@1, R@5, R@10, both directions (%)", log_x=True)
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(QUESTION, SETUP, lambda: len(METRICS) * len(SEEDS) + len(EPSILONS) + len(NOISE_RATES) * 5, run)

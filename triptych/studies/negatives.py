@@ -44,11 +44,6 @@ EXPLANATIONS = (
 )
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(METHODS)
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare the choices of negatives, evaluated after each epoch."""
     results = {name: run_method(experiment, cache, name) for name in METHODS}
@@ -111,4 +106,4 @@ def _draw(figure: Figure, results: dict[str, Values]) -> None:
     add_legend(figure)
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(QUESTION, SETUP, lambda: len(METHODS), run)

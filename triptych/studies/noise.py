@@ -35,11 +35,6 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 METRIC = "text → image R@10"
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(METHODS) * (len(NOISE_KINDS) * (len(NOISE_RATES) - 1) + 1)
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train each objective at each rate of both kinds of noise."""
     results: dict[tuple[str, str], dict[float, Values]] = {}
@@ -113,4 +108,4 @@ def _draw(figure: Figure, results: dict[tuple[str, str], dict[float, Values]]) -
     add_legend(figure)
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(QUESTION, SETUP, lambda: len(METHODS) * (len(NOISE_KINDS) * (len(NOISE_RATES) - 1) + 1), run)

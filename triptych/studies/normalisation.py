@@ -47,11 +47,6 @@ EXPLANATIONS = (
 )
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(GEOMETRIES) + len(TEMPERATURES) + len(SPREADS)
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare geometries over the epochs, temperatures on the sphere, and two ways to spread the items."""
     over_time = {
@@ -169,4 +164,4 @@ def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[flo
         panel.legend(frameon=False, fontsize=8)
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(QUESTION, SETUP, lambda: len(GEOMETRIES) + len(TEMPERATURES) + len(SPREADS), run)

@@ -40,11 +40,6 @@ METHODS: dict[
 }
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(METHODS) * (len(LEARNING_RATES) * 2 + len(SEEDS))
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Select settings on the validation rows, then evaluate each objective with three seeds on the test rows."""
     records: list[Record] = []
@@ -106,4 +101,4 @@ def _draw(figure: Figure, final: dict[str, list[Values]]) -> None:
     draw_bars(figure.subplots(), scores, "mean of R@1, R@5, R@10, both directions (%)")
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(QUESTION, SETUP, lambda: len(METHODS) * (len(LEARNING_RATES) * 2 + len(SEEDS)), run)

@@ -34,11 +34,6 @@ METHODS = ("ranking", "distillation", "both")
 UNTRAINED_KEY, TRAINED_KEY = "text → audio (untrained)", "image → text (trained)"
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(FRACTIONS) * len(METHODS) + 1
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train each method with each fraction of the rows, and once on text–audio pairs for comparison."""
     if set(experiment.encoder_names) != set(MODALITIES):
@@ -152,4 +147,4 @@ def _draw(figure: Figure, results: dict[tuple[str, float], Values]) -> None:
     add_legend(figure)
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run)
+STUDY = Study(QUESTION, SETUP, lambda: len(FRACTIONS) * len(METHODS) + 1, run)

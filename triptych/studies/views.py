@@ -45,11 +45,6 @@ def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
     return [middle, *(Source("image", row.video, start + i * step, start + (i + 1) * step) for i in range(NUM_FRAMES))]
 
 
-def count_runs() -> int:
-    """Return the maximum number of runs."""
-    return len(TRAIN_VIEWS) * len(SEEDS)
-
-
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train with each kind of view, and evaluate with each."""
     if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
@@ -140,4 +135,4 @@ def _draw(figure: Figure, results: dict[str, list[Values]]) -> None:
         axes.set_title(f"evaluated with {query_view}")
 
 
-STUDY = Study(QUESTION, SETUP, count_runs, run, list_frame_sources)
+STUDY = Study(QUESTION, SETUP, lambda: len(TRAIN_VIEWS) * len(SEEDS), run, list_frame_sources)

@@ -24,12 +24,8 @@ from triptych.training.run_lock import LOCK_FILE, check_disk_space, lock_folder
 from triptych.training.training_data import TrainingData
 from triptych.training.validation import EarlyStopping
 
-LAST_FILE, SKIPPED_FILE, ENVIRONMENT_FILE, ERROR_FILE = (
-    "last.safetensors",
-    "skipped.txt",
-    "environment.json",
-    "error.json",
-)
+LAST_FILE, SKIPPED_FILE = "last.safetensors", "skipped.txt"
+ENVIRONMENT_FILE, ERROR_FILE = "environment.json", "error.json"
 RUN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, SKIPPED_FILE, checkpoint.SPACE_FILE}
 RUN_FILES |= {ENVIRONMENT_FILE, ERROR_FILE, MODEL_CARD_FILE}
 MAX_ROWS_IN_MESSAGE = 8  # rows of a failed batch that the message names; error.json lists all
@@ -226,13 +222,8 @@ class RunDirectory:
         names = {p.name for p in self.folder.iterdir()}
         # A README.md or a recipe.toml alone may be the user's own.
         run_files = RUN_FILES if RECIPE_FILE in names and names & {ENVIRONMENT_FILE, METRICS_FILE, LAST_FILE} else set()
-        foreign = (
-            names
-            - run_files
-            - {TENSORBOARD_FOLDER}
-            - lock_file_names(LOCK_FILE)
-            - find_stale_temp_files(self.folder, RUN_FILES)
-        )
+        run_files = run_files | {TENSORBOARD_FOLDER} | lock_file_names(LOCK_FILE)
+        foreign = names - run_files - find_stale_temp_files(self.folder, RUN_FILES)
         if RECIPE_FILE in foreign and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.to_toml().encode():
             foreign.remove(RECIPE_FILE)  # of a run that was stopped before its first epoch
         if foreign:
