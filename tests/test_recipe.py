@@ -1,10 +1,12 @@
 """Recipes: error messages, round trips through TOML, and overrides."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.errors import RecipeError
+from triptych.errors import RecipeError, UsageError
 from triptych.recipe import Component, Recipe, list_bundled_recipes
 
 SMALL_RECIPE = """
@@ -134,3 +136,14 @@ def test_a_setting_may_be_a_number_or_a_string():
     assert Recipe.load("mltm_partial").objectives[0].settings["mass"] == "estimate"
     with pytest.raises(RecipeError, match=r"objectives\.0\.mass: value 'guess' is unknown; known: estimate"):
         Recipe.load("mltm", ["objectives.0.mass=guess"])
+
+
+def test_with_manifests_replaces_the_manifest_and_keeps_extra_ones():
+    recipe = Recipe.load("trimodal", ["data.manifest=own.csv", 'data.extra_manifests=["b.csv", "c.csv"]'])
+    data = recipe.with_manifests(["a.csv", "b.csv"], allow_outside=True).data
+    assert (data.manifest, data.extra_manifests, data.allow_outside) == ("a.csv", ("b.csv", "c.csv"), True)
+    assert recipe.with_manifests([]) == recipe
+    assert recipe.resolve_manifest() == Path("own.csv")
+    assert recipe.resolve_manifest(Path("other.csv")) == Path("other.csv")
+    with pytest.raises(UsageError, match="names no manifest; give --data MANIFEST"):
+        Recipe.load("trimodal").resolve_manifest()

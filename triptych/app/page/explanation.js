@@ -42,7 +42,7 @@ function render(responses, parts) {
     ? make("p", { class: "note" }, "Each part of the query has its own score. The rank of the hit is determined by all of them and their weights.")
     : null;
   setContent(
-    `Why ${label}?`, ...blocks.map((one) => one.element), several,
+    `Explanation: ${label}`, ...blocks.map((one) => one.element), several,
     make("div", { class: "legend" }, "lowers the score", make("span", { class: "ramp" }), "raises the score", make("span", {}, "· point at a word, a region or a segment to see what it matches")),
     make("p", { class: "note" }, first.method), ...makeWholeNotes(responses),
   );
