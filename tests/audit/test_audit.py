@@ -66,7 +66,7 @@ def test_scores_are_out_of_fold(audit_result):
 
 def test_csv_files_list_the_suspects(audit_result, swapped_ids, noisy_manifest):
     lines = read_csv(audit_result.folder / SUSPECTS_FILE)
-    assert [line["id"] for line in lines] == [audit_result.rows[one.row].id for one in audit_result.suspects]
+    assert [line["id"] for line in lines] == [audit_result.rows[suspect.row].id for suspect in audit_result.suspects]
     wrong_ids = {line["id"] for line in lines if line["verdict"] == "wrong" and not line["caption"]}
     assert len(wrong_ids & swapped_ids) > 0.5 * len(swapped_ids)
     assert len(wrong_ids & swapped_ids) > 0.5 * len(wrong_ids)

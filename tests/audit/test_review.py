@@ -92,7 +92,7 @@ def saved_decisions(page) -> dict[str, str]:
     with page.expect_download() as download:
         page.keyboard.press("e")
     document = json.loads(download.value.path().read_text())
-    return {one["key"]: one["action"] for one in document["decisions"]}
+    return {decision["key"]: decision["action"] for decision in document["decisions"]}
 
 
 def test_keyboard_decisions_and_undo(open_review):
