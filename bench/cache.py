@@ -62,8 +62,10 @@ def main() -> None:
         later_seconds, reading_seconds = statistics.median(later_epochs), statistics.median(reading)
         parts = "parts" if similarity == "matchmap" else "pooled"
         print(
-            f"{parts:7} {NUM_IMAGES} images, 5 captions each: first epoch {first_seconds:.1f} s (steps: {first_steps:.2f} s); "
-            f"later epochs {later_seconds:.3f} s ({min(later_epochs):.3f}–{max(later_epochs):.3f}) = {first_seconds / later_seconds:.0f}× faster; "
+            f"{parts:7} {NUM_IMAGES} images, 5 captions each: first epoch {first_seconds:.1f} s (steps: "
+            f"{first_steps:.2f} s); "
+            f"later epochs {later_seconds:.3f} s ({min(later_epochs):.3f}–{max(later_epochs):.3f}) = "
+            f"{first_seconds / later_seconds:.0f}× faster; "
             f"reading only {reading_seconds:.3f} s = {100 * reading_seconds / later_seconds:.0f}% of it",
             flush=True,
         )

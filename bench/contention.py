@@ -1,8 +1,8 @@
 """Training under CPU contention: its time relative to a fair share of the processor (Linux).
 
-Fair share: P busy processes and one training share the machine equally, so that each gets 1 / (P + 1) of the CPU time. A
-training that needs W seconds of CPU time alone is done when all P + 1 processes have used W · (P + 1) seconds; on C idle
-cores after W · (P + 1) / C seconds. The ratio is
+Fair share: P busy processes and one training share the machine equally, so that each gets 1 / (P + 1) of the CPU time.
+A training that needs W seconds of CPU time alone is done when all P + 1 processes have used W · (P + 1) seconds; on C
+idle cores after W · (P + 1) / C seconds. The ratio is
 
     (CPU time of the training and of all busy processes while it ran) / (W · (P + 1))
 
@@ -154,11 +154,13 @@ def measure(case: str, folder: Path, first: str = "triptych") -> None:
         cores = len(os.sched_getaffinity(0))
         slowdowns = [(run.cpu_seconds + run.busy_cpu_seconds) / (needed_seconds * (NUM_BUSY + 1)) for run in contended]
         print(
-            f"  beside {NUM_BUSY} busy processes: {format_range(contended, 'seconds')} s, {format_range(contended, 'cpu_seconds')} s of CPU "
+            f"  beside {NUM_BUSY} busy processes: {format_range(contended, 'seconds')} s, "
+            f"{format_range(contended, 'cpu_seconds')} s of CPU "
             f"time; on {cores} idle cores the fair share takes {needed_seconds * (NUM_BUSY + 1) / cores:.1f} s"
         )
         print(
-            f"  relative to its fair share: {statistics.median(slowdowns):.2f}× ({min(slowdowns):.2f}–{max(slowdowns):.2f})"
+            f"  relative to its fair share: {statistics.median(slowdowns):.2f}× "
+            f"({min(slowdowns):.2f}–{max(slowdowns):.2f})"
         )
     print(f"  {'identical weights in all runs' if len(weights) == 1 else f'{len(weights)} DIFFERENT WEIGHTS'}")
 

@@ -90,7 +90,8 @@ def main() -> None:
             results[side] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             result = results[side]
             print(
-                f"{rows:>6} pairs, {side:5}: {result['seconds']:.2f} s per step ({result['least']:.2f}–{result['most']:.2f}), "
+                f"{rows:>6} pairs, {side:5}: {result['seconds']:.2f} s per step "
+                f"({result['least']:.2f}–{result['most']:.2f}), "
                 f"{rows / result['seconds']:.0f} pairs/s, peak {result['megabytes']:.0f} MB",
                 flush=True,
             )

@@ -258,7 +258,8 @@ def report(results: Sequence[Result], totals: dict[str, int]) -> str:
         count = Counter(result.outcome for result in module_results)
         accepted = sum(bool(result.reason) for result in module_results)
         lines.append(
-            f"| {path} | {total} | {len(module_results)} | {count[CAUGHT]} | {count[TIMED_OUT]} | {count[SURVIVED]} | {accepted} |"
+            f"| {path} | {total} | {len(module_results)} | {count[CAUGHT]} | {count[TIMED_OUT]} | {count[SURVIVED]} "
+            f"| {accepted} |"
         )
     for result in sorted(results, key=lambda r: (r.mutant.path, r.mutant.start)):
         if result.outcome == SURVIVED:

@@ -60,7 +60,8 @@ def main() -> None:
     first_hits = [collection.search(Source("text", query), ["audio"], k=1)[0] for query in ABSENT_QUERIES]
     num_relevant = sum(hit.relevance >= RELEVANCE_THRESHOLD for hit in first_hits)
     print(
-        f"{len(ABSENT_QUERIES)} queries without matching audio: the first hit is above the relevance threshold for {num_relevant}"
+        f"{len(ABSENT_QUERIES)} queries without matching audio: the first hit is above the relevance threshold for "
+        f"{num_relevant}"
     )
 
 
@@ -80,7 +81,7 @@ def _search_by_class_name(collection: Collection, rows: Sequence[manifest.Row]) 
 
 
 def _search_across_datasets(collection: Collection, manifests: dict[str, Path]) -> None:
-    """Search between modalities of different datasets: photographs and clips of dogs, drawings and clips of one class."""
+    """Search between modalities of different datasets: images and audio of dogs, drawings and audio of one class."""
     image_rows = manifest.read(manifests["flickr8k"], True).split("test").rows
     dog_images = [row.image for row in image_rows if row.image and all_contain_word(list(row.texts), "dog")]
     _print_hit_rates(
@@ -127,7 +128,8 @@ def _print_hit_rates(
     ]
     num_first_correct, num_any_correct = sum(hits[0] for hits in correct), sum(any(hits) for hits in correct)
     print(
-        f"{title}: {len(files)} queries, the first hit is correct for {num_first_correct}, one of the first five for {num_any_correct}"
+        f"{title}: {len(files)} queries, the first hit is correct for {num_first_correct}, one of the first five for "
+        f"{num_any_correct}"
     )
 
 

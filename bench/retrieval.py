@@ -70,7 +70,8 @@ def main(names: list[str] | None = None) -> None:
         times = compare(ours, theirs, repeats=3)
         low, high = times.spread
         print(
-            f"{NUM_COMPARED_QUERIES} queries: {statistics.median(times.ours):.1f} s, sorting {statistics.median(times.theirs):.1f} s: "
+            f"{NUM_COMPARED_QUERIES} queries: {statistics.median(times.ours):.1f} s, sorting "
+            f"{statistics.median(times.theirs):.1f} s: "
             f"{times.ratio:.2f}× ({low:.2f}–{high:.2f}); memory {memory[0]:.0f} MB, sorting {memory[1]:.0f} MB"
         )
     query, gallery, query_group, gallery_group = make_vectors(QUERIES)

@@ -96,7 +96,8 @@ CLAP = Page(
             "clap", {"fixed temperature 0.2": ("objectives.0.temperature=0.2", "objectives.0.learn_temperature=false")}
         ),
     ],
-    observations="The simplest recipe, a linear projection per modality and a learned temperature, has the highest recall on "
+    observations="The simplest recipe, a linear projection per modality and a learned temperature, has the highest "
+    "recall on "
     "images; `siglip` is a point lower. Learning rate, batch size and epochs were selected on the validation "
     "split for matching and used here and by the other recipes untuned, so that small differences between "
     "recipes mean little.\n\n"
@@ -110,14 +111,16 @@ SIGLIP = Page(
     "siglip",
     "The sigmoid loss: each pair of the batch is an independent binary classification.",
     [image_table("siglip"), audio_table("siglip")],
-    observations="A point lower than `clap` on images, four on audio; not tuned. The published advantage of the sigmoid loss "
+    observations="A point lower than `clap` on images, four on audio; not tuned. The published advantage of the "
+    "sigmoid loss "
     "with small batches does not show here, at 512.",
 )
 ALIGN_UNIFORM = Page(
     "align_uniform",
     "Alignment of positives, and uniformity of all embeddings on the sphere: the two parts of a contrastive loss.",
     [image_table("align_uniform"), audio_table("align_uniform")],
-    observations="With the published settings (alpha = t = 2, equal weights) it has lower recall than the contrastive losses "
+    observations="With the published settings (alpha = t = 2, equal weights) it has lower recall than the "
+    "contrastive losses "
     "of which it is the limit, and takes the longest: it compares all pairs of items within each modality "
     "without a matrix product. The claim that the two parts match the contrastive loss does not hold on these "
     "data; the weights were not tuned.",

@@ -50,7 +50,8 @@ def write_overview(pages: Sequence[Page]) -> Path:
                     lines.append(f"| [{page.recipe}]({page.recipe}.md) | {table.title} | {row.label} | {figures} |")
     about = (
         "Results of the recipes on real and synthetic data. Each page has tables, a discussion, and the commands that "
-        "reproduce each row. `python -m bench results RECIPE` runs what a page lacks and writes it (run the same command "
+        "reproduce each row. `python -m bench results RECIPE` runs what a page lacks and writes it (run the same "
+        "command "
         "to resume); without a name, all pages. Set `TRIPTYCH_DATA` to the folder of the datasets and "
         "`TRIPTYCH_YAMNET` to the YAMNet weights. Numbers are means over seeds and folds, ± the standard deviation; "
         "recall and accuracy in %."

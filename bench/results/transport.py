@@ -153,7 +153,8 @@ PARTIAL = Page(
             "the first column.",
         ),
     ],
-    observations="With 40% wrong captions, trimmed partial matching retains 92% of R@10 without knowing the noise rate. The "
+    observations="With 40% wrong captions, trimmed partial matching retains 92% of R@10 without knowing the noise "
+    "rate. The "
     "oracle that drops the wrong pairs retains 94%: the rest is lost because fewer correct pairs remain, which "
     "no objective can make up for. Balanced matching retains 81%, InfoNCE 76%, triplets 63%; of the objectives "
     "without a defence, the sigmoid loss retains most, 85%. The goal was 95%. Where single captions are swapped "

@@ -2,8 +2,8 @@
 
 In a folder this is a lock file, which the operating system releases when the process ends. On an object store it is a
 lease: an object lease/NUMBER that is created on condition that it does not exist. The highest number holds the lease.
-Its holder renews the object. If it has not been renewed for LEASE_SECONDS, by the clock of the store, another process may
-create the next number.
+Its holder renews the object. If it has not been renewed for LEASE_SECONDS, by the clock of the store, another process
+may create the next number.
 """
 
 from __future__ import annotations

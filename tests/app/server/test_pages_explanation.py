@@ -23,7 +23,8 @@ from triptych.space import Space
 pytestmark = [pytest.mark.slow, needs_chromium]
 HAS_ATTRIBUTION = """() => {
     const canvas = document.querySelector(".image-attribution canvas");
-    return canvas.width > 100 && canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
+    if (canvas.width <= 100) return false;
+    return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
 }"""
 
 
