@@ -87,7 +87,8 @@ def _bench_speed_at(count: int, folder: Path) -> None:
     times = {name: _time_calls(work, 40) for name, work in workloads.items()}
     scan_seconds = statistics.median(times["exact NumPy scan"])
     print(
-        f"{count:,} × {DIM}: written and indexed in {build_seconds:.0f} s; opened in {statistics.median(open_seconds):.2f} s; probe "
+        f"{count:,} × {DIM}: written and indexed in {build_seconds:.0f} s; opened in "
+        f"{statistics.median(open_seconds):.2f} s; probe "
         f"fraction {gallery.ivf_index.probe_fraction if gallery.ivf_index else 1:g}; recall@{K} {recall:.3f}; "
         f"the first search, with a new filter, {1000 * cold_seconds:.0f} ms",
         flush=True,
@@ -198,8 +199,10 @@ def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
             f"{100 * np.mean(outcomes):.1f}%" for outcomes in (top5_has_all, first_shares_category, top5_has_scene)
         ]
         print(
-            f"text → {modality}: of {len(rows)} test captions {percentages[0]} have an item with all their objects in the "
-            f"top 5, {percentages[1]} one of them in the first, {percentages[2]} their own scene in the top 5; 'a OBJECT' "
+            f"text → {modality}: of {len(rows)} test captions {percentages[0]} have an item with all their objects "
+            "in the "
+            f"top 5, {percentages[1]} one of them in the first, {percentages[2]} their own scene in the top 5; 'a "
+            "OBJECT' "
             f"has it in the top 5 for {sum(category_is_retrieved)} of {len(CATEGORIES)} objects",
             flush=True,
         )
@@ -231,7 +234,8 @@ def _measure_absent_queries(
     for modality in GALLERY_MODALITIES:
         present_rate, absent_rate = (np.mean(is_relevant[modality, is_present]) for is_present in (True, False))
         print(
-            f"text → {modality}: the first hit is above the relevance threshold for {100 * present_rate:.0f}% of captions "
+            f"text → {modality}: the first hit is above the relevance threshold for {100 * present_rate:.0f}% of "
+            "captions "
             f"whose object is present, for {100 * absent_rate:.0f}% of those whose object is absent",
             flush=True,
         )
@@ -291,7 +295,8 @@ def bench_kills() -> None:
         _start_indexing(manifest_path.parent, run, folder / "killed", folder / "cache-killed").wait()
         is_same.append(_is_same(read_contents(folder / "killed"), expected))
         print(
-            f"killed {NUM_KILLS} times, with {num_stored} of {len(expected[0])} items stored; completed {len(is_same)} times, "
+            f"killed {NUM_KILLS} times, with {num_stored} of {len(expected[0])} items stored; completed "
+            f"{len(is_same)} times, "
             f"{sum(is_same)} times with the result of an uninterrupted run"
         )
 

@@ -41,7 +41,8 @@ def main() -> None:
             items_from_rows(manifest.read(manifest_path).rows, collection.space), manifest_path, show_progress=False
         )
         print(
-            f"{len(collection)} items; {NUM_CLIENTS} clients, {QUERIES_PER_CLIENT} queries each, {ROUNDS} rounds; then one client"
+            f"{len(collection)} items; {NUM_CLIENTS} clients, {QUERIES_PER_CLIENT} queries each, {ROUNDS} rounds; "
+            "then one client"
         )
         command = [sys.executable, "-m", "triptych", "serve", str(folder / "collection"), "--port", "0"]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -69,13 +70,16 @@ async def _measure(address: str, pid: int) -> None:
             times = [seconds for durations in client_times for seconds in durations]
             round_seconds = time.perf_counter() - started
             print(
-                f"round {round_index + 1}: {len(times)} answers, 0 errors, {len(times) / round_seconds:.0f} per second; "
-                f"p50 {_format_quantile(times, 0.5)} ms, p95 {_format_quantile(times, 0.95)} ms, slowest {_format_quantile(times, 1.0)} ms"
+                f"round {round_index + 1}: {len(times)} answers, 0 errors, {len(times) / round_seconds:.0f} per "
+                "second; "
+                f"p50 {_format_quantile(times, 0.5)} ms, p95 {_format_quantile(times, 0.95)} ms, slowest "
+                f"{_format_quantile(times, 1.0)} ms"
             )
         cpu_milliseconds = 1000 * (_cpu_seconds(pid) - cpu_before) / (ROUNDS * NUM_CLIENTS * QUERIES_PER_CLIENT)
         print(f"CPU time of the server: {cpu_milliseconds:.1f} ms per query, independent of other load")
         print(
-            f"one client: {1 / statistics.mean(sequential):.0f} per second; p50 {_format_quantile(sequential, 0.5)} ms, p95 {_format_quantile(sequential, 0.95)} ms"
+            f"one client: {1 / statistics.mean(sequential):.0f} per second; p50 {_format_quantile(sequential, 0.5)} "
+            f"ms, p95 {_format_quantile(sequential, 0.95)} ms"
         )
         metrics = (await client.get("/metrics")).text
         count, total = (
@@ -96,7 +100,8 @@ async def _send_queries(client: httpx.AsyncClient, client_index: int, queries: i
     """Send the queries of one client and return their durations; any status but 200 raises an error."""
     times = []
     for query_index in range(queries):
-        text = f"{query_index + 2} {COLOURS[(client_index + query_index) % len(COLOURS)]} {OBJECTS[client_index % len(OBJECTS)]}s"
+        colour = COLOURS[(client_index + query_index) % len(COLOURS)]
+        text = f"{query_index + 2} {colour} {OBJECTS[client_index % len(OBJECTS)]}s"
         started = time.perf_counter()
         answer = await client.post("/v1/search", json={"parts": [{"text": text}], "k": 10})
         answer.raise_for_status()

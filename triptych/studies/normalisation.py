@@ -81,9 +81,9 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     ]
     free, sphere = over_time["free"], over_time["sphere"]
     conclusions = [
-        f"(a) In unconstrained space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in {EPOCHS} "
-        f"epochs and the training loss to {free['loss'][-1]:.3f}; on the sphere the norm is 1 and the loss ended at "
-        f"{sphere['loss'][-1]:.3f}.",
+        f"(a) In unconstrained space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in "
+        f"{EPOCHS} epochs and the training loss to {free['loss'][-1]:.3f}; on the sphere the norm is 1 and the loss "
+        f"ended at {sphere['loss'][-1]:.3f}.",
         f"(b) Sufficiently aligned on the training rows: {by_temperature[TEMPERATURES[0]]['aligned']:.1f}% of the "
         f"queries at temperature {TEMPERATURES[0]:g}, {by_temperature[TEMPERATURES[-1]]['aligned']:.1f}% at "
         f"{TEMPERATURES[-1]:g}.",

@@ -167,7 +167,7 @@ class RunDirectory:
         optimizer: torch.optim.Optimizer,
         early_stopping: EarlyStopping,
     ) -> None:
-        """Save the space if it is the best, then the state to resume from; killed between the two, the epoch is repeated."""
+        """Save the space if it is the best, then the resume state; if killed between the two, the epoch is repeated."""
         extra_tensors = {f"objectives.{name}": value for name, value in objectives.state_dict().items()}
         for i, state in optimizer.state_dict()["state"].items():
             extra_tensors |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
