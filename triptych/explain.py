@@ -23,7 +23,7 @@ METHOD_DESCRIPTIONS = {
     "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: "
     "each pair contributes the inner product of its two vectors. The residual is what the network adds for any input.",
     "matchmap": "Every part is compared with every part of the other item; the attribution shows these similarities. "
-    "For each audio frame only the best region contributes, with its share of the mean.",
+    "By default only the best region of each audio frame contributes, with its share of the mean.",
     "word_region": "Each word attends to regions; the attribution shows this attention. A word contributes its share "
     "of the score, distributed over the regions it attends to.",
 }

@@ -231,7 +231,7 @@ class Collection:
         sql, num_ranked = item_filter.sql if item_filter else "", OVERFETCH * k + len(query_row_ids)
         searched: list[Modality] = [m for m in modalities or self.space.modalities if len(snapshot.load_gallery(m))]
         ranked = [snapshot.rank(embedded_parts, modality, num_ranked, sql) for modality in searched]
-        items = snapshot.load_items([int(row_id) for some in ranked for row_id in some.row_ids])
+        items = snapshot.load_items([int(row_id) for ranking in ranked for row_id in ranking.row_ids])
         return merge_hits(items, ranked, query_row_ids, k, fold_duplicates)
 
     def search_similar(

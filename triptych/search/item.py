@@ -80,7 +80,10 @@ def _decode_columns(pairs: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Item:
-    """A file, a segment of a file, or a text, with its metadata."""
+    """A file, a segment of a file, or a text, with its metadata.
+
+    The source is stored as the columns modality, file, text, start and end.
+    """
 
     source: Source
     captions: tuple[str, ...] = column_field(STRINGS, (), encode=list, decode=lambda captions: tuple(captions or ()))
