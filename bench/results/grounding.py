@@ -73,10 +73,12 @@ def synthetic_row(recipe: str, label: str, *overrides: str, **fields: object) ->
 
 
 SYNTHETIC_ABOUT = (
-    "1,000 synthetic scenes with one or two objects each (150 of them test), encoders of dimension 32 from "
-    "scratch; images have 8 × 8 regions. For each word that refers to something visible, or for each audio "
-    "event: is the region with the highest attribution on the right object, how much of the attribution is "
-    "inside its box, and, with two objects, does the right one get more? Chance is uniform attribution."
+    "1,000 synthetic scenes with one or two objects each (150 of them for testing). Encoders of dimension 32 are "
+    "trained from scratch; images have 8 × 8 regions. Attribution is computed for each word that refers to a visible "
+    "object, or for each audio event. The columns give how often the region with the highest attribution is on the "
+    "correct object, the fraction of the attribution inside the box of the correct object, and, for scenes with two "
+    "objects, how often the correct object gets more attribution than the other object. Chance is uniform "
+    "attribution."
 )
 
 DAMSM = Page(
@@ -90,7 +92,8 @@ DAMSM = Page(
                 Row("words and sentences", "damsm", ("flickr8k",), headline=True),
                 Row("sentences only (cosine)", "damsm", ("flickr8k",), ("space.similarity={name='cosine'}",)),
             ],
-            "7 × 7 regions of EfficientNet-lite0 and the tokens of MiniLM, both frozen; 1,000 test images.",
+            "The regions are the 7 × 7 features of EfficientNet-lite0, the words are the tokens of MiniLM; both "
+            "encoders are frozen. 1,000 test images.",
         ),
         Table(
             "Synthetic data",
@@ -110,21 +113,23 @@ DAMSM = Page(
             SYNTHETIC_ABOUT,
         ),
     ],
-    "Word–region attention over frozen encoders, with 128 dimensions and eight epochs, comes close to `clap` "
-    "with 512 and fifteen. But sentences alone achieve this: with cosine only, text → image recall is equal, "
-    "image → text recall is higher, and training takes a fifteenth of the time. On synthetic data, words "
-    "retrieve their images too, but their attribution is only slightly better than uniform, and discrimination "
-    "of two objects is hardly better than chance. Plain cosine without attention has the same recall, and its "
-    "attribution is more often on the object. The claim that this attention localises the named region does not "
-    "hold on our data. A reason visible in the maps: each region is first assigned to its best word, and the "
-    "background, which fits no word, goes to any of them with full weight. One seed.",
+    "Word–region attention over frozen encoders, with 128 dimensions and eight epochs, comes close to the recall of "
+    "`clap` with 512 dimensions and fifteen epochs. The attention is not needed for this recall: with sentence–image "
+    "cosine only, text → image recall is equal, image → text recall is higher, and training takes a fifteenth of the "
+    "time. On synthetic data, texts retrieve their images too, but the attribution of words is only slightly better "
+    "than uniform, and discrimination of two objects is hardly better than chance. Cosine without attention has the "
+    "same recall, and its attribution is more often on the object. The claim that word–region attention localises "
+    "the named region does not hold on our data. The attribution maps show a possible reason: each region is first "
+    "assigned to its best word, so that background regions, which fit no word, are assigned to some word with full "
+    "weight. All numbers are of one seed.",
 )
 
 MATCHMAP_MODES = ("misa", "sisa", "sima")
 
 DAVENET = Page(
     "davenet",
-    "Images and speech by matchmaps: all regions against all frames, reduced to one score in three ways.",
+    "Retrieval between images and speech by matchmaps: the similarities of all regions and all frames, reduced to "
+    "one score in one of three ways.",
     [
         Table(
             "GCompris: images and recorded speech",
@@ -144,7 +149,8 @@ DAVENET = Page(
                 )
                 for reduction in MATCHMAP_MODES
             ],
-            "One spoken word per image: 743 for training, 243 for testing; no test word occurs in training.",
+            "Each image has one spoken word. 743 images are for training, 243 for testing; no test word occurs in "
+            "training.",
         ),
         Table(
             "Flickr8k and synthesised speech",
@@ -158,7 +164,7 @@ DAVENET = Page(
                     headline=True,
                 )
             ],
-            "The first caption of each image, synthesised by espeak-ng in six voices.",
+            "The speech is the first caption of each image, synthesised by espeak-ng in six voices.",
         ),
         Table(
             "Synthetic data",
@@ -184,14 +190,14 @@ DAVENET = Page(
             SYNTHETIC_ABOUT,
         ),
     ],
-    "GCompris is tested on words that do not occur in training, and 743 spoken words are too few to generalise: "
-    "recall stays at chance (4.1% at R@10). Synthesised captions work: after six epochs on 6,000 of them, "
-    "images are retrieved at 6.6 times chance; `shre`, with pooled cosines and all negatives of the batch, "
-    "reaches twice that in eight epochs. On synthetic data, where the same few objects recur, sima has the "
-    "highest recall and the best localisation over three seeds. The published advantage of misa does not hold "
-    "here: it varies most between seeds, and in two of three seeds its top region is never on the object. A "
-    "possible reason: regions with a large receptive field identify the image as well as the object itself "
-    "does, and misa only needs the best of them.",
+    "The GCompris test words do not occur in training, and 743 spoken words are too few to generalise: recall stays "
+    "at chance (4.1% at R@10). Synthesised captions work: after six epochs on 6,000 captions, images are retrieved "
+    "at 6.6 times chance. `shre`, with pooled cosines and all negatives of the batch, reaches about 15 times chance "
+    "in eight epochs. On synthetic data, where the same few objects recur, sima has the highest recall and the best "
+    "localisation over three seeds. The published advantage of misa does not hold here: misa varies most between "
+    "seeds, and in two of three seeds its top region is never on the object. A possible reason is that regions with "
+    "a large receptive field identify the image as well as the object itself does, and misa needs only one such "
+    "region.",
 )
 
 ABLATIONS = {
@@ -202,7 +208,8 @@ ABLATIONS = {
 
 SHRE = Page(
     "shre",
-    "Images as a pivot for text and audio. No loss sees text and audio together: they are aligned only through images.",
+    "Images as a pivot for text and audio. No loss term compares text with audio: the two are aligned only through "
+    "images.",
     [
         Table(
             "Flickr8k and synthesised speech",
@@ -224,7 +231,7 @@ SHRE = Page(
                 )
                 for label, changes in ABLATIONS.items()
             ],
-            "The first caption of each image, as text and as speech synthesised by espeak-ng; teacher "
+            "Each image has its first caption, as text and as speech synthesised by espeak-ng. The teacher is "
             "EfficientNet-lite0.",
         ),
         Table(
@@ -253,19 +260,21 @@ SHRE = Page(
                 )
                 for label, changes in ABLATIONS.items()
             ],
-            "1,000 synthetic scenes; text and audio share object, count and height. Encoders from scratch.",
+            "1,000 synthetic scenes; the text and the audio of a scene agree in object, count and height. The "
+            "encoders are trained from scratch.",
         ),
     ],
-    "Text and audio are aligned although no loss sees them together. On Flickr8k with synthesised speech, text "
-    "→ audio R@10 is 33 times chance (the goal was ten times), higher than speech → image: text and speech "
-    "contain the same sentence, and the image is only the pivot. Each training image has both a text and speech "
-    "here, which is easier than pairs from different datasets. On synthetic data it is about eight times "
-    "chance, where among 150 scenes the maximum is 15 times.\n\n"
-    "Ranking contributes most. Distillation alone reaches 28 times chance from text to images and five times to "
-    "speech without common pairs, less on synthetic data, whose scenes are no photographs and whose objects are "
-    "no classes of the teacher; added to ranking it gains a point or two. All of this is one seed, except for "
-    "the first row on synthetic data. It needs the class head shared by all modalities, as published: with "
-    "separate heads (`--set objectives.0.heads=2`) nothing aligns the modalities and recall stays at chance.",
+    "Text and audio are aligned although no loss term compares them. On Flickr8k with synthesised speech, text → "
+    "audio R@10 is 33 times chance (the goal was ten times). It is higher than speech → image R@10, because text and "
+    "speech contain the same sentence. Here each training image has both text and speech, which is easier than "
+    "image–text and image–speech pairs from different datasets. On synthetic data, text → audio R@10 is about eight "
+    "times chance; the maximum is 15 times, since there are 150 test scenes.\n\n"
+    "Ranking contributes most. Distillation alone reaches 28 times chance for text → image and five times chance for "
+    "text → audio. On synthetic data it reaches less, because the scenes are not photographs and the objects are not "
+    "classes of the teacher. Distillation in addition to ranking gains one or two points. All numbers are of one "
+    "seed, except for the first row on synthetic data. Distillation needs the class head shared by all modalities, "
+    "as published: with separate heads (`--set objectives.0.heads=2`) nothing aligns the modalities and recall stays "
+    "at chance.",
 )
 
 VIDEO = Page(
@@ -294,11 +303,11 @@ VIDEO = Page(
                     headline=True,
                 )
             ],
-            "600 videos of two seconds, in which objects bounce while they make sounds (90 of them test).",
+            "600 videos of two seconds (90 of them for testing), in which objects bounce and make sounds.",
         )
     ],
-    "Training uses only videos, no captions: the image of a video retrieves its audio. R@10 is six times chance "
-    "(11.1% of 90 videos), R@1 is still low: several videos show the same objects. `triptych index` accepts a "
-    "folder of videos with this space, and `triptych search --audio`, `--image` or `--video` finds a video by "
-    "either modality.",
+    "Training uses only videos, no captions: the query is the middle frame of a video, and the correct result is its "
+    "audio track, or vice versa. R@10 is six times chance (11.1% with 90 videos). R@1 is low because several videos "
+    "show the same objects. With this space, `triptych index` accepts a folder of videos, and `triptych search` "
+    "finds videos by `--audio`, `--image` or `--video`.",
 )

@@ -49,12 +49,11 @@ def write_overview(pages: Sequence[Page]) -> Path:
                     figures = "; ".join(f"{column.title} {_format_cell(row, column)}" for column in columns)
                     lines.append(f"| [{page.recipe}]({page.recipe}.md) | {table.title} | {row.label} | {figures} |")
     about = (
-        "Results of the recipes on real and synthetic data. Each page has tables, a discussion, and the commands that "
-        "reproduce each row. `python -m bench results RECIPE` runs what a page lacks and writes it (run the same "
-        "command "
-        "to resume); without a name, all pages. Set `TRIPTYCH_DATA` to the folder of the datasets and "
-        "`TRIPTYCH_YAMNET` to the YAMNet weights. Numbers are means over seeds and folds, ± the standard deviation; "
-        "recall and accuracy in %."
+        "Results of the recipes on real and synthetic data. Each page has tables, a discussion, and the commands "
+        "that reproduce each row. `python -m bench results RECIPE` runs the missing rows of a page and writes the "
+        "page; without RECIPE, it does so for all pages. To resume, run the same command. Set `TRIPTYCH_DATA` to the "
+        "folder of the datasets and `TRIPTYCH_YAMNET` to the YAMNet weights. Numbers are means over seeds and folds, "
+        "± the standard deviation. Recall and accuracy are in %."
     )
     write_text(path, "\n\n".join(["# Results", _wrap_text(about), "\n".join(lines)]) + "\n")
     return path
@@ -150,8 +149,8 @@ def _quote_command(command: Sequence[str]) -> str:
 
 def _format_footer(page: Page) -> str:
     return _wrap_text(
-        f"`python -m bench results {page.recipe}` generates this page from `bench/results/`. Training time is that of "
-        "all epochs from cached features, on one thread of a shared machine; memory is the peak of the process."
+        f"`python -m bench results {page.recipe}` generates this page from `bench/results/`. The training time covers "
+        "all epochs from cached features, on one thread of a shared machine. The memory is the peak of the process."
     )
 
 

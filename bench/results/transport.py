@@ -95,20 +95,22 @@ def _audio_row(label: str, noise_level: str) -> Row:
 ESTIMATING_METHODS = [label for label in METHODS if label.startswith("partial")]
 PARTIAL = Page(
     "mltm_partial",
-    "Partial transport for data with wrong pairs: only a fraction of the batch is matched. The fraction is "
-    "estimated during training from the ranks of the scores of the pairs; the noise rate is not given.",
+    "Partial transport for data with wrong pairs: only a fraction of the pairs of a batch is matched. This fraction "
+    "is estimated during training from the ranks of the scores of the pairs; the true noise rate is not given to the "
+    "objective.",
     [
         Grid(
             "Flickr8k with wrong pairs",
             [recall_column("text", "image", 10), recall_column("text", "image", 1), recall_column("image", "text", 10)],
             {label: {noise_level: _noise_row(label, noise_level) for noise_level in NOISE_LEVELS} for label in METHODS},
-            "A fraction of the images has the captions of another image, in training and validation alike, since real "
-            "label noise affects both. The 1,000 test images are clean. In brackets the value relative to the first "
-            "column. Partial matching and infonce with 0% and 40% wrong pairs have three seeds (± the standard "
-            "deviation), all others one. All have a batch size of 256, a learning rate of 1e-3 and 12 epochs, except "
-            "infonce with the settings of `clap` (512, 2e-3 and 15), which overfits wrong pairs sooner. The batch size "
-            "was selected for partial matching, with the noise rate known, as that at which the estimate is right; it "
-            "was not tuned for the other losses. The last row is an oracle: it drops the wrong pairs.",
+            "A fraction of the images has the captions of another image, in the training and in the validation "
+            "split, since real label noise affects both. The 1,000 test images have their own captions. Numbers in "
+            "brackets are relative to the first column. Partial matching and infonce with 0% and 40% wrong pairs "
+            "were trained with three seeds (± the standard deviation), all other rows with one seed. All rows have a "
+            "batch size of 256, a learning rate of 1e-3 and 12 epochs, except infonce with the settings of `clap` "
+            "(512, 2e-3 and 15), which overfits wrong pairs sooner. The batch size was selected for partial matching "
+            "with knowledge of the true noise rate, as the size at which the estimated noise rate is correct. It was "
+            "not tuned for the other losses. The last row is an oracle, which drops the wrong pairs.",
         ),
         Grid(
             "Flickr8k, one pair per caption",
@@ -117,8 +119,9 @@ PARTIAL = Page(
                 label: {noise_level: _single_caption_row(label, noise_level) for noise_level in SINGLE_CAPTION_DATA}
                 for label in (DEFAULT_METHOD, "infonce")
             },
-            "Here single captions are swapped, not all five of an image at once: most images keep some correct "
-            "captions. Three epochs, since there are five times as many rows; all else as above.",
+            "Here single captions are swapped, not all five captions of an image at once, so that most images keep "
+            "some correct captions. Training has three epochs, since there are five times as many rows; all other "
+            "settings are the same as above.",
         ),
         Grid(
             "Estimated noise rate",
@@ -127,7 +130,7 @@ PARTIAL = Page(
                 label: {noise_level: _noise_row(label, noise_level) for noise_level in NOISE_LEVELS}
                 for label in ESTIMATING_METHODS
             },
-            "At the end of training, in the same runs.",
+            "The noise rate that the runs above estimated at the end of training.",
             show_retained=False,
         ),
         Grid(
@@ -149,25 +152,26 @@ PARTIAL = Page(
                 for label in (DEFAULT_METHOD, "balanced matching", "infonce")
             },
             "A fraction of the training clips of each official fold has the class and the title of a clip of another "
-            "class. Means over the five folds, ± the standard deviation, one seed; in brackets the value relative to "
-            "the first column.",
+            "class. Numbers are means over the five folds, ± the standard deviation, with one seed; numbers in "
+            "brackets are relative to the first column.",
         ),
     ],
     observations="With 40% wrong captions, trimmed partial matching retains 92% of R@10 without knowing the noise "
-    "rate. The "
-    "oracle that drops the wrong pairs retains 94%: the rest is lost because fewer correct pairs remain, which "
-    "no objective can make up for. Balanced matching retains 81%, InfoNCE 76%, triplets 63%; of the objectives "
-    "without a defence, the sigmoid loss retains most, 85%. The goal was 95%. Where single captions are swapped "
-    "and images keep some correct ones, it retains 98% (InfoNCE 88%), and 95% with 60% wrong; where all five "
-    "are swapped it does not, and dropping pairs cannot. On ESC-50, where a class has other clips to learn "
-    "from, it retains 96% of the accuracy with 40% wrong pairs, balanced matching 90% and InfoNCE 89%.\n\n"
-    "The estimate needs the trimmed form. There, wrong pairs are not pulled together, so that they keep low "
-    "scores, and the estimate stays near the true rate, though below it where most pairs are wrong. It does not "
-    "detect captions swapped among similar ones: their scores are hardly lower, they do less harm to all "
-    "objectives, and trimming them gains nothing. In the other two forms all pairs are pulled together, wrong "
-    "ones are overfitted, and in the end hardly any has a low score: the estimate falls to 2% where 40% are "
-    "wrong, and the advantage over balanced matching is lost. The published partial loss, with an estimated "
-    "instead of a given mass, is therefore not robust to wrong pairs here.\n\n"
+    "rate. The oracle that drops the wrong pairs retains 94%: the other 6% are lost because fewer correct pairs "
+    "remain, which affects every objective. Balanced matching retains 81%, InfoNCE 76%, triplets 63%. Of the "
+    "objectives that do not model wrong pairs, the sigmoid loss retains most, 85%. The goal was 95%. If single "
+    "captions are swapped, so that images keep some correct captions, trimmed partial matching retains 98% with 40% "
+    "wrong captions (InfoNCE 88%) and 95% with 60%. If all five captions of an image are swapped, the goal is not "
+    "reached, and even the oracle does not reach it. On ESC-50, where each class has other, correctly labelled "
+    "clips, trimmed partial matching retains 96% of the accuracy with 40% wrong pairs, balanced matching 90% and "
+    "InfoNCE 89%.\n\n"
+    "The estimate of the noise rate works only with the trimmed form. The trimmed form does not pull wrong pairs "
+    "together, so that wrong pairs keep low scores. The estimate stays near the true rate, but is too low if most "
+    "pairs are wrong. Captions swapped among similar captions are not detected: their scores are hardly lower, they "
+    "harm all objectives less, and trimming them gains nothing. The other two forms pull all pairs together and "
+    "overfit the wrong pairs, until hardly any pair has a low score: the estimate falls to 2% with 40% wrong pairs, "
+    "and the advantage over balanced matching is lost. The published partial loss, with an estimated instead of a "
+    "given mass, is therefore not robust to wrong pairs here.\n\n"
     "The trimmed form overfits too: with `--set training.batch_size=512 --set training.learning_rate=2e-3 --set "
     "training.epochs=15` its estimate ends at 35% instead of 40%.",
 )
@@ -187,7 +191,8 @@ MLTM = Page(
         ),
         audio_table("mltm"),
     ],
-    observations="A learned metric brings no gain over the identity: the projections before it can represent it. "
-    "Square-rooted distances in 256 dimensions stay a few points below cosine in 512 dimensions with balanced "
-    "matching ([mltm_partial](mltm_partial.md)). One seed.",
+    observations="A learned metric brings no gain over the identity, because the projections before the metric can "
+    "already represent the metric. With balanced matching, recall with the square root of distances in 256 "
+    "dimensions is a few points lower than with cosine in 512 dimensions ([mltm_partial](mltm_partial.md)). All "
+    "numbers on Flickr8k are of one seed.",
 )

@@ -29,8 +29,8 @@ def test_intervals_cover_items_and_seeds():
     difference, low, high = (100 * x for x in compute_difference_naively(a, b))
     conclusions = compare_to_reference("a", {"b": b.tolist(), "a": a.tolist()}, "R@10")
     assert conclusions == [
-        f"R@10 of **a**: {100 * a.mean():.1f}%.",
-        f"b: {difference:+.1f} points relative to it (95%: {low:+.1f} to {high:+.1f}).",
+        f"R@10 of the reference **a**: {100 * a.mean():.1f}%.",
+        f"b: {difference:+.1f} points relative to the reference (95% interval: {low:+.1f} to {high:+.1f}).",
     ]
 
 

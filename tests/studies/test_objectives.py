@@ -44,5 +44,5 @@ def test_objectives_are_compared_to_the_best_on_validation(experiment, tmp_path,
             return {"score": 100 * stub["test"], "hit_rates": [stub["test"], stub["test"] + 0.1 + key["seed"] / 100]}
 
     result = objectives.run(experiment, StubCache(tmp_path / "o.jsonl", {}))
-    assert result.conclusions[0].startswith("text → image R@10 of **infonce**")
-    assert result.conclusions[1].startswith("sigmoid: +20.0 points relative to it")
+    assert result.conclusions[0].startswith("text → image R@10 of the reference **infonce**")
+    assert result.conclusions[1].startswith("sigmoid: +20.0 points relative to the reference")

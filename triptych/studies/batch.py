@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 QUESTION = "What do larger batches gain, and what do they cost?"
 SETUP = (
-    "One row per caption, and eight epochs for each batch size, so that all fits see equally many pairs. The "
-    "learning rate grows with the square root of the batch size (1e-3 at 256). Time is that of a whole fit. Memory "
-    "is the peak of one step of the objective alone, above the baseline, in a separate process. Runs that would "
-    "need several matrices of more than a gigabyte each, or minutes per step, are left out. One seed."
+    "Each caption is a row of its own. Every batch size is trained for eight epochs, so that all fits see equally "
+    "many pairs. The learning rate grows with the square root of the batch size (1e-3 at 256). The time is the "
+    "duration of a complete fit. The memory is the peak of one step of the objective alone, above the baseline, "
+    "measured in a separate process. Fits that would need several matrices of more than a gigabyte each, or minutes "
+    "per step, are left out (–). One seed."
 )
 BATCH_SIZES = (32, 128, 512, 2048, 8192, 16384)
 EMBED_DIM, EPOCHS = 256, 8

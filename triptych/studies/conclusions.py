@@ -23,13 +23,20 @@ def compare_to_reference(reference: str, hits: Mapping[str, Sequence[Sequence[fl
     """
     runs = {name: [100 * np.array(seed) for seed in seeds] for name, seeds in hits.items()}
     means = {name: float(np.mean(seeds)) for name, seeds in runs.items()}
-    conclusions = [f"{metric} of **{reference}**: {means[reference]:.1f}%."]
+    conclusions = [f"{metric} of the reference **{reference}**: {means[reference]:.1f}%."]
     for name in sorted(means.keys() - {reference}, key=lambda name: -means[name]):
         items = np.arange(len(runs[name][0]))
         interval = compute_run_difference_intervals(runs[reference], runs[name], items)[0]
         difference = Difference(means[reference], means[name], interval)
         conclusions.append(
-            f"{name}: {difference.value:+.1f} points relative to it (95%: {interval.low:+.1f} to {interval.high:+.1f})"
+            f"{name}: {_format_points(difference.value)} points relative to the reference (95% interval: "
+            f"{_format_points(interval.low)} to {_format_points(interval.high)})"
             f"{'' if difference.is_significant else ' — not significant'}."
         )
     return conclusions
+
+
+def _format_points(value: float) -> str:
+    """Format a difference in points with its sign; without a sign if it rounds to zero."""
+    text = f"{value:+.1f}"
+    return "0.0" if text in ("+0.0", "-0.0") else text

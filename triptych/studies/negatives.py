@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 QUESTION = "What are negatives for, and which ones help?"
 SETUP = (
-    "The same heads and twelve epochs with different negatives: none (alignment only), a few at random, the semi- "
-    "hard, the hardest, or all of the batch; in a contrastive loss and in triplets. After each epoch the mean "
-    "cosine of mismatched image–text pairs is measured: 1 means that all embeddings have collapsed to one point. "
-    "One seed."
+    "The same heads are trained for twelve epochs with different negatives: none (alignment only), a few random "
+    "negatives, semi-hard negatives, the hardest negative, or all items of the batch. The negatives are used in a "
+    "contrastive loss or in triplets. After each epoch, the mean cosine of mismatched image–text pairs is measured: "
+    "1 means that all embeddings have collapsed to one point. One seed."
 )
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "none (alignment only)": ("align_uniform", {"uniform_weight": 0.0}),
@@ -37,10 +37,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 COMBINED = "triplet, random + semi-hard"
 EXPLANATIONS = (
     "Without negatives nothing keeps items apart: the same vector for all items is a minimum of alignment.",
-    "A triplet has no gradient once its margin is met. With random negatives most triplets are met early, and the "
-    "rest are uninformative. Semi-hard negatives always have a gradient; the hardest negative of a large batch is "
-    "often an unlabelled positive.",
-    "A contrastive loss weights its negatives itself: the softmax gives most of the gradient to the nearest ones.",
+    "A triplet has no gradient once its margin is met. With random negatives, most triplets meet the margin early "
+    "and contribute no gradient. Semi-hard negatives always have a gradient. The hardest negative of a large batch "
+    "is often an unlabelled positive.",
+    "In a contrastive loss, the softmax weights the negatives: the nearest negatives get most of the gradient.",
 )
 
 

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 QUESTION = "How robust is each objective to wrong pairs?"
 SETUP = (
-    "Linear heads, twelve epochs. A fraction of the training rows gets the captions of another row: any row "
-    "(random), or a row with similar captions (similar). No model selection; the test rows are clean. One seed."
+    "Linear heads are trained for twelve epochs. A fraction of the training rows gets the captions of another row: "
+    "any row (random swaps), or a row with similar captions (similar swaps). There is no model selection; the test "
+    "rows keep their captions. One seed."
 )
 NOISE_RATES = (0.0, 0.2, 0.4, 0.6, 0.8)
 NOISE_KINDS = ("random", "similar")

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 QUESTION = "Sphere, ball or unconstrained space: how do norms, loss and recall change?"
 SETUP = (
-    "The contrastive loss with 64 negatives over two-layer heads, trained for forty epochs without weight decay, so "
-    "that only the geometry limits the norms. Then the temperature on the sphere, and alignment combined with "
-    "uniformity or with the mean distance between items only. One seed."
+    "Two-layer heads are trained with the contrastive loss with 64 negatives for forty epochs without weight decay, "
+    "so that only the geometry limits the norms. The second table varies the temperature on the sphere. The third "
+    "table compares alignment + uniformity with alignment + mean distance between items. One seed."
 )
 GEOMETRIES = ("sphere", "ball", "free")
 TEMPERATURES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -36,14 +36,14 @@ EXPLANATIONS = (
     "vector with ⟨u, u⟩ > ⟨u, v⟩, and scale it by w: each logit gap grows with w², and the loss falls towards 0 "
     "without reaching it. The infimum is not attained, so norms grow as long as training lasts. On sphere and "
     "ball the gaps are bounded by 2/τ and the loss stays above log(1 + M·exp(-2/τ)).",
-    "(b) The loss is the cross-entropy of the positive among M negatives. If a negative is at least as near as "
-    "the positive, that term is at least log 2 for every τ, while an encoder without such an error drives its "
-    "loss to 0 as τ goes to 0: for small τ the optimal encoder is sufficiently aligned. The table counts the "
-    "queries whose positive is nearer than every other item of the training rows.",
-    "(c) If all inner products of distinct items grow, positives come closer but so do negatives, and the loss "
-    "may go either way: only differences count. The mean distance between items does not replace uniformity: it "
-    "depends only on the length of the mean vector, which is 0 even when half of the items are at one point and "
-    "half at the opposite one. The last table shows the cost.",
+    "(b) The loss is the cross-entropy of the positive among M negatives. If a negative is at least as near as the "
+    "positive, the cross-entropy is at least log 2 for every τ. If every positive is nearer than all negatives, the "
+    "loss goes to 0 as τ goes to 0. For small τ the optimal encoder is therefore sufficiently aligned. The table "
+    "counts the queries whose positive is nearer than every other item of the training rows.",
+    "(c) If all inner products of distinct items grow, both positives and negatives come closer, and the loss may "
+    "rise or fall: it depends only on differences. The mean distance between items does not replace uniformity: on "
+    "the sphere it depends only on the length of the mean vector, which is 0 even if half of the items are at one "
+    "point and the other half at the opposite point. The third table shows the loss in recall.",
 )
 
 

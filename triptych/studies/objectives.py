@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 QUESTION = "Which objective gives the best space with the same encoders and the same budget?"
 SETUP = (
-    "Linear heads over frozen encoders, twelve epochs. Each objective gets the same search: three learning rates × "
-    "two values of one of its settings, selected on the validation rows; then three seeds, evaluated on the test "
-    "rows. Differences are to the objective with the best validation score, with intervals over items and seeds. "
-    "Distillation is left out: it needs a teacher and complements the others."
+    "Linear heads over frozen encoders are trained for twelve epochs. Each objective gets the same search: three "
+    "learning rates × two values of one setting of the objective, selected on the validation rows. The selected "
+    "settings are trained with three seeds and evaluated on the test rows. Differences are relative to the objective "
+    "with the best validation score, with intervals over items and seeds. Distillation is left out, since it needs a "
+    "teacher and complements the other objectives."
 )
 LEARNING_RATES, SEEDS = (3e-4, 1e-3, 3e-3), (0, 1, 2)
 METHODS: dict[

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 QUESTION = "How well do text and audio align without text–audio pairs, as the image bridge grows?"
 SETUP = (
-    "Every second training row has only image and text, every other only image and audio: no row has text and "
+    "Half of the training rows have only image and text, the other half only image and audio: no row has text and "
     "audio. The heads learn image–text and image–audio by ranking (triplets over all negatives), by distillation "
-    "from the 1,000 classes of the image classifier, or by both, with a growing fraction of the rows. Evaluated on "
-    "test rows with all three modalities. One seed."
+    "from the 1,000 classes of the image classifier, or by both, with a growing fraction of the rows. The test rows "
+    "have all three modalities. One seed."
 )
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 PAIRS: tuple[tuple[Modality, Modality], ...] = (("image", "text"), ("image", "audio"))

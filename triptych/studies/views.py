@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 QUESTION = "Do several frames of a video help over one frame in image–audio retrieval?"
 SETUP = (
-    "Videos with audio. The image of a row is its middle frame, or eight frames over its length: training draws one "
-    "of them each time, or averages their features; the same at evaluation. InfoNCE between images and audio over "
-    "frozen encoders, three seeds."
+    "Each row is a video with audio. The image of a video is its middle frame, one of eight frames drawn at random "
+    "in each step, or the mean of the features of eight frames. At evaluation, the image is the middle frame or the "
+    "mean. Heads over frozen encoders are trained with InfoNCE between images and audio. Three seeds."
 )
 NUM_FRAMES, SEEDS = 8, (0, 1, 2)
 TRAIN_VIEWS = ("one frame", "one of eight, random", "mean of eight")
