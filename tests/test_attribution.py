@@ -43,7 +43,7 @@ def test_view_from_transposes_for_the_second_modality(space, image):
 
 
 def test_two_sources_of_one_modality_are_an_error(space):
-    with pytest.raises(UsageError, match="both are text"):
+    with pytest.raises(UsageError, match="both items are text"):
         compute_attribution(space, Source("text", "a"), Source("text", "b"))
 
 

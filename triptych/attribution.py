@@ -15,27 +15,27 @@ from triptych.space import Space
 
 @dataclass(frozen=True)
 class Attribution:
-    """The attribution of the score of two items, a before b in the order of MODALITIES, to pairs of their parts.
+    """The attribution of the score of items `a` and `b` to pairs of parts; `a` precedes `b` in the order of MODALITIES.
 
-    The scale depends on the similarity: attention weights, dot products, or contributions to the score.
+    Depending on the similarity, the values are attention weights, dot products, or contributions to the score.
     """
 
     a: Source
     b: Source
     values: Tensor  # (A, B), higher = larger contribution
-    a_locations: Sequence[Region]  # of the A parts
-    b_locations: Sequence[Region]  # of the B parts
+    a_locations: Sequence[Region]  # of the A parts of item `a`
+    b_locations: Sequence[Region]  # of the B parts of item `b`
     score: float
 
     def view_from(self, modality: Modality) -> tuple[Tensor, Sequence[Region], Sequence[Region]]:
-        """Return values (own parts, other parts), own locations and other locations, seen from one modality."""
+        """Return the values with the parts of `modality` as rows, the row locations, and the column locations."""
         if modality == self.a.modality:
             return self.values, self.a_locations, self.b_locations
         return self.values.T, self.b_locations, self.a_locations
 
 
 def compute_attribution(space: Space, first: Source, second: Source) -> Attribution:
-    """Compute the attribution between two sources of different modalities, in any order."""
+    """Compute the attribution of the score of two sources of different modalities, given in any order."""
     a, b = order_by_modality(first, second)
     return compute_feature_attribution(space, a, space.embed_one(a), b, space.embed_one(b))
 
@@ -44,7 +44,10 @@ def compute_attribution(space: Space, first: Source, second: Source) -> Attribut
 def compute_feature_attribution(
     space: Space, a: Source, a_features: Features, b: Source, b_features: Features
 ) -> Attribution:
-    """Compute the attribution between two embedded sources, each as features of one item; a before b."""
+    """Compute the attribution for two embedded sources; source `a` precedes `b` in the order of MODALITIES.
+
+    `a_features` and `b_features` contain one item each.
+    """
     a_item, b_item = drop_padding(a_features), drop_padding(b_features)
     return Attribution(
         a,
@@ -59,7 +62,7 @@ def compute_feature_attribution(
 def order_by_modality(first: Source, second: Source) -> tuple[Source, Source]:
     """Return two sources in the order of MODALITIES."""
     if first.modality == second.modality:
-        raise UsageError(f"both are {first.modality}; give two of different modalities")
+        raise UsageError(f"both items are {first.modality}; give two items of different modalities")
     return (first, second) if MODALITIES.index(first.modality) < MODALITIES.index(second.modality) else (second, first)
 
 

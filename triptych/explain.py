@@ -1,4 +1,4 @@
-"""Explain a score: the contribution of each pair of parts of the query and the hit, and the locations of the parts."""
+"""Explain the score of a query and a hit by the contribution of each pair of parts, and locate the parts."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
 from triptych.space import Space
 
-INTEGRATION_STEPS = 32  # of the integrated gradients of a head that is not linear
+INTEGRATION_STEPS = 32  # for the integrated gradients of a nonlinear head
 METHOD_DESCRIPTIONS = {
     "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: "
-    "each pair contributes the inner product of its two vectors. The residual is what the network adds for any input.",
-    "matchmap": "Every part is compared with every part of the other item; the attribution shows these similarities. "
-    "By default only the best region of each audio frame contributes, with its share of the mean.",
-    "word_region": "Each word attends to regions; the attribution shows this attention. A word contributes its share "
-    "of the score, distributed over the regions it attends to.",
+    "each pair contributes the inner product of its two vectors. The residual contains the terms "
+    "that involve the biases of the network.",
+    "matchmap": "Every part of one item is compared with every part of the other item; the attribution shows these "
+    "similarities. By default the score is the mean over audio frames of the largest similarity to a region, so "
+    "only the best region of each frame contributes.",
+    "word_region": "Each word attends to regions of the image; the attribution shows the attention weights. The "
+    "contribution of a word to the score is distributed over the regions that the word attends to.",
 }
 
 
 @dataclass(frozen=True)
 class ExplainedItem:
-    """One side of an explanation with the locations of its parts; the tokens of a word are merged.
+    """The query or the hit of an explanation, with the locations of its parts. The tokens of a word are merged.
 
     Parts without a location (special tokens of a text, padding, the class token of an image) are merged into one last
-    part with an empty location. Its contribution belongs to the item as a whole.
+    part with an empty location. The contribution of this last part belongs to the entire item.
     """
 
     modality: Modality
-    text: str | None  # that the locations of a text refer to
+    text: str | None  # the text of a text item; its part locations are character ranges in this text
     span: tuple[float, float] | None  # the encoded range of an audio file, in seconds
     part_locations: Sequence[Region]
 
@@ -47,7 +49,8 @@ class ExplainedItem:
 class Explanation:
     """A decomposed score: score = contributions.sum() + residual.
 
-    The attribution is what to highlight, on the scale of the similarity. In pooled spaces it equals the contributions.
+    The page highlights parts by their attribution, which is on the scale of the similarity. If the similarity compares
+    pooled embeddings, the attribution equals the contributions.
     """
 
     query: ExplainedItem
@@ -60,10 +63,10 @@ class Explanation:
 
 @torch.inference_mode()
 def explain(space: Space, query: Source, hit: Source, score: float | None = None) -> Explanation:
-    """Decompose the score of a query and a hit; `score` is the displayed one, if it differs by rounding."""
+    """Decompose the score of a query and a hit. `score` is the displayed score, which may be rounded."""
     space.eval()
     parts = {source: _encode_parts(space, source) for source in (query, hit)}
-    # Not every similarity is symmetric: as in training, its arguments are in the order of MODALITIES.
+    # Not every similarity is symmetric, so its arguments are in the order of MODALITIES, as in training.
     is_swapped = MODALITIES.index(query.modality) > MODALITIES.index(hit.modality)
     a, b = (hit, query) if is_swapped else (query, hit)
     contributions, attribution, method = _compute_contributions(space, a, parts[a], b, parts[b])
@@ -86,13 +89,13 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
 
 
 def describe_method(space: Space) -> str:
-    """Describe how the contributions in a space are computed."""
+    """Describe how contributions are computed for the similarity of a space."""
     methods = {Matchmap: "matchmap", WordRegion: "word_region"}
     return METHOD_DESCRIPTIONS[methods.get(type(space.similarity), "pooled")]
 
 
 def _encode_parts(space: Space, source: Source) -> Tensor:
-    """Return the parts of a source without padding: (1, P, W)."""
+    """Return the part vectors of a source, without padding: (1, P, W)."""
     encoder = space.encoder(source.modality)
     parts, mask = encoder(*collate([encoder.prepare(source)]))
     return parts[:, mask[0]]
@@ -105,7 +108,7 @@ def _make_features(space: Space, source: Source, parts: Tensor) -> Features:
 def _compute_contributions(
     space: Space, a: Source, a_parts: Tensor, b: Source, b_parts: Tensor
 ) -> tuple[Tensor, Tensor, str]:
-    """Return the contribution of each pair of parts (A, B), the attribution (A, B), and the method."""
+    """Return the contributions (A, B) and the attribution (A, B) of pairs of parts, and the name of the method."""
     similarity = space.similarity
     if isinstance(similarity, Matchmap):
         attribution = similarity.attribution(_make_features(space, a, a_parts), _make_features(space, b, b_parts))[0]
@@ -129,11 +132,13 @@ def _compute_contributions(
 
 
 def decompose_embedding(space: Space, modality: Modality, parts: Tensor) -> Features:
-    """Decompose an embedding into parts (1, P + 1, D) whose mean is the embedding; the last belongs to no part.
+    """Decompose an embedding into vectors (1, P + 1, D) whose mean is the embedding; the last belongs to no part.
 
     embedding = h(Σ_p x_p) / scale, with x_p the contribution of part p to the pooled vector. If the head h is linear,
-    part p gets h(x_p); otherwise its integrated gradients along the straight line from zero:
-    h(x) = h(0) + Σ_p ∫₀¹ J_h(t·x) x_p dt   (by the midpoint rule; the last part contains its error)
+    the vector of part p is proportional to h(x_p). Otherwise it is proportional to the integrated gradients of part p
+    along the straight line from zero:
+    h(x) = h(0) + Σ_p ∫₀¹ J_h(t·x) x_p dt
+    The integral is computed by the midpoint rule; the last vector contains h(0) and the error of this rule.
     """
     pooled = pooling_contributions(parts[0], space.recipe.space.pooling == "mean_max")  # (P, W')
 
@@ -151,13 +156,13 @@ def decompose_embedding(space: Space, modality: Modality, parts: Tensor) -> Feat
         contributions = torch.stack(derivatives).mean(dim=0)
     scaled = torch.cat([contributions, (output - contributions.sum(dim=0))[None]])  # (P + 1, D)
     embedding = _make_features(space, Source(modality, ""), parts).embedding
-    scale = float(output.norm() / embedding.norm().clamp_min(1e-12))  # the normalisation of the geometry
+    scale = float(output.norm() / embedding.norm().clamp_min(1e-12))  # the factor by which the geometry normalises
     scaled = scaled * (len(scaled) / max(scale, 1e-12))
     return Features(embedding, scaled[None], torch.ones(1, len(scaled), dtype=torch.bool), modality)
 
 
 def pooling_contributions(parts: Tensor, has_max: bool) -> Tensor:
-    """Return the contribution of each part to the pooled vector, (P, W) or (P, 2W): 1/P of the mean, and the maxima."""
+    """Return the contribution of each part to the mean, and with `has_max` to the maximum: (P, W) or (P, 2W)."""
     mean_terms = parts / len(parts)
     if not has_max:
         return mean_terms
@@ -175,10 +180,11 @@ def matchmap_contributions(attribution: Tensor, aggregation: str) -> Tensor:
 
 
 def word_region_contributions(similarity: WordRegion, a: Features, b: Features) -> Tensor:
-    """Return the contribution of each region (rows) and word (columns) to R = log Σ_t exp(γ·cos_t).
+    """Return the contribution of each region r (rows) and word t (columns) to the score R = log Σ_t exp(γ·cos_t).
 
-    With π = softmax(γ·cos): R = Σ_t π_t (γ·cos_t - log π_t) and every bracket equals R, so word t contributes π_t · R.
-    Region r gets the fraction α_tr <a_r, b_t> / <c_t, b_t> of it, or α_tr if the denominator is close to 0.
+    With π = softmax(γ·cos), R = Σ_t π_t (γ·cos_t - log π_t). Every bracket equals R, so word t contributes π_t · R.
+    This contribution is divided among the regions: region r gets the fraction α_tr <a_r, b_t> / <c_t, b_t>, or α_tr if
+    the denominator is close to 0. α are the attention weights, and c_t = Σ_r α_tr a_r.
     """
     attention = similarity.attention_maps(a, b)[0].T  # (R, T)
     score = similarity(a, b)[0, 0]
@@ -205,7 +211,7 @@ def _make_explained_item(space: Space, source: Source, count: int) -> ExplainedI
 
 
 def _group_parts(item: ExplainedItem) -> list[list[int]]:
-    """Group the tokens of each word (up to the next space); the last group has all parts without a location."""
+    """Group the tokens of each word (up to the next blank); the last group has all parts without a location."""
     groups: dict[int, list[int]] = {}
     unlocated: list[int] = []
     for index, location in enumerate(item.part_locations):
@@ -219,7 +225,7 @@ def _group_parts(item: ExplainedItem) -> list[list[int]]:
 
 
 def _merge_locations(locations: Sequence[Region]) -> Region:
-    """Return the location of a group: of its only part, or from the first to the last token; empty if there is none."""
+    """Return the range from the first to the last token of a group; for a single part, return its location."""
     if len(locations) == 1 or not locations[0]:
         return locations[0]
     return (min(location[0] for location in locations), max(location[1] for location in locations))

@@ -135,7 +135,7 @@ def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, mo
 
 def test_two_processes_cannot_index_at_once(collection, files):
     other = Collection.open(collection.folder)
-    message = f"process {os.getpid()} on .* is indexing into it; wait until it has finished"
+    message = f"process {os.getpid()} on .* is indexing into this collection; wait until the process has finished"
     with acquire_write_access(collection.uri), pytest.raises(CollectionError, match=message):
         other.index(items_from_folder(files, other.space), files, show_progress=False)
 

@@ -43,7 +43,7 @@ def test_the_lease_of_a_killed_process_expires(s3, tmp_path, monkeypatch):
             assert word == "acquired"
         finally:
             holder.send_signal(signal.SIGKILL)
-    message = rf"process {pid} on .* is indexing into it; wait .* If that process is dead, run this again in \d+ s"
+    message = rf"process {pid} on .* is indexing into this collection; wait .* If it is dead, run .* again in \d+ s"
     with pytest.raises(CollectionError, match=message), acquire_write_access(uri):
         pass
     monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)
@@ -77,7 +77,7 @@ def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monke
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
         collection = Collection.create(f"s3://{BUCKET}/collection", run_dir)
-        with pytest.raises(CollectionError, match=r"ignores conditional writes .* it can be searched, but not written"):
+        with pytest.raises(CollectionError, match=r"ignores conditional writes .* can be searched, but not changed"):
             collection.index(items_from_folder(files, collection.space), files, show_progress=False)
         assert Store.open(f"s3://{BUCKET}/collection") is None, "a table was written"
 
@@ -87,7 +87,7 @@ def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monke
     ("uri", "message"),
     [
         ("s3://no-such-bucket/collection", r"the object store cannot be written \(NoSuchBucket\); check the URI"),
-        ("s3+ddb://bucket/collection", "can be searched, but not written .* s3://, gs:// or az://"),
+        ("s3+ddb://bucket/collection", "can be searched, but not changed .* s3://, gs:// or az://"),
     ],
 )
 def test_an_unwritable_uri_raises(s3, uri, message):

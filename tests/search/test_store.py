@@ -60,7 +60,7 @@ def work(number):
             collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
             return
         except CollectionError as error:
-            if "is indexing into it" not in str(error):
+            if "is indexing into this collection" not in str(error):
                 raise
             os.write(1, f"{error}\\n".encode())  # in one write
             time.sleep(0.2)
@@ -138,7 +138,7 @@ def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch
     assert Counter(row["id"] for row in rows) == dict.fromkeys(expected_ids, 1)
     assert len({row["row_id"] for row in rows}) == len(rows)
     assert Counter(len(row["origins"]) for row in rows) == {2: 10, 1: 1}, "items of a process were lost"
-    message = rf"{uri}: (process \d+ on \S+|another process) is indexing into it; wait until it has finished.*"
+    message = rf"{uri}: (process \d+ on \S+|another process) is indexing into this collection; wait until .*"
     assert [line for line in output.splitlines() if not re.fullmatch(message, line)] == []
 
 

@@ -1,4 +1,4 @@
-"""A collection: files and texts, embedded once with one space, and the search over them."""
+"""A collection: an index of files and texts that are embedded with one space, and the search in this index."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ LEGACY_TABLE_FILE = "items.parquet"
 INDEX_FOLDER, LEGACY_INDEX_FOLDER = "ivf", "lists"
 NOT_INDEXED_FILE = "not-indexed.tsv"
 COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
-OVERFETCH = 3  # ranked items per requested hit: folded near-duplicates must leave enough
+OVERFETCH = 3  # ranked items per requested hit, because near-duplicates are folded after ranking
 REFRESH_SECONDS = 0.5  # minimum time between two checks for a newer version of the store
 MAX_CACHED_ITEMS = 20_000
 MAX_CACHED_FILTERS = 16
-NOTE_TEXT_LENGTH = 40  # characters of a text that a note shows
-NOTE_MAX_NAMES = 3  # items that a note names
+NOTE_TEXT_LENGTH = 40  # maximum number of characters of a text that a note shows
+NOTE_MAX_NAMES = 3  # maximum number of items that a note names
 
 
 class Snapshot:
-    """Everything derived from one version of the store. A new version gets a new snapshot.
+    """The data in memory that is derived from one version of the store. A new version gets a new snapshot.
 
-    Galleries of the previous snapshot are updated instead of loaded again, if the table was not rebuilt.
+    If the table was not rebuilt, galleries of the previous snapshot are updated instead of loaded again.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Snapshot:
         self._background, self._index_folder = background, index_folder
         self._galleries: dict[Modality, Gallery] = {}
         self._previous_galleries: dict[Modality, Gallery] = {}
-        # Row ids of a rebuilt table belong to other items.
+        # After a rebuild, the same row id belongs to another item.
         if previous is not None and previous.version[0] == self.version[0]:
             self._previous_galleries = previous._previous_galleries | previous._galleries
         self._filtered_row_ids: dict[str, np.ndarray] = {}
@@ -81,14 +81,14 @@ class Snapshot:
         self._distributions: dict[tuple[Modality, Modality], ScoreDistribution] = {}
 
     def load_gallery(self, modality: Modality) -> Gallery:
-        """Return the keys of a modality."""
+        """Return the gallery of a modality, which contains the keys of its items."""
         if modality not in self._galleries:
             previous = self._previous_galleries.get(modality)
             self._galleries[modality] = Gallery.load(self.store, modality, self._index_folder, previous)
         return self._galleries[modality]
 
     def load_items(self, row_ids: Sequence[int]) -> dict[int, Item]:
-        """Return items by row id. Reading the table is the slowest step of a search, so items are cached."""
+        """Return items by row id; the result may contain more items. Items are cached because reading them is slow."""
         missing = [row_id for row_id in row_ids if row_id not in self._items]
         if len(self._items) + len(missing) > MAX_CACHED_ITEMS:
             self._items.clear()
@@ -98,7 +98,7 @@ class Snapshot:
         return self._items
 
     def filter_row_ids(self, sql: str) -> np.ndarray:
-        """Return the row ids of the items that satisfy a condition, in order."""
+        """Return the row ids of the items that satisfy an SQL condition, in ascending order."""
         if sql not in self._filtered_row_ids:
             if len(self._filtered_row_ids) >= MAX_CACHED_FILTERS:
                 self._filtered_row_ids.clear()
@@ -107,7 +107,7 @@ class Snapshot:
         return self._filtered_row_ids[sql]
 
     def make_mask(self, modality: Modality, sql: str) -> GalleryMask | None:
-        """Return the mask of the items that satisfy a condition; None if there is no condition."""
+        """Return the mask of the items that satisfy an SQL condition; None if the condition is empty."""
         if not sql:
             return None
         row_ids = self.filter_row_ids(sql)
@@ -116,9 +116,9 @@ class Snapshot:
         return self._masks[modality, sql]
 
     def estimate_background(self, part: EmbeddedPart, modality: Modality) -> ScoreDistribution:
-        """Return the scores of random queries of the part's modality with random items of a modality.
+        """Return the scores of random queries, of the same modality as the query part, with random items of `modality`.
 
-        If no other queries are available, the part itself is scored, and the result is not cached.
+        If no random queries are available, the query part itself is scored, and the result is not cached.
         """
         query_modality = part.features.require_modality()
         key = query_modality, modality
@@ -134,21 +134,21 @@ class Snapshot:
         return distribution
 
     def rank(self, parts: Sequence[EmbeddedPart], modality: Modality, k: int, sql: str) -> RankedItems:
-        """Rank the items of a modality that satisfy a condition."""
+        """Return the k best items of a modality among those that satisfy an SQL condition."""
         distributions = [self.estimate_background(part, modality) for part in parts]
         ranker = Ranker(self.space, self.store, self.load_gallery(modality), modality, parts, distributions)
         return ranker.rank(k, self.make_mask(modality, sql))
 
 
 class Collection:
-    """Items embedded with one space, searchable by anything that the space can embed."""
+    """Items embedded with one space. A query can be of any modality of the space."""
 
     def __init__(self, uri: str, space_path: Path, store: Store | None, rebuild: bool = False) -> None:
         self.uri, self.space_path, self.store = uri, space_path, store
         self.space: Space = checkpoint.load(space_path)
         self.fingerprint = checkpoint.compute_fingerprint(space_path)
         self.cache = Cache.default()
-        self._rebuild = rebuild  # replace the existing table as long as none is open
+        self._rebuild = rebuild  # the first call of `index` replaces the existing table
         self._background = BackgroundScores(self.space)
         self._snapshot: Snapshot | None = None
         if store is not None:
@@ -159,17 +159,17 @@ class Collection:
 
     @property
     def folder(self) -> Path:
-        """The folder of the collection, if it is not on an object store."""
+        """The folder of the collection; meaningless for a collection on an object store."""
         return Path(self.uri)
 
     @property
     def not_indexed_path(self) -> Path:
-        """The list of files that the last `triptych index` could not index; missing if there were none."""
+        """The path of the list of files that the last `triptych index` skipped; it exists only if some were skipped."""
         return (self._index_folder if "://" in self.uri else self.folder) / NOT_INDEXED_FILE
 
     @staticmethod
     def create(uri: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
-        """Create a collection in a folder or at s3://…, or open an existing one of the same space.
+        """Create a collection in a folder or at a URI (s3://…), or open an existing collection of the same space.
 
         With `rebuild`, the first call of `index` deletes the existing items, even if the store is damaged. Embeddings
         are taken from the cache where possible.
@@ -190,13 +190,16 @@ class Collection:
             raise CollectionError(f"{uri}: no collection here; create one with `triptych index FOLDER --space RUN`")
         space_path = Path(store.metadata.space_path)
         if not space_path.exists():
-            raise CollectionError(f"{uri}: its space {space_path} does not exist; index again with --space RUN")
+            raise CollectionError(
+                f"{uri}: the space of this collection, {space_path}, does not exist; index again with --space RUN"
+            )
         return Collection(str(uri), space_path, store)
 
     def index(self, items: Iterable[Item], origin: str | Path, show_progress: bool = True) -> IndexResult:
-        """Make the collection contain exactly these items of an origin (a folder or manifest), and those of others.
+        """Add or update these items of an origin (a folder or manifest), and remove its items that are not listed.
 
-        Only new and changed items are embedded. After an interruption, call it again to resume.
+        Items of other origins are kept. Only new and changed items are embedded. After an interruption, call `index`
+        again to resume.
         """
         unique_items = merge_items(items)
         with acquire_write_access(self.uri) as access:
@@ -219,9 +222,9 @@ class Collection:
     ) -> list[Hit]:
         """Return the k most relevant items of the modalities (default: all), most relevant first.
 
-        Near-duplicates are folded into the first of them, which lists their ids, unless `fold_duplicates` is False. The
-        items that the query was made from are excluded unless `include_query` is True: items given by id, items with
-        the same content, and the query file if it is in the collection.
+        Of several near-duplicates only the first is returned, with the ids of the others in `Hit.copies`, unless
+        `fold_duplicates` is False. Items that are in the query are excluded, unless `include_query` is True: items
+        given by id, items with the same content, and the query file if it is in the collection.
         """
         if self.store is None:
             return []
@@ -241,7 +244,7 @@ class Collection:
         return self.search(Query((QueryPart(item_id),)), modalities, k, item_filter)
 
     def describe_excluded_items(self, query: Source | Query) -> str | None:
-        """Return a sentence about items that a search excludes although the query does not name their ids."""
+        """Return a sentence that names the items that a search excludes, apart from items given by id."""
         if self.store is None:
             return None
         snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
@@ -256,7 +259,7 @@ class Collection:
         return f"the query is in the collection ({', '.join(names[:NOTE_MAX_NAMES])}{more}) and is not shown"
 
     def load_item(self, item_id: str) -> Item:
-        """Return an item by id."""
+        """Return the item with an id."""
         return item_from_row(self._load_row(item_id, METADATA_COLUMNS))
 
     def load_features(self, item_id: str) -> Features:
@@ -288,7 +291,7 @@ class Collection:
         return EmbeddedPart(self.load_features(part.value), part.weight)
 
     def _find_query_rows(self, snapshot: Snapshot, parts: Sequence[QueryPart]) -> set[int]:
-        """Return the row ids of the items with the content of a query part; for a whole file, all its segments."""
+        """Return the row ids of the items with the content of a query part; for a file, include all its segments."""
         item_hashes, file_hashes = set[str](), set[str]()
         for value in (part.value for part in parts):
             if isinstance(value, str):
@@ -314,7 +317,7 @@ class Collection:
         condition = f"id = {quote_sql(item_id)}"
         rows = self._require_store().select_rows(columns, condition).to_pylist() if self.store else []
         if not rows:
-            raise UsageError(f"{self.uri}: no item {item_id!r} in this collection; a search shows the ids (--json)")
+            raise UsageError(f"{self.uri}: no item {item_id!r} in this collection; `triptych search --json` shows ids")
         return rows[0]
 
     def _require_store(self) -> Store:
@@ -322,13 +325,13 @@ class Collection:
             raise CollectionError(f"{self.uri}: the collection is empty; index a folder first")
         if self.store.metadata.fingerprint != self.fingerprint:
             raise CollectionError(
-                f"{self.uri}: rebuilt with another space ({self.store.metadata.space_path}) since it was opened; open "
-                "it again (restart a server)"
+                f"{self.uri}: the collection was rebuilt with another space ({self.store.metadata.space_path}) after "
+                "this process opened it; open it again, or restart the server"
             )
         return self.store
 
     def _load_snapshot(self, max_age: float | None = None) -> Snapshot:
-        """Return the snapshot of the newest version; other processes may be indexing."""
+        """Return a snapshot of the newest version of the store, which other processes may have changed."""
         if self.store is not None:
             self.store.refresh(REFRESH_SECONDS if max_age is None else max_age)
         store = self._require_store()
@@ -338,7 +341,7 @@ class Collection:
 
     @property
     def _index_folder(self) -> Path:
-        """The folder of the IVF index; for a collection on an object store, in the local cache."""
+        """The folder of the IVF index. For a collection on an object store, the folder is in the local cache."""
         if "://" not in self.uri:
             return self.folder / INDEX_FOLDER
         return self.cache.folder / INDEX_FOLDER / hashlib.sha256(self.uri.encode()).hexdigest()[:16]
@@ -352,24 +355,24 @@ class Collection:
         for modality in outdated:
             build_ivf_index(snapshot.store, modality, self._index_folder, queries)
         if outdated:
-            self._snapshot = None  # its galleries do not use the new index
+            self._snapshot = None  # the galleries of this snapshot do not use the new index
 
     def _check_space(self, metadata: CollectionMetadata) -> None:
         if self.fingerprint != metadata.fingerprint:
             raise CollectionError(
-                f"{self.uri}: made with another space than {self.space_path}; index into another folder "
-                "(--collection), or replace it with --rebuild"
+                f"{self.uri}: the collection was made with another space than {self.space_path}; index into another "
+                "folder (--collection), or replace the collection (--rebuild)"
             )
 
     def _open_writer(self, access: WriteAccess) -> Writer:
-        """Open the existing table for writing, or create one."""
+        """Open the existing table for writing, or create a table."""
         if self.store is None and self._rebuild:
             Writer.drop_table(self.uri, access)
             shutil.rmtree(self._index_folder, ignore_errors=True)
             if "://" not in self.uri:
                 shutil.rmtree(self.folder / LEGACY_INDEX_FOLDER, ignore_errors=True)
         elif self.store is None:
-            self.store = Store.open(self.uri)  # another process may have created it
+            self.store = Store.open(self.uri)  # another process may have created the table
         if self.store is not None:
             writer = Writer(self.store, access)
             self._check_space(self.store.metadata)
@@ -383,7 +386,7 @@ class Collection:
 
 def _check_folder(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise CollectionError(f"{folder}: is a file; give a folder for the collection")
+        raise CollectionError(f"{folder} is a file; give a folder for the collection")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
     if names - COLLECTION_FILES and names - COLLECTION_FILES - find_stale_temp_files(folder, [NOT_INDEXED_FILE]):
         raise CollectionError(f"{folder}: contains other files; give an empty or new folder for the collection")

@@ -19,23 +19,26 @@ from triptych.interfaces import Modality
 from triptych.search.query import quote_sql
 from triptych.search.store import REBUILD_COMMAND, Store
 
-PROBE_FRACTIONS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # of all keys that one query scans
-TARGET_RECALL, CALIBRATION_K = 0.97, 10  # mean recall@10 that an index must reach
+PROBE_FRACTIONS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # candidate fractions of all keys that a query scans
+TARGET_RECALL, CALIBRATION_K = 0.97, 10  # an index must reach this mean recall@10
 NUM_CALIBRATION_QUERIES = 200
-KMEANS_ITERATIONS, KEYS_PER_CENTROID = 8, 64  # k-means is fitted on this many keys per centroid
+KMEANS_ITERATIONS, KEYS_PER_CENTROID = 8, 64  # k-means is fitted to a sample of KEYS_PER_CENTROID keys per centroid
 METADATA_FILE = "ivf.json"
 BACKGROUND_ITEMS = 1000  # sample size for the score distribution of random pairs
-MIN_INDEXED_KEYS = 20_000  # below this, an exact scan is as fast as an index
-MAX_UNINDEXED_FRACTION = 0.2  # of the keys; above it, the index is rebuilt
+MIN_INDEXED_KEYS = 20_000  # with fewer keys, an exact scan is as fast as an index
+MAX_UNINDEXED_FRACTION = 0.2  # above this fraction of keys outside the index, the index is rebuilt
 
 
 def search_exact(query: np.ndarray, keys: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions and scores of the k keys (M, S) with the largest <query, key>, best first; ties by position."""
+    """Return positions and scores of the k keys (M, S) with the largest <query, key>, best first.
+
+    Keys with equal scores are ordered by position.
+    """
     return top_k(keys @ query, k)
 
 
 def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return positions and values of the k largest scores, best first; ties by position."""
+    """Return positions and values of the k largest scores, best first. Equal scores are ordered by position."""
     k = min(k, len(scores))
     shortlist = np.flatnonzero(scores >= np.partition(scores, -k)[-k]) if k else np.empty(0, int)
     order = shortlist[np.argsort(-scores[shortlist], kind="stable")][:k]
@@ -46,19 +49,19 @@ def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 class IVFIndex:
     """An inverted file index of keys with equal norms. A query scans the lists with the nearest centroids.
 
-    The files are memory-mapped: opening is cheap, and a query reads only the lists it scans.
+    The files are memory-mapped, so that opening is fast and a query reads only the lists that it scans.
     """
 
-    table_id: str  # the table that it was built from
+    table_id: str  # id of the table from which the index was built
     row_ids: np.ndarray  # (M,)
     keys: np.ndarray  # (M, S), sorted by list
     centroids: np.ndarray  # (L, S)
     list_ends: np.ndarray  # (L,): end position of each list
-    probe_fraction: float  # of the keys that a query scans
+    probe_fraction: float  # fraction of the keys that a query scans
 
     @staticmethod
     def has_equal_norms(keys: np.ndarray) -> bool:
-        """Return whether all keys have the same norm. Only then do centroids predict the largest inner products."""
+        """Return whether all keys have the same norm, so that centroids predict the largest inner products."""
         norms = np.linalg.norm(keys[:: max(1, len(keys) // 1000)], axis=1)
         return bool(np.ptp(norms) <= 1e-3 * norms.max(initial=0))
 
@@ -66,7 +69,7 @@ class IVFIndex:
     def build(
         folder: Path, table_id: str, row_ids: np.ndarray, keys: np.ndarray, queries: np.ndarray
     ) -> IVFIndex | None:
-        """Build an index with about 2·√M lists, and replace the previous one.
+        """Build an index with about 2·√M lists, and replace the previous index.
 
         The probe fraction is calibrated with the queries. Return None if an index would not be faster than a scan.
         """
@@ -96,7 +99,7 @@ class IVFIndex:
 
     @staticmethod
     def open(folder: Path, table_id: str) -> IVFIndex | None:
-        """Open the index of a table. Return None if there is none, or if it is incomplete."""
+        """Open the index of a table. Return None if it is missing, incomplete, not faster, or of another table."""
         try:
             metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("row_ids", "keys")}
@@ -110,7 +113,7 @@ class IVFIndex:
         return index if index.table_id == table_id and is_complete and index.probe_fraction else None
 
     def search(self, query: np.ndarray, k: int, mask: IVFMask | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions and scores of approximately the k best keys, best first; the mask selects the candidates."""
+        """Return positions and scores of approximately the k best keys among those in the mask, best first."""
         list_starts = np.concatenate([[0], self.list_ends[:-1]])
         counts = self.list_ends - list_starts if mask is None else mask.list_counts
         order = np.argsort(-(self.centroids @ query))
@@ -135,7 +138,7 @@ class IVFIndex:
 
 
 class IVFMask:
-    """A selection of the keys of an index, with the number of selected keys of each list."""
+    """A selection of the keys of an index, and the number of selected keys in each list."""
 
     def __init__(self, index: IVFIndex, mask: np.ndarray) -> None:
         self.mask = mask
@@ -146,7 +149,7 @@ class IVFMask:
 
 
 def _calibrate_probe_fraction(index: IVFIndex, queries: np.ndarray) -> float | None:
-    """Return the smallest probe fraction that reaches the target recall, or None if none does."""
+    """Return the smallest probe fraction that reaches the target recall; None if the largest does not reach it."""
     exact = [set(search_exact(query, index.keys, CALIBRATION_K)[0].tolist()) for query in queries]
     for fraction in PROBE_FRACTIONS:
         calibrated = replace(index, probe_fraction=fraction)
@@ -158,7 +161,7 @@ def _calibrate_probe_fraction(index: IVFIndex, queries: np.ndarray) -> float | N
 
 
 def _fit_centroids(keys: np.ndarray, count: int) -> np.ndarray:
-    """Fit centroids by k-means on a sample of the keys, with a fixed seed."""
+    """Fit centroids by k-means to a random sample of the keys, with a fixed seed."""
     rng = np.random.default_rng(0)
     sampled = np.sort(rng.choice(len(keys), min(len(keys), KEYS_PER_CENTROID * count), replace=False))
     sample = torch.from_numpy(np.ascontiguousarray(keys[sampled]))
@@ -175,7 +178,7 @@ def _fit_centroids(keys: np.ndarray, count: int) -> np.ndarray:
 
 
 def _assign_to_centroids(keys: np.ndarray, centroids: np.ndarray) -> np.ndarray:
-    """Return the nearest centroid of each key: (M,)."""
+    """Return the number of the nearest centroid of each key: (M,)."""
     assignments = []
     centroids_t = torch.from_numpy(centroids).T.contiguous()
     for first in range(0, len(keys), 8192):
@@ -188,19 +191,19 @@ def _assign_to_centroids(keys: np.ndarray, centroids: np.ndarray) -> np.ndarray:
 class GalleryMask:
     """The items of a gallery that a search may return."""
 
-    tail: np.ndarray | slice  # of the items outside the index
-    indexed: IVFMask | None  # None: all items of the index
+    tail: np.ndarray | slice  # the selected items outside the index
+    indexed: IVFMask | None  # the selected items of the index; None selects all
 
 
 class Gallery:
-    """All keys of one modality in one version of the store: those in the IVF index, and the later ones in memory."""
+    """All keys of one modality in one version of the store: keys in the IVF index, and newer keys in memory."""
 
     def __init__(
         self,
         ivf_index: IVFIndex | None,
-        live_mask: np.ndarray | None,  # (M,) bool: which items of the index still exist; None: all
-        tail_row_ids: np.ndarray,  # (T,) int64, of the items outside the index
-        tail_keys: np.ndarray,  # (T, S) float32
+        live_mask: np.ndarray | None,  # (M,) bool, true for items of the index that still exist; None if all exist
+        tail_row_ids: np.ndarray,  # (T,) int64: row ids of the items outside the index
+        tail_keys: np.ndarray,  # (T, S) float32: keys of the items outside the index
     ) -> None:
         self.ivf_index, self.live_mask = ivf_index, live_mask
         self.tail_row_ids, self.tail_keys = tail_row_ids, tail_keys
@@ -213,7 +216,7 @@ class Gallery:
 
     @staticmethod
     def load(store: Store, modality: Modality, folder: Path, previous: Gallery | None = None) -> Gallery:
-        """Load the keys of the store's current version. Keys of the index or of the previous gallery are reused."""
+        """Load the keys of the store's current version, reusing keys of the index or of the previous gallery."""
         condition = f"modality = {quote_sql(modality)}"
         total = store.count(condition)
         if previous is not None and len(previous):
@@ -252,7 +255,7 @@ class Gallery:
         return GalleryMask(slice(None), IVFMask(self.ivf_index, self.live_mask))
 
     def search(self, query: np.ndarray, k: int, mask: GalleryMask | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Return row ids and keys of the k selected items with the largest <query, key>, best first."""
+        """Return row ids and keys of the k items in the mask with the largest <query, key>, best first."""
         mask = mask or self._full_mask
         tail_row_ids, tail_keys = self.tail_row_ids[mask.tail], self.tail_keys[mask.tail]
         positions, tail_scores = top_k(tail_keys @ query, k)
@@ -286,20 +289,20 @@ class Gallery:
         return 2 * float(((keys - keys.mean(axis=0)) ** 2).sum(axis=1).mean()) if len(keys) else 0.0
 
     def should_build_index(self) -> bool:
-        """Return whether the gallery is large enough for an index that is missing or outdated."""
+        """Return whether the gallery is large enough for an index, and the index is missing or outdated."""
         num_unindexed = len(self.tail_row_ids) + (0 if self.live_mask is None else int((~self.live_mask).sum()))
         return len(self) >= MIN_INDEXED_KEYS and num_unindexed > MAX_UNINDEXED_FRACTION * len(self)
 
 
 def build_ivf_index(store: Store, modality: Modality, folder: Path, queries: np.ndarray) -> None:
-    """Build an IVF index of all keys of a modality, if there are enough of them and their norms are equal."""
+    """Build an IVF index of all keys of a modality, if there are at least MIN_INDEXED_KEYS with equal norms."""
     row_ids, keys = _read_keys(store, f"modality = {quote_sql(modality)}")
     if len(keys) >= MIN_INDEXED_KEYS and IVFIndex.has_equal_norms(keys):
         IVFIndex.build(folder / modality, store.metadata.table_id, row_ids, keys, queries)
 
 
 def _read_keys(store: Store, condition: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return row ids and keys of the items that satisfy a condition, ordered by row id."""
+    """Return row ids and keys of the items that satisfy an SQL condition, ordered by row id."""
     rows: pa.Table = store.select_rows(["row_id", "vector"], condition)
     column = rows["vector"].combine_chunks()
     keys = np.asarray(column.flatten(), np.float32).reshape(len(rows), column.type.list_size)

@@ -1,4 +1,4 @@
-"""Embed new and changed items and write them to the store, in commits every few seconds."""
+"""Embed new and changed items and write them to the store, with a commit every few seconds."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from triptych.search.item import (
 from triptych.search.store import SQL_BATCH, Writer
 from triptych.space import Space, concat_features, features_without_parts
 
-ITEMS_PER_CHUNK = 256  # items that are embedded together
-SAVE_SECONDS = 2.0  # time between commits: the work that an interruption can lose, besides the current chunk
-UNREADABLE = "unreadable"  # content hash of a file that cannot be read
-EXCERPT_LENGTH = 2000  # characters of a text file that are stored for display
+ITEMS_PER_CHUNK = 256  # number of items that are embedded together
+SAVE_SECONDS = 2.0  # time between commits; an interruption loses this work and the current chunk
+UNREADABLE = "unreadable"  # used as content hash of a file that cannot be read
+EXCERPT_LENGTH = 2000  # maximum number of characters of a text file that are stored for display
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class IndexResult:
     unchanged: int
     removed: int
     failures: dict[Source, str]
-    seconds: dict[str, float] = field(default_factory=dict)  # by phase: scanning, embedding, storing
+    seconds: dict[str, float] = field(default_factory=dict)  # time of each phase: scanning, embedding, storing
 
 
 class Ingest:
-    """One indexing run."""
+    """Indexes the items of one folder or manifest."""
 
     def __init__(self, writer: Writer, space: Space, cache: Cache) -> None:
         store = writer.store
-        # Parts are not cached again: those of frozen encoders are in the feature cache already.
+        # Part vectors are not cached here: the feature cache already has the parts of frozen encoders.
         name, embed_dim = f"space-{store.metadata.fingerprint}", space.recipe.space.embed_dim
         description = f"embeddings of the space {store.metadata.fingerprint}"
         self._feature_store = (
@@ -66,9 +66,10 @@ class Ingest:
         self._stored_rows: dict[str, dict[str, Any]] = {}
 
     def run(self, items: Sequence[Item], origin: str, show_progress: bool) -> IndexResult:
-        """Make the store contain exactly these items of an origin, and those of others.
+        """Add or update these items of an origin in the store, and remove its items that are not listed.
 
-        An item of several origins has the metadata of all of them, and is removed with the last of them.
+        An item of several origins has the metadata of all its origins. It is removed when its last origin no longer
+        lists it.
         """
         with self._measure_time("scanning"):
             rows = self.store.select_rows(["id", "row_id", "origins", "content_hash", "metadata_hash"]).to_pylist()
@@ -89,18 +90,18 @@ class Ingest:
             [item for item in unchanged if self._stored_rows[item.id]["metadata_hash"] != item.metadata_hash]
         )
         added = self._embed_and_store(changed, show_progress)
-        # The stored vector of a file that can no longer be read belongs to content that no longer exists.
+        # If a changed file cannot be read, delete its item: the stored vector is of the previous content.
         self._delete([item.id for item in changed if item.source in self.failures and item.id in self._stored_rows])
         return IndexResult(added, len(unchanged), len(removed_ids), self.failures, self.seconds)
 
     def _load_other_origins(self, rows: Sequence[dict[str, Any]], origin: str) -> dict[str, Item]:
-        """Return the items of these rows that other origins also contain, with the metadata of only those, by id."""
+        """Return, by id, the items of these rows that have other origins, with only the metadata of other origins."""
         row_ids = [row["row_id"] for row in rows if set(row["origins"]) - {origin}]
         items = [item_from_row(row) for row in self.store.take(METADATA_COLUMNS, row_ids).values()]
         return {item.id: item.with_provenance([p for p in item.provenance if p.origin != origin]) for item in items}
 
     def _complete_items(self, items: Sequence[Item], origin: str, other_origins: dict[str, Item]) -> list[Item]:
-        """Return the items with content hash, modification time, and the metadata of all their origins."""
+        """Return the items with content hashes, modification times, and the metadata of all origins."""
         keys = self.cache.content_keys([item.source for item in items])
         completed = []
         for item, key in zip(items, keys, strict=True):
@@ -116,7 +117,7 @@ class Ingest:
         return row is not None and row["content_hash"] == item.content_hash != UNREADABLE
 
     def _embed_and_store(self, items: Sequence[Item], show_progress: bool) -> int:
-        """Embed items and store them in commits; return how many were embedded."""
+        """Embed and store items, in several commits; return the number of embedded items."""
         by_modality: dict[Modality, list[Item]] = {}
         for item in items:
             by_modality.setdefault(item.source.modality, []).append(item)
@@ -168,7 +169,7 @@ class Ingest:
         return len(new_items)
 
     def _load_cached_embeddings(self, items: Sequence[Item]) -> dict[str, Tensor]:
-        """Return the cached embeddings of this space, by content hash."""
+        """Return the cached embeddings of items, by content hash."""
         if self._feature_store is None:
             return {}
         records = self._feature_store.find(
@@ -190,7 +191,7 @@ class Ingest:
         self._last_flush = time.monotonic()
 
     def _update_metadata(self, items: Sequence[Item]) -> None:
-        """Store new metadata of items whose content is unchanged."""
+        """Store the new metadata of items whose content is unchanged."""
         with self._measure_time("storing"):
             for first in range(0, len(items), SQL_BATCH):
                 batch = items[first : first + SQL_BATCH]
@@ -218,7 +219,7 @@ class Ingest:
 
 
 def _read_excerpt(source: Source) -> str | None:
-    """Return the beginning of a text file; None for anything else, or if it cannot be read."""
+    """Return the beginning of a text file; None for other sources, or if the file cannot be read."""
     if source.modality != "text" or isinstance(source.content, str):
         return None
     try:

@@ -1,7 +1,7 @@
-"""An item of a collection: the one definition from which the table, `Hit` and the HTTP responses derive.
+"""The definition of an item of a collection, from which the table, `Hit` and the HTTP responses derive.
 
 To add a column, add a field to `Item` with `column_field`. The table schema, the conversion between rows and items,
-`Hit` and `--json` follow from it. docs/architecture.md shows an example.
+`Hit` and `--json` derive from the fields of `Item`. docs/architecture.md shows an example.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from triptych.interfaces import MODALITIES, Features, Modality, Similarity, Sour
 from triptych.space import features_without_parts
 
 STRING, STRINGS, FLOAT, INTEGER = pa.string(), pa.list_(pa.string()), pa.float64(), pa.int64()
-PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}  # Lance detects that two merges insert the same id
+PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}  # makes Lance detect that two merges insert the same id
 VECTOR_COLUMNS = ("vector", "embedding", "parts")  # the columns that similarities read
 
 
@@ -38,8 +38,8 @@ def column_field(
 ) -> Any:
     """Declare a field of `Item` that is a column of the table.
 
-    encode converts the value for Arrow, decode converts it back. Columns that are not public are left out of the output
-    for users.
+    `encode` converts a value of the field to an Arrow value, and `decode` converts an Arrow value back. Columns that
+    are not public are omitted from `to_dict`.
     """
     metadata = {"arrow_type": arrow_type, "encode": encode, "decode": decode, "is_public": is_public}
     if factory is not MISSING:
@@ -53,7 +53,7 @@ class Provenance:
 
     origin: str
     captions: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()  # name=value
+    columns: tuple[str, ...] = ()  # each of the form name=value
 
 
 def _encode_provenance(provenance: Sequence[Provenance]) -> str:
@@ -87,13 +87,13 @@ class Item:
 
     source: Source
     captions: tuple[str, ...] = column_field(STRINGS, (), encode=list, decode=lambda captions: tuple(captions or ()))
-    columns: Mapping[str, tuple[str, ...]] = column_field(  # of the manifest, by name
+    columns: Mapping[str, tuple[str, ...]] = column_field(  # values of manifest columns, by column name
         STRINGS, factory=dict, encode=_encode_columns, decode=_decode_columns
     )
-    duration: float | None = column_field(FLOAT)  # seconds, of audio and video
+    duration: float | None = column_field(FLOAT)  # of audio and video, in seconds
     modified_time: float | None = column_field(FLOAT)  # of the file, in seconds since 1970
     content_hash: str = column_field(STRING, "", is_public=False)  # set by indexing
-    row_id: int = column_field(INTEGER, -1, is_public=False)  # set by indexing; never used again after a deletion
+    row_id: int = column_field(INTEGER, -1, is_public=False)  # set by indexing; not used again if the item is deleted
     provenance: tuple[Provenance, ...] = column_field(
         STRING, (), encode=_encode_provenance, decode=_decode_provenance, is_public=False
     )
@@ -101,12 +101,12 @@ class Item:
 
     @property
     def identity(self) -> str:
-        """The modality, content and segment, which identify the item."""
+        """The modality, the path or text, and the segment, which together identify the item."""
         return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
 
     @property
     def id(self) -> str:
-        """A short hash of the identity: the same source always gets the same id."""
+        """A hash of the identity, so that the same source always gets the same id."""
         return hashlib.sha256(self.identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property
@@ -116,18 +116,18 @@ class Item:
 
     @property
     def metadata_hash(self) -> str:
-        """A hash of everything that can change while the content stays the same."""
+        """A hash of the metadata, which can change while the content of the file stays the same."""
         values = _encode_source(self) | _encode_fields(self)
         metadata = {name: values[name] for name in values if name not in {"text", "content_hash", "row_id"}}
         return hashlib.sha256(json.dumps(metadata).encode()).hexdigest()[:16]
 
     def with_origin(self, origin: str) -> Item:
-        """Return the item with its captions and columns recorded as those of an origin."""
+        """Return the item with a provenance that assigns its captions and columns to an origin."""
         return replace(self, provenance=(Provenance(origin, self.captions, tuple(_encode_columns(self.columns))),))
 
     def with_provenance(self, provenance: Sequence[Provenance]) -> Item:
-        """Return the item with the captions and columns of exactly these origins."""
-        ordered = tuple(sorted(provenance, key=lambda record: record.origin))  # independent of the order of indexing
+        """Return the item with the captions and columns of these origins only."""
+        ordered = tuple(sorted(provenance, key=lambda record: record.origin))  # whatever the order of indexing
         items = [
             replace(self, captions=record.captions, columns=_decode_columns(record.columns), provenance=ordered)
             for record in ordered
@@ -135,7 +135,7 @@ class Item:
         return merge_items(items)[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the id, the source and the public metadata by name, for JSON."""
+        """Return a dictionary of the id, the source and the public columns, for JSON."""
         names = [name for name, metadata in STORED_FIELDS.items() if metadata["is_public"]]
         return {"id": self.id, **_encode_source(self), **{name: getattr(self, name) for name in names}}
 
@@ -146,9 +146,9 @@ class Hit:
 
     item: Item
     score: float  # the similarity of the space; for several query parts, the weighted sum of standardised scores
-    relevance: float = 0.0  # from 0 to 1: how unusual the score is in this collection; see RELEVANCE_THRESHOLD
-    parts: tuple[float, ...] = ()  # the similarity to each part of the query, in the query's order
-    copies: tuple[str, ...] = ()  # ids of near-duplicates, which are not listed themselves
+    relevance: float = 0.0  # from 0 to 1; the more unusual the score in this collection, the higher
+    parts: tuple[float, ...] = ()  # the similarity to each query part, in the order of the query
+    copies: tuple[str, ...] = ()  # ids of near-duplicates, which are not listed as separate hits
 
     @property
     def id(self) -> str:
@@ -157,11 +157,11 @@ class Hit:
 
     @property
     def source(self) -> Source:
-        """The file, segment or text."""
+        """The file, segment or text of the item."""
         return self.item.source
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the item and the scores by name, for JSON."""
+        """Return a dictionary of the item and its scores, for JSON."""
         scores = {name: getattr(self, name) for name in ("score", "relevance", "parts", "copies")}
         return self.item.to_dict() | scores
 
@@ -181,7 +181,7 @@ METADATA_COLUMNS = tuple(METADATA_SCHEMA.names)
 def make_schema(key_dim: int) -> pa.Schema:
     """Return the schema of a table with keys of `key_dim` dimensions."""
     vector_fields = [
-        pa.field("vector", pa.list_(pa.float32(), key_dim)),  # the key of the similarity
+        pa.field("vector", pa.list_(pa.float32(), key_dim)),  # the key of the item
         pa.field("embedding", pa.binary()),  # float32; null if the key is sufficient
         pa.field("parts", pa.large_binary()),  # float16; null if the similarity does not read parts
     ]
@@ -189,7 +189,7 @@ def make_schema(key_dim: int) -> pa.Schema:
 
 
 def make_metadata_table(items: Sequence[Item]) -> pa.Table:
-    """Convert items to rows without vectors."""
+    """Convert items to table rows, without the vector columns."""
     rows = [
         {"id": item.id, "origins": item.origins, "metadata_hash": item.metadata_hash}
         | _encode_source(item)
@@ -200,7 +200,7 @@ def make_metadata_table(items: Sequence[Item]) -> pa.Table:
 
 
 def to_arrow(items: Sequence[Item], features: Features, similarity: Similarity) -> pa.Table:
-    """Convert items and their features to rows; row i of the features belongs to item i."""
+    """Convert items and features to table rows; row i of the features belongs to item i."""
     keys = similarity.keys(features).float().numpy()
     parts: list[bytes | None] = [None] * len(items)
     if similarity.reads_parts:
@@ -245,7 +245,7 @@ def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int, modali
 
 
 def can_query_with_keys(similarity: Similarity, embed_dim: int) -> bool:
-    """Return whether the key of an item is sufficient to query with it: true for cosine and dot, not for metrics."""
+    """Return whether the query vector of an item can be computed from its key: true for cosine and dot, not metrics."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         probe = features_without_parts(torch.randn(2, embed_dim))
@@ -258,7 +258,7 @@ def can_query_with_keys(similarity: Similarity, embed_dim: int) -> bool:
 
 
 def merge_items(items: Iterable[Item]) -> list[Item]:
-    """Merge items of the same source; the result has the captions and columns of all of them."""
+    """Merge items of the same source, with the captions and columns of all merged items."""
     by_source: dict[Source, Item] = {}
     for item in items:
         existing = by_source.get(item.source)

@@ -1,9 +1,9 @@
 """Exclusive write access to a collection.
 
-In a folder this is a lock file, which the operating system releases when the process ends. On an object store it is a
-lease: an object lease/NUMBER that is created on condition that it does not exist. The highest number holds the lease.
-Its holder renews the object. If it has not been renewed for LEASE_SECONDS, by the clock of the store, another process
-may create the next number.
+A collection in a folder has a lock file, which the operating system releases when the process ends. A collection on an
+object store has a lease: an object lease/NUMBER, created on condition that it does not exist. The process that created
+the highest number holds the lease and renews the object regularly. If the object has not been renewed for
+LEASE_SECONDS, by the clock of the store, another process may create the next number.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from triptych.errors import CollectionError
 from triptych.files import lock, suggest_remedy
 
 LOCK_FILE, LEASE_PREFIX, PROBE_PREFIX = "indexing.lock", "lease", "lease-probe"
-LEASE_SECONDS = 60.0  # after which the lease of a dead or disconnected process expires
+LEASE_SECONDS = 60.0  # the lease of a dead or disconnected process expires after this time
 RENEWALS_PER_LEASE = 4
 
 
 @dataclass(frozen=True)
 class WriteAccess:
-    """Write access to a collection, from the view of its holder."""
+    """Write access to a collection, as passed to the process that holds it."""
 
-    check: Callable[[], None] = lambda: None  # raises CollectionError if another process has taken over
-    is_takeover: bool = False  # the lease of the previous holder expired: it may still be running, and about to write
+    check: Callable[[], None] = lambda: None  # raises CollectionError if another process has taken over the lease
+    is_takeover: bool = False  # the previous lease expired; its holder may still be running and write
 
 
 @contextmanager
 def acquire_write_access(uri: str) -> Iterator[WriteAccess]:
-    """Hold write access to a collection during the block. Raise CollectionError if another process has it."""
+    """Hold write access to a collection during the block. Raise CollectionError if another process holds it."""
     folder = local_folder(uri)
     if folder is not None:
         with _lock_folder(uri, folder) as access:
             yield access
-    elif uri.startswith("memory://"):  # not visible to other processes
+    elif uri.startswith("memory://"):  # other processes cannot access the collection
         yield WriteAccess()
     else:
         lease = Lease(uri)
@@ -58,7 +58,7 @@ def acquire_write_access(uri: str) -> Iterator[WriteAccess]:
 
 
 def local_folder(uri: str) -> Path | None:
-    """Return the folder of a URI; None if it is on an object store."""
+    """Return the folder of a URI; None if the URI is on an object store."""
     if uri.startswith("file://"):
         return Path(url2pathname(urlsplit(uri).path))
     return None if "://" in uri else Path(uri)
@@ -73,14 +73,16 @@ def _lock_folder(uri: str, folder: Path) -> Iterator[WriteAccess]:
             is_acquired = stack.enter_context(lock(path))
         except OSError as error:
             raise CollectionError(
-                f"{uri}: cannot be written ({error.strerror}); {suggest_remedy(error.errno or 0)}, "
+                f"{uri}: the folder cannot be written ({error.strerror}); {suggest_remedy(error.errno or 0)}, "
                 "or give another folder"
             ) from error
         if not is_acquired:
             holder = "another process"
             with suppress(OSError, ValueError):  # on Windows, locked files cannot be read
                 holder = path.read_text(encoding="utf-8") or holder
-            raise CollectionError(f"{uri}: {holder} is indexing into it; wait until it has finished")
+            raise CollectionError(
+                f"{uri}: {holder} is indexing into this collection; wait until the process has finished"
+            )
         with suppress(OSError):
             path.write_text(_describe_process(), encoding="utf-8")
         yield WriteAccess()
@@ -100,7 +102,7 @@ class _LeaseRecord:
 class Lease:
     """A lease on a collection on an object store.
 
-    Like LanceDB, it requires that the store supports `If-None-Match: *`. This is checked before anything is written.
+    Like LanceDB, a lease requires that the store supports `If-None-Match: *`. `acquire` checks this first.
     """
 
     def __init__(self, uri: str) -> None:
@@ -115,12 +117,12 @@ class Lease:
             self._store: Any = from_url(uri)
         except (BaseError, ValueError) as error:
             raise CollectionError(
-                f"{uri}: collections at such a URI can be searched, but not written ({summarise_store_error(error)}); "
+                f"{uri}: a collection at this URI can be searched, but not changed ({summarise_store_error(error)}); "
                 "give a folder, or a URI that starts with s3://, gs:// or az://"
             ) from error
 
     def acquire(self) -> None:
-        """Acquire the lease and renew it in the background. Raise CollectionError if another process has it."""
+        """Acquire the lease and renew it in the background. Raise CollectionError if another process holds it."""
         from obstore import delete, put
         from obstore.exceptions import AlreadyExistsError
 
@@ -133,7 +135,7 @@ class Lease:
                     raise CollectionError(self._format_conflict(current.holder, LEASE_SECONDS - age))
                 self.is_takeover = True
             generation = current.generation + 1 if current else 1
-            with suppress(AlreadyExistsError):  # created by another process, or by this one if the response was lost
+            with suppress(AlreadyExistsError):  # another process created it, or this one, if a response was lost
                 put(self._store, _lease_path(generation), self._encode_record(), mode="create")
             winner = self._read_current()
             if winner is None or winner.token != self._token:
@@ -147,15 +149,15 @@ class Lease:
         self._renewal_thread.start()
 
     def check(self) -> None:
-        """Raise CollectionError if another process has taken over."""
+        """Raise CollectionError if another process has taken over the lease."""
         with self._translate_errors():
             current = self._read_current()
         if current is None or current.token != self._token:
             holder = current.holder if current else "another process"
             raise CollectionError(
                 f"{self.uri}: {holder} has taken over while this process was suspended or disconnected for more than "
-                f"{LEASE_SECONDS:.0f} s; nothing that was stored is lost: run the same command again when it has "
-                "finished"
+                f"{LEASE_SECONDS:.0f} s; wait until {holder} has finished, then run the same command again: no stored "
+                "items are lost"
             )
 
     def release(self) -> None:
@@ -165,7 +167,7 @@ class Lease:
 
         self._stop_event.set()
         self._renewal_thread.join()
-        with suppress(BaseError, OSError):  # otherwise it expires
+        with suppress(BaseError, OSError):  # if this fails, the lease expires
             put(self._store, _lease_path(self._generation), self._encode_record(is_released=True))
 
     def _renew_until_stopped(self) -> None:
@@ -175,12 +177,12 @@ class Lease:
         while not self._stop_event.wait(LEASE_SECONDS / RENEWALS_PER_LEASE):
             with suppress(
                 BaseError, OSError, CollectionError
-            ):  # the next attempt may succeed; the writer checks the lease itself
+            ):  # the next attempt may succeed, and the writer checks the lease before every commit
                 self.check()
                 put(self._store, _lease_path(self._generation), self._encode_record())
 
     def _check_conditional_writes(self) -> datetime:
-        """Return the time of the store. Raise CollectionError if two processes could both acquire the lease on it."""
+        """Return the current time of the store. Raise CollectionError if the store ignores conditional writes."""
         from obstore import delete, head, put
         from obstore.exceptions import AlreadyExistsError
 
@@ -195,9 +197,9 @@ class Lease:
         finally:
             delete(self._store, path)
         raise CollectionError(
-            f"{self.uri}: this object store ignores conditional writes (If-None-Match), so processes could overwrite "
-            "each other's changes; it can be searched, but not written: index into a folder, or into a store that "
-            "supports them, such as Amazon S3, Google Cloud Storage, Azure, Cloudflare R2 or MinIO"
+            f"{self.uri}: this object store ignores conditional writes (If-None-Match), so two processes could "
+            "overwrite each other's changes; the collection can be searched, but not changed: index into a folder, or "
+            "into a store with conditional writes (Amazon S3, Google Cloud Storage, Azure, Cloudflare R2, MinIO)"
         )
 
     def _read_current(self) -> _LeaseRecord | None:
@@ -205,7 +207,7 @@ class Lease:
 
         while paths := self._list_lease_paths():
             newest = max(paths)
-            with suppress(FileNotFoundError):  # replaced by a newer one in the meantime
+            with suppress(FileNotFoundError):  # deleted in the meantime by the holder of a newer lease
                 response = get(self._store, newest)
                 record = json.loads(bytes(response.bytes()))
                 generation, renewed_at = int(newest.rpartition("/")[2]), response.meta["last_modified"]
@@ -222,13 +224,13 @@ class Lease:
 
     def _format_conflict(self, holder: str, seconds: float) -> str:
         return (
-            f"{self.uri}: {holder} is indexing into it; wait until it has finished. If that process is dead, run this "
-            f"again in {seconds:.0f} s, when its lease has expired"
+            f"{self.uri}: {holder} is indexing into this collection; wait until the process has finished. If it is "
+            f"dead, run this command again in {seconds:.0f} s, when its lease has expired"
         )
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """Raise errors of the object store as a CollectionError that says what to do."""
+        """Convert errors of the object store to a CollectionError that suggests a remedy."""
         from obstore.exceptions import BaseError
 
         try:

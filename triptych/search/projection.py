@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-TSNE_LANDMARKS = 1500  # items that t-SNE places; the others are placed between their nearest landmarks
-NEIGHBOURS = 5
-PCA_COMPONENTS = 32  # dimensions before t-SNE
+TSNE_LANDMARKS = 1500  # maximum number of items that t-SNE is fitted to; other items are interpolated
+NEIGHBOURS = 5  # nearest landmarks from which the point of another item is interpolated
+PCA_COMPONENTS = 32  # number of dimensions that PCA passes to t-SNE
 
 
 def project_2d(keys: Sequence[np.ndarray], seed: int = 0) -> list[np.ndarray]:
     """Project the keys of each modality (M_i, S) to points (M_i, 2) between 0 and 1.
 
-    The modalities of a joint space occupy separate regions (the modality gap), so each is centred and scaled by itself
-    first. Then follow PCA and t-SNE (van der Maaten and Hinton 2008), with a fixed seed.
+    The modalities of a joint space occupy separate regions (the modality gap), so the keys of each modality are first
+    centred and scaled separately. PCA and t-SNE (van der Maaten and Hinton 2008) are applied next, with a fixed seed.
     """
     counts = [len(modality_keys) for modality_keys in keys]
     all_keys = (
@@ -34,7 +34,7 @@ def _standardise(keys: np.ndarray) -> np.ndarray:
 
 
 def _reduce_by_pca(keys: np.ndarray) -> np.ndarray:
-    """Return the first principal components."""
+    """Return the coordinates of the keys along the first principal components: (M, PCA_COMPONENTS)."""
     centred = keys - keys.mean(axis=0)
     sample = centred if len(centred) <= 10_000 else centred[:: len(centred) // 10_000]
     _, vectors = np.linalg.eigh(sample.T @ sample)

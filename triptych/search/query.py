@@ -16,22 +16,24 @@ from triptych.media import modalities_of, video
 
 @dataclass(frozen=True)
 class EmbeddedQuery:
-    """A query part that is already embedded, such as in a batch of requests."""
+    """A query part that is already embedded, for example together with other requests."""
 
-    features: Features  # of one item
-    content_hashes: frozenset[str] = frozenset()  # of the query file; see `scan.query_content_hashes`
+    features: Features  # features of one item
+    content_hashes: frozenset[str] = frozenset()  # of the query file, from `scan.query_content_hashes`
 
 
 @dataclass(frozen=True)
 class QueryPart:
-    """One part of a query: a source, or an item of the collection by id. A negative weight excludes similar items."""
+    """One part of a query: a source, or an item of the collection. A negative weight ranks similar items lower."""
 
     value: Source | EmbeddedQuery | str  # a string is the id of an item
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.weight) or self.weight == 0:
-            raise UsageError(f"weight {self.weight:g}: give a finite number other than 0; negative: not like this part")
+            raise UsageError(
+                f"weight {self.weight:g}: give a finite number other than 0 (negative to rank similar items lower)"
+            )
 
 
 @dataclass(frozen=True)
@@ -46,30 +48,30 @@ class Query:
 
     @staticmethod
     def wrap(query: Source | Query) -> Query:
-        """Return a query of one part for a source; return a query unchanged."""
+        """Convert a source to a query of one part; return a query unchanged."""
         return query if isinstance(query, Query) else Query((QueryPart(query),))
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions that hits must satisfy. Fields that are None or empty do not restrict."""
+    """Conditions that hits must satisfy. A field that is None or empty is no condition."""
 
-    folder: str | Path | None = None  # files below it
-    min_duration: float | None = None  # seconds; excludes items without a duration
-    max_duration: float | None = None
-    since: datetime | date | None = None  # of the modification time; excludes texts of manifests
-    until: datetime | date | None = None  # inclusive; a date includes the whole day
-    columns: Mapping[str, str] = field(default_factory=dict)  # of the manifest, by name
+    folder: str | Path | None = None  # only files in this folder and its subfolders
+    min_duration: float | None = None  # in seconds; items without a duration are excluded
+    max_duration: float | None = None  # in seconds; items without a duration are excluded
+    since: datetime | date | None = None  # earliest modification time; texts of manifests are excluded
+    until: datetime | date | None = None  # latest modification time; a date includes the entire day
+    columns: Mapping[str, str] = field(default_factory=dict)  # required values of manifest columns, by column name
 
     def __post_init__(self) -> None:
         for name in ("min_duration", "max_duration"):
             seconds = getattr(self, name)
             if seconds is not None and not 0 <= seconds < math.inf:
-                raise UsageError(f"{name} = {seconds}: give seconds, 0 or more")
+                raise UsageError(f"{name} = {seconds}: give a number of seconds, 0 or more")
 
     @property
     def sql(self) -> str:
-        """The filter as an SQL condition on the columns of the table; empty if it does not restrict."""
+        """The filter as an SQL condition on the columns of the table; empty if the filter has no conditions."""
         conditions = []
         if self.folder is not None:
             prefix = str(Path(self.folder).expanduser().resolve()).rstrip("/") + "/"
@@ -86,7 +88,7 @@ class Filter:
         return " AND ".join(conditions)
 
 
-PART_NAMES = ("text", "audio", "image", "video", "item", "not")  # the parts of a query that can have a weight
+PART_NAMES = ("text", "audio", "image", "video", "item", "not")  # the names that --weight accepts
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ class QueryInputs:
     audio: Sequence[Path] = ()
     images: Sequence[Path] = ()
     videos: Sequence[Path] = ()
-    items: Sequence[str] = ()  # ids
+    items: Sequence[str] = ()  # item ids
     negatives: Sequence[str] = ()  # texts or existing files
-    weights: Mapping[str, float] = field(default_factory=dict)  # by name, of PART_NAMES; default 1
+    weights: Mapping[str, float] = field(default_factory=dict)  # by name in PART_NAMES; the default weight is 1
 
     def check_not_empty(self) -> None:
         """Raise a UsageError if there is no input."""
@@ -135,7 +137,7 @@ def parse_weights(pairs: Sequence[str]) -> dict[str, float]:
 
 
 def parse_pairs(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """Parse values such as "name=value" of a command-line option."""
+    """Parse the values of a command-line option, each of the form "name=value"."""
     values: dict[str, str] = {}
     for pair in pairs:
         name, separator, value = pair.partition("=")
@@ -155,21 +157,21 @@ def parse_modalities(names: str) -> list[Modality]:
 
 
 def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:
-    """Return the middle frame and the audio of a video as query parts, as far as the space has these modalities."""
+    """Return the middle frame and the audio of a video as query parts; only those of the given modalities."""
     if len(modalities_of(path)) < 2:
-        raise MediaError(f"{path}: not a video file by its extension; give it as image or audio")
+        raise MediaError(f"{path}: the extension is not of a video file; give the file as image or audio")
     info = video.read_info(path)
     has_stream: dict[Modality, bool] = {"image": info.has_video, "audio": info.has_audio}
     available: list[Modality] = [m for m, is_present in has_stream.items() if is_present and m in modalities]
     if not available:
-        raise MediaError(f"{path}: has no stream of the modalities of this space ({', '.join(modalities)})")
+        raise MediaError(f"{path}: the video has no stream of a modality of this space ({', '.join(modalities)})")
     return tuple(QueryPart(Source(m, path), weight / len(available)) for m in available)
 
 
 def make_negative_parts(
     text_or_path: str, modalities: Sequence[Modality], weight: float = 1.0
 ) -> tuple[QueryPart, ...]:
-    """Return negative query parts for an existing file, by its type, or for a text."""
+    """Return query parts with negative weights, for an existing file or otherwise for a text."""
     path = Path(text_or_path)
     file_modalities = modalities_of(path) if path.is_file() else ()
     if len(file_modalities) > 1:
@@ -191,7 +193,7 @@ def quote_sql(text: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"{text!r}: is not UTF-8, and no item of a collection contains such text; give it as UTF-8"
+            f"{text!r} is not UTF-8, but all texts and paths in a collection are UTF-8; give UTF-8"
         ) from None
     return "'" + text.replace("'", "''") + "'"
 
@@ -199,6 +201,6 @@ def quote_sql(text: str) -> str:
 def _to_timestamp(day_or_time: datetime | date, default_time: time) -> float:
     local_time = day_or_time if isinstance(day_or_time, datetime) else datetime.combine(day_or_time, default_time)
     try:
-        return local_time.timestamp()  # without a time zone: local time
+        return local_time.timestamp()  # without a time zone, the time is local
     except (ValueError, OverflowError, OSError) as error:
         raise UsageError(f"{day_or_time}: out of range; give a year like {date.today().year}") from error

@@ -1,7 +1,8 @@
 """Rank the items of one modality for a query, and compute their relevance.
 
-A shortlist by keys is re-ranked with the similarity of the space where keys are not exact. Relevance says how unusual a
-score is against the background: the scores of random queries with random items of the collection.
+If inner products with the keys do not equal the similarity of the space, they select a shortlist, which is re-ranked by
+the similarity. Relevance says how unusual a score is compared with the background: the scores of random queries with
+random items of the collection.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from triptych.search.item import VECTOR_COLUMNS, Hit, Item, can_query_with_keys,
 from triptych.search.store import Store
 from triptych.space import Space, features_without_parts
 
-RELEVANCE_THRESHOLD = 0.5  # hits below it are probably not relevant
+RELEVANCE_THRESHOLD = 0.5  # hits with a lower relevance are probably not relevant
 P_AT_THRESHOLD = 0.01  # fraction of random pairs that score at least as high as a hit at the threshold
-TAIL_FRACTION = 0.005  # fraction of the background that the exponential tail is fitted to
+TAIL_FRACTION = 0.005  # highest fraction of the background scores, to which the exponential tail is fitted
 BACKGROUND_QUERIES = 100
-MIN_QUERY_ITEMS = 8  # a modality with fewer items is not used as background queries
-PARTS_SAMPLE = (40, 100)  # background queries and items if the similarity is not exact on keys
-RERANK_FACTOR = 10  # shortlist size per requested item if keys do not give the final order
-MIN_RERANK, MAX_RERANK = 200, 1000
-MAX_JOINT_BACKGROUND = 200  # background items of a query with several parts
-DUPLICATE_DISTANCE_RATIO = 1e-3  # near-duplicates: squared distance relative to the mean of the gallery
+MIN_QUERY_ITEMS = 8  # items of a modality with fewer items are not used as background queries
+PARTS_SAMPLE = (40, 100)  # numbers of background queries and items if the similarity is not an inner product of keys
+RERANK_FACTOR = 10  # oversampling: re-rank this many items per requested item, if re-ranking is needed
+MIN_RERANK, MAX_RERANK = 200, 1000  # limits of the number of re-ranked items
+MAX_JOINT_BACKGROUND = 200  # number of background items for a query with several parts
+DUPLICATE_DISTANCE_RATIO = 1e-3  # maximum squared distance of near-duplicates, relative to the gallery's mean
 # Typical text queries, used as background queries if the collection has too few texts.
 BACKGROUND_PHRASES = (
     "a dog", "a cat", "a bird", "people talking", "a crowd", "a child laughing", "a man with a hat",
@@ -44,7 +45,7 @@ BACKGROUND_PHRASES = (
 
 
 class ScoreDistribution:
-    """Scores of random queries of one modality with random items of another, (Q, B); NaN where both are the same."""
+    """Scores (Q, B) of random queries of one modality with random items; NaN for the score of an item with itself."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = scores
@@ -59,19 +60,22 @@ class ScoreDistribution:
 
 
 class NullDistribution:
-    """The distribution of the scores of random pairs, with an exponential tail."""
+    """The distribution of the scores of random pairs of query and item, with an exponential upper tail."""
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = np.sort(scores[np.isfinite(scores)])
         count = len(self.scores)
         self._tail_start = float(np.quantile(self.scores, 1 - TAIL_FRACTION)) if count else 0.0
         tail = self.scores[self.scores > self._tail_start]
-        # The scale of an exponential is its mean excess. Without scores in the tail, use the standard deviation.
+        # The scale of an exponential tail is its mean excess. Without scores in the tail, use the standard deviation.
         scale = float((tail - self._tail_start).mean()) if len(tail) else float(self.scores.std()) if count else 0.0
         self._tail_scale = max(scale, 1e-9)
 
     def neg_log_p(self, scores: np.ndarray) -> np.ndarray:
-        """Return -ln of the fraction of random pairs that score at least as high; comparable between modalities."""
+        """Return -ln p, with p the fraction of random pairs that score at least as high.
+
+        The values of different modalities are comparable.
+        """
         count = max(1, len(self.scores))
         p_value = (count - np.searchsorted(self.scores, scores, side="left") + 0.5) / (count + 0.5)
         log_p_in_tail = np.log(TAIL_FRACTION) - (scores - self._tail_start) / self._tail_scale
@@ -96,9 +100,10 @@ class BackgroundScores:
         self._can_query_with_keys = keys_suffice and not space.similarity.reads_parts
 
     def sample_queries(self, store: Store, modality: Modality, gallery: Gallery) -> tuple[np.ndarray, Features | None]:
-        """Return row ids and features of random items of a modality, or of common phrases with row id -1.
+        """Return row ids and features of random items of a modality, to be used as queries.
 
-        The features are None if the modality has too few items and is not text.
+        If the collection has too few texts, return common phrases, with row id -1. If it has too few items of another
+        modality, return None instead of features.
         """
         if len(gallery) >= MIN_QUERY_ITEMS:
             row_ids, keys = gallery.sample(BACKGROUND_QUERIES if self._is_exact else PARTS_SAMPLE[0])
@@ -110,7 +115,7 @@ class BackgroundScores:
     def score_items(
         self, store: Store, query_row_ids: np.ndarray, queries: Features, modality: Modality, gallery: Gallery
     ) -> ScoreDistribution:
-        """Score queries with random items of a modality; an item is not scored with itself."""
+        """Score queries with random items of a modality. The score of an item with itself is NaN."""
         row_ids, keys = gallery.sample(BACKGROUND_ITEMS if self._is_exact else PARTS_SAMPLE[1])
         if self._is_exact:
             scores = self.space.similarity.query(queries).float().numpy() @ keys.T
@@ -141,7 +146,7 @@ def load_features(store: Store, row_ids: np.ndarray, space: Space, modality: Mod
 class EmbeddedPart:
     """An embedded part of a query."""
 
-    features: Features  # of one item
+    features: Features  # features of one item
     weight: float
 
 
@@ -159,7 +164,7 @@ class RankedItems:
 
 
 class Ranker:
-    """Ranks the items of one modality for a query; distributions[p] is the background of query part p."""
+    """Ranks the items of one modality for a query; distributions[p] has the background scores of query part p."""
 
     def __init__(
         self,
@@ -176,7 +181,7 @@ class Ranker:
             [space.similarity.query(part.features)[0].float().numpy() for part in parts]
         )  # (P, S)
         weights = np.array([part.weight for part in parts])
-        self.weights = weights / np.abs(weights).max()  # only the ratios matter
+        self.weights = weights / np.abs(weights).max()  # only the ratios of the weights affect the ranking
         self.mean = np.array([distribution.mean for distribution in distributions])
         self.std = np.array([distribution.std for distribution in distributions])
         self.is_single_positive = len(parts) == 1 and weights[0] > 0
@@ -187,7 +192,7 @@ class Ranker:
         )
 
     def rank(self, k: int, mask: GalleryMask | None = None) -> RankedItems:
-        """Return the k best of the selected items."""
+        """Return the k best items among those that the mask selects."""
         row_ids, keys = self._shortlist(k, mask)
         part_scores = self._score_parts(row_ids, keys)
         totals = self._combine_parts(part_scores)
@@ -198,7 +203,7 @@ class Ranker:
         return RankedItems(self.gallery, row_ids[order], keys[order], part_scores, scores, neg_log_p, relevance)
 
     def _shortlist(self, k: int, mask: GalleryMask | None) -> tuple[np.ndarray, np.ndarray]:
-        # Without clipped negative parts the total is linear in the key, so one vector finds the best items.
+        # Unless negative parts are clipped, the total is linear in the key, so a search with one vector is sufficient.
         weighted_vectors = (self.weights / self.std)[:, None] * self.query_vectors  # (P, S)
         is_positive = self.weights > 0
         directions = [weighted_vectors.sum(axis=0)]
@@ -225,7 +230,7 @@ class Ranker:
         """Combine the scores of all parts: standardise, weight, and clip negative parts at zero.
 
         total = Σ w_p z_p over positive parts - Σ |w_p| max(0, z_p) over negative parts,   z_p = (s_p - mean_p) / std_p
-        with mean and standard deviation of the background. Without positive parts: -Σ |w_p| z_p.
+        mean_p and std_p are of the background scores. Without positive parts, total = -Σ |w_p| z_p.
         """
         z = (part_scores - self.mean) / self.std
         is_positive = self.weights > 0
@@ -234,9 +239,9 @@ class Ranker:
 
 
 def _sample_joint_scores(distributions: Sequence[ScoreDistribution]) -> np.ndarray:
-    """Return background scores of all parts for random pairs, (pairs, P).
+    """Return the background scores of all query parts for random pairs of query and item: (pairs, P).
 
-    The parts of a random query are independent, so each part is shifted to a different background query.
+    The parts of a random query are assumed independent, so the scores of part i are shifted by i background queries.
     """
     max_queries = max(len(distribution.scores) for distribution in distributions)
     rows = [
@@ -249,7 +254,10 @@ def _sample_joint_scores(distributions: Sequence[ScoreDistribution]) -> np.ndarr
 def merge_hits(
     items: Mapping[int, Item], ranked_by_modality: Sequence[RankedItems], excluded: set[int], k: int, fold: bool
 ) -> list[Hit]:
-    """Merge the ranked items of all modalities by p-value, without the excluded row ids; fold near-duplicates."""
+    """Merge the ranked items of all modalities by p-value, without the excluded row ids.
+
+    With `fold`, a near-duplicate of a hit is not listed; its id is added to the `copies` of the hit.
+    """
     candidates = [(ranked, i) for ranked in ranked_by_modality for i in range(len(ranked.row_ids))]
     listed: list[tuple[np.ndarray, Hit, list[str]]] = []
     for ranked, i in sorted(candidates, key=lambda candidate: -candidate[0].neg_log_p[candidate[1]]):

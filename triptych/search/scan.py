@@ -25,14 +25,14 @@ from triptych.space import Space
 SYSTEM_FILES = frozenset({"thumbs.db", "ehthumbs.db", "desktop.ini"})  # written by operating systems
 UNSUPPORTED_FORMAT = "unsupported format: convert the file"
 NON_UTF8_NAME = "the path is not valid UTF-8: rename the file or its folder"
-NOT_A_FILE = "not a regular file or a link to one"
-LINKED_FOLDER = "links to folders are not followed: index that folder separately"
-DEFAULT_SEGMENT_SECONDS = 10.0  # length of a video segment if the space has no audio encoder with a limit
+NOT_A_FILE = "not a regular file or a link to a regular file"
+LINKED_FOLDER = "links to folders are not followed: index the linked folder separately"
+DEFAULT_SEGMENT_SECONDS = 10.0  # length of a video segment if no audio encoder limits the length
 
 
 @dataclass(frozen=True)
 class SkippedPath:
-    """A file or folder that was skipped, and the reason."""
+    """A file or folder that was skipped, with the reason."""
 
     path: Path
     reason: str
@@ -40,7 +40,7 @@ class SkippedPath:
 
     @property
     def extension(self) -> str:
-        """The file extension in lower case, under which the path is counted."""
+        """The file extension in lower case; skipped files are counted by extension."""
         if self.is_folder:
             return "folder"
         suffix = self.path.suffix.lower()
@@ -55,28 +55,28 @@ class PathScan:
     items: list[Item]
     skipped: list[SkippedPath]
     manifest: Manifest | None  # None: the path is a folder
-    has_unused_manifest: bool = False  # the folder contains a manifest, whose captions are not used
+    has_unused_manifest: bool = False  # the folder contains a manifest; its captions are not used
 
     def check_not_empty(self, space: Space) -> None:
         """Raise a UsageError if there is nothing to index."""
         if not self.items:
             modalities = ", ".join(space.modalities)
-            raise UsageError(f"{self.path}: nothing here that this space can embed ({modalities})")
+            raise UsageError(f"{self.path}: contains nothing that this space can embed ({modalities})")
 
 
 def scan_path(
     path: Path, space: Space, split: str | None = None, allow_outside: bool = False, exclude: Path | None = None
 ) -> PathScan:
-    """Collect the items of a folder, or of a manifest with their captions; nothing below the folder `exclude`."""
+    """Collect the items of a folder, without the folder `exclude`, or of a manifest, with captions."""
     if path.is_dir():
         if split:
-            raise UsageError(f"--split {split} needs a manifest; {path} is a folder")
+            raise UsageError(f"--split {split}: {path} is a folder; give a manifest, which has splits")
         skipped: list[SkippedPath] = []
         items = list(items_from_folder(path, space, skipped, exclude))
         has_manifest = any((path / name).exists() for name in manifest.MANIFEST_NAMES)
         return PathScan(path, items, skipped, None, has_manifest)
     if modalities_of(path):
-        raise UsageError(f"{path}: is a single file; give the folder it is in, or a manifest")
+        raise UsageError(f"{path} is a single file; give the folder that contains the file, or a manifest")
     table = manifest.read(path, allow_outside)
     rows = (table.split(split) if split else table).rows
     return PathScan(path, list(items_from_rows(rows, space)), [], table)
@@ -85,9 +85,10 @@ def scan_path(
 def items_from_folder(
     folder: Path, space: Space, skipped: list[SkippedPath] | None = None, exclude: Path | None = None
 ) -> Iterator[Item]:
-    """Yield the files below a folder that the space can embed, in order of path; nothing below the folder `exclude`.
+    """Yield the files in a folder and its subfolders that the space can embed, in order of path.
 
-    Skipped paths are appended to `skipped`, except hidden files and those that operating systems write.
+    The folder `exclude` is left out. Skipped paths are appended to `skipped`, except hidden files and files that
+    operating systems write.
     """
     if not folder.is_dir():
         raise CollectionError(f"{folder}: no such folder")
@@ -129,7 +130,7 @@ def _reason_to_skip(path: Path, modalities: Sequence[Modality]) -> str | None:
 
 
 def items_from_rows(rows: Sequence[Row], space: Space) -> Iterator[Item]:
-    """Yield the files of manifest rows with their captions and columns, and each caption as a text item."""
+    """Yield the files of manifest rows, with captions and columns, and each caption as a text item."""
     for row in rows:
         columns = {name: (value,) for name, value in row.columns.items()}
         for modality in row.modalities:
@@ -140,7 +141,7 @@ def items_from_rows(rows: Sequence[Row], space: Space) -> Iterator[Item]:
 
 
 def split_into_segments(item: Item, space: Space) -> Iterator[Item]:
-    """Split audio and video that is longer than the encoder's maximum into segments; yield anything else unchanged."""
+    """Split audio and video that is longer than the encoder's maximum into segments; yield other items unchanged."""
     source = item.source
     max_seconds = space.encoder(source.modality).max_seconds if source.modality == "audio" else _segment_seconds(space)
     path = Path(source.content)
@@ -163,9 +164,9 @@ def split_into_segments(item: Item, space: Space) -> Iterator[Item]:
 
 
 def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
-    """Return the content hashes that a query file has in a collection: of the whole file and of its first segment.
+    """Return the content hashes that a query file would have in a collection: of the file and of its first segment.
 
-    Empty if the source is not a file, or cannot be read.
+    Return an empty set if the source is not a file, or if the file cannot be read.
     """
     if not isinstance(source.content, Path):
         return frozenset()
@@ -182,25 +183,25 @@ def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
 
 
 def _segment_seconds(space: Space) -> float:
-    """Return the length of a video segment: the audio encoder's maximum, so that image and audio segments agree."""
+    """Return the length of a video segment in seconds: the audio encoder's maximum, for images and audio alike."""
     max_seconds = space.encoder("audio").max_seconds if "audio" in space.modalities else math.inf
     return max_seconds if math.isfinite(max_seconds) else DEFAULT_SEGMENT_SECONDS
 
 
 def _available_modalities(path: Path, modalities: list[Modality]) -> list[Modality]:
-    """Return those of the modalities that a video file contains; it may lack a video or an audio stream."""
+    """Return the modalities for which a video file has a stream: video frames for image, sound for audio."""
     try:
         info = video.read_info(path)
     except MediaError:
-        return modalities[:1]  # embedding reports the error, once
+        return modalities[:1]  # one modality, so that embedding reports the error once
     return [m for m in modalities if (info.has_video if m == "image" else info.has_audio)]
 
 
 def write_not_indexed(path: Path, failures: Mapping[Source, str], skipped: Iterable[SkippedPath]) -> bool:
-    """Write the list of files that were not indexed, or remove it if there are none; return whether there are any.
+    """Write the list of files that were not indexed. If there are none, delete the list and return False.
 
     Each line has a path, a tab and the reason. Non-printable characters are escaped, and so are cells that a
-    spreadsheet program would read as formulas.
+    spreadsheet program would execute as formulas.
     """
     rows = [(_format_name(source), message.removeprefix(f"{source.content}: ")) for source, message in failures.items()]
     rows += [(_format_name(skip.path), skip.reason) for skip in skipped]
@@ -214,7 +215,7 @@ def write_not_indexed(path: Path, failures: Mapping[Source, str], skipped: Itera
 
 
 def _format_name(source_or_path: Source | Path) -> str:
-    """Return a path with its segment; bytes that are not UTF-8 as \\xNN."""
+    """Return a path and its segment as text. Bytes that are not UTF-8 are written as \\xNN."""
     if isinstance(source_or_path, Source) and isinstance(source_or_path.content, str):
         return str(source_or_path)
     return os.fsencode(str(source_or_path)).decode("utf-8", "backslashreplace")

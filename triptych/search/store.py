@@ -1,6 +1,6 @@
-"""The table of a collection's items: one LanceDB table in a folder or on an object store. Each change is atomic.
+"""The LanceDB table of a collection's items, in a folder or on an object store. Each change is atomic.
 
-The table is the source of truth. Everything else, such as the vector index, is derived from it and can be rebuilt.
+All other files of a collection, such as the vector index, are derived from the table and can be rebuilt.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from triptych.search.query import quote_sql
 TABLE, FORMAT_VERSION = "items", 5
 METADATA_KEY, NEXT_ROW_ID_KEY = b"triptych", "next_row_id"
 REBUILD_COMMAND = "`triptych index FOLDER --space RUN --rebuild`"
-Version = tuple[str, int]  # the id of the table, and the version number of its contents
-SQL_BATCH = 1000  # ids in one condition
-VERSION_RETENTION = timedelta(hours=1)  # how long files of old versions are kept for other processes that read them
-MAX_ATTEMPTS, RETRY_SECONDS = 5, 0.2  # at a commit with a retryable conflict; the wait doubles after each attempt
+Version = tuple[str, int]  # the id of the table, and its LanceDB version number
+SQL_BATCH = 1000  # maximum number of ids in one SQL condition
+VERSION_RETENTION = timedelta(hours=1)  # old versions are kept this long, for processes that read them
+MAX_ATTEMPTS, RETRY_SECONDS = 5, 0.2  # for a commit with a conflict; the wait doubles after each attempt
 
 
 @dataclass(frozen=True)
 class CollectionMetadata:
-    """What a table records about the collection."""
+    """Metadata of the collection, stored in the schema of its table."""
 
     space_path: str
-    fingerprint: str  # of the space
+    fingerprint: str  # the fingerprint of the space
     table_id: str = field(default_factory=lambda: secrets.token_hex(8))  # changes when the collection is rebuilt
     format_version: int = FORMAT_VERSION
 
 
 class Store:
-    """A table of items, opened for reading. `refresh` moves it to the newest version."""
+    """A table of items, opened for reading. `refresh` opens the newest version."""
 
     def __init__(self, uri: str, table: Any, metadata: CollectionMetadata) -> None:
         self.uri, self.table, self.metadata = uri, table, metadata
@@ -54,7 +54,7 @@ class Store:
 
     @staticmethod
     def open(uri: str) -> Store | None:
-        """Open the table at a URI. Return None if there is none, or none yet: another process may be creating it."""
+        """Open the table at a URI. Return None if there is no table, or if another process is still creating it."""
         folder = local_folder(uri)
         if folder is not None and not (folder / f"{TABLE}.lance").exists():
             return None
@@ -72,21 +72,21 @@ class Store:
 
     @property
     def version(self) -> Version:
-        """The version that is being read. A rebuilt table has another id, and starts again from version 1."""
+        """The version that is being read. A rebuilt table has another id, and its version numbers start at 1 again."""
         return self.metadata.table_id, self.table.version
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns and their types."""
+        """The columns of the table and their types."""
         return self.table.schema
 
     def refresh(self, max_age: float = 0.0) -> Version:
-        """Move to the newest version, also of a rebuilt table, unless this was done within `max_age` seconds."""
+        """Open the newest version, also of a rebuilt table, unless the last refresh was within `max_age` seconds."""
         if time.monotonic() - self._refreshed_at >= max_age:
             with translate_errors(self.uri):
-                if self.uri.startswith("memory://"):  # another connection would have another database
+                if self.uri.startswith("memory://"):  # a new connection would open an empty database
                     self.table.checkout_latest()
-                else:  # checkout_latest never returns to a lower version, as a rebuilt table may have
+                else:  # checkout_latest never opens a lower version number, which a rebuilt table may have
                     self.table = connect(self.uri).open_table(TABLE)
                 self.metadata = _read_metadata(self.uri, self.table)
             self._refreshed_at = time.monotonic()
@@ -100,14 +100,14 @@ class Store:
     def select_rows(
         self, columns: Sequence[str], condition: str = "", limit: int | None = None, offset: int = 0
     ) -> pa.Table:
-        """Return columns of the items that satisfy an SQL condition, ordered by row id within each write."""
+        """Return columns of the items that satisfy an SQL condition. Rows of one write are ordered by row id."""
         with translate_errors(self.uri):
             query = self.table.search().select(list(columns)).limit(limit)
             query = query.where(condition) if condition else query
             return (query.offset(offset) if offset else query).to_arrow()
 
     def take(self, columns: Sequence[str], row_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """Return columns of the items with these row ids, by row id."""
+        """Return columns of the items with these row ids, as a dictionary from row id to row."""
         unique_ids, rows = [int(row_id) for row_id in row_ids], dict[int, dict[str, Any]]()
         for first in range(0, len(unique_ids), SQL_BATCH):
             condition = f"row_id IN ({', '.join(map(str, unique_ids[first : first + SQL_BATCH]))})"
@@ -116,18 +116,18 @@ class Store:
         return rows
 
     def find_next_row_id(self) -> int:
-        """Return the first row id that no item has, or ever had."""
+        """Return the smallest row id that is larger than all row ids ever used."""
         max_row_id = int(self.select_rows(["row_id"])["row_id"].to_numpy().max(initial=-1))
         return max(self.recorded_next_row_id, 1 + max_row_id)
 
     @property
     def recorded_next_row_id(self) -> int:
-        """The next row id as recorded before the last deletion."""
+        """The next row id that was recorded before the last deletion; 0 if there was none."""
         return int((self.schema.field("row_id").metadata or {}).get(NEXT_ROW_ID_KEY.encode(), 0))
 
 
 class Writer:
-    """Changes a store while the process has write access. All changes of a table are made here."""
+    """Changes a store while the process has write access. Only this class changes tables."""
 
     def __init__(self, store: Store, access: WriteAccess) -> None:
         self.store, self._access = store, access
@@ -137,7 +137,7 @@ class Writer:
 
     @staticmethod
     def create(uri: str, metadata: CollectionMetadata, key_dim: int, access: WriteAccess) -> Writer:
-        """Create an empty table for keys of `key_dim` dimensions, and return its writer."""
+        """Create an empty table for keys of `key_dim` dimensions, and return a writer for the table."""
         schema = make_schema(key_dim).with_metadata({METADATA_KEY: json.dumps(asdict(metadata)).encode()})
         access.check()
         with translate_errors(uri):
@@ -155,19 +155,19 @@ class Writer:
                 shutil.rmtree(folder / f"{TABLE}.lance")
 
     def upsert(self, rows: pa.Table) -> None:
-        """Add items in one commit; items with the same ids are replaced."""
+        """Add items in one commit. Stored items with the same ids are replaced."""
         schema = self.store.schema
         typed_rows = rows.select(schema.names).cast(schema)
 
         def merge() -> None:
             builder = self._table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-            # With an index on the ids, Lance would not detect that another process inserts the same ones.
+            # With an index on the ids, Lance would not detect that another process inserts the same ids.
             builder.use_index(False).execute(typed_rows)
 
         self._commit(merge)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete items by id. Their row ids are never used again."""
+        """Delete items by id. The row ids of deleted items are never used again."""
         if not ids:
             return
         next_row_id = self.store.find_next_row_id()
@@ -179,7 +179,7 @@ class Writer:
             self._commit(lambda condition=condition: self._table.delete(condition))
 
     def optimize(self) -> None:
-        """Compact small files, delete those of old versions, and create the scalar indexes."""
+        """Compact small files, delete files of old versions, and create the scalar indexes."""
         from lancedb.index import BTree
 
         self._commit(lambda: self._table.optimize(cleanup_older_than=VERSION_RETENTION))
@@ -194,7 +194,7 @@ class Writer:
         return self.store.table
 
     def _commit(self, change: Callable[[], object]) -> None:
-        """Commit a change; retry if another program changed the table at the same time."""
+        """Commit a change; retry if another process changed the table at the same time."""
         for attempt in range(MAX_ATTEMPTS):
             self._access.check()
             with translate_errors(self.store.uri):
@@ -211,14 +211,14 @@ class Writer:
     def _invalidate_other_commits(self) -> None:
         """Make Lance reject pending commits of the previous lease holder, which may only have been suspended.
 
-        A version that restores an earlier one conflicts with every change that started before it.
+        A commit that restores a version conflicts with every change that started before this commit.
         """
         with translate_errors(self.store.uri):
             version_before = self._table.version
             self._table.checkout(version_before)
             self._table.restore()
             restored_version = self._table.version
-            if restored_version > version_before + 1:  # another commit came first: keep it
+            if restored_version > version_before + 1:  # another process committed first: keep its commit
                 self._table.checkout(restored_version - 1)
                 self._table.restore()
         self.store.refresh()
@@ -226,7 +226,7 @@ class Writer:
 
 @contextmanager
 def translate_errors(uri: str) -> Iterator[None]:
-    """Raise errors of the store as a CollectionError that says what to do."""
+    """Convert errors of the store to a CollectionError that suggests a remedy."""
     try:
         yield
     except (OSError, RuntimeError, ValueError, KeyError, pa.ArrowException) as error:
@@ -241,19 +241,19 @@ def connect(uri: str) -> Any:
 
 
 def _is_retryable(error: BaseException) -> bool:
-    """Return whether Lance reports that a change failed only because of a concurrent one."""
+    """Return whether Lance reports that a change failed only because of a concurrent change."""
     return bool(re.search(r"retryable|please retry|too many concurrent writers", str(error), re.IGNORECASE))
 
 
 def _describe_error(error: BaseException, is_remote: bool) -> str:
-    """Return what is wrong and what to do. A store is called damaged only if nothing else explains the error."""
-    # Without the locations in Lance's source code.
+    """Describe an error and its remedy. A store is called damaged only if the error has no other known cause."""
+    # Remove the locations in Lance's source code.
     detail = re.sub(r",? \S+\.rs:\d+(:\d+)?", "", " ".join(str(error).split()))[:200]
     code = extract_os_error_code(error)
     if code is not None:
         return (
             f"the collection's store cannot be read or written ({os.strerror(code)}); {suggest_remedy(code)}, then run "
-            "the same command again: nothing that was stored is lost"
+            "the same command again: no stored items are lost"
         )
     if _is_retryable(error) or "Incompatible transaction" in str(error):
         return f"another process changed the collection's store at the same time ({detail}); run the same command again"
@@ -269,7 +269,7 @@ def _read_metadata(uri: str, table: Any) -> CollectionMetadata:
     schema = table.schema
     record = (schema.metadata or {}).get(METADATA_KEY)
     if record is None:
-        raise CollectionError(f"{uri}: its table was not written by triptych; give another folder")
+        raise CollectionError(f"{uri}: the table there was not written by triptych; give another folder")
     try:
         metadata = CollectionMetadata(**json.loads(record))
         expected = make_schema(schema.field("vector").type.list_size)

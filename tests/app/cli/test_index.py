@@ -58,5 +58,5 @@ def test_index_reports_unsupported_suffixes(run_dir, tmp_path):
     result = triptych("index", tmp_path / "folder", "--space", run_dir, "--collection", tmp_path / "c")
     assert result.returncode == 2
     assert "skipped: 1 .heic" in result.stderr
-    assert "nothing here that this space can embed" in result.stderr
+    assert "contains nothing that this space can embed" in result.stderr
     assert not (tmp_path / "c").exists()
