@@ -61,7 +61,7 @@ def test_errors_name_changed_headers_and_weights(run_dir, tmp_path):
         ({**header, "recipe": "name = 3"}, tensors, "the recipe in"),
         (header, dict(list(tensors.items())[1:]), "do not fit together"),
         (header, nan, "heads.text.weight contain NaN"),
-        ([], tensors, "not a space saved by triptych"),
+        ([], tensors, "not a space file"),
     ]
     for changed, weights, message in cases:
         save_file(weights, path, metadata={"triptych": json.dumps(changed)})
@@ -84,7 +84,7 @@ def test_errors_name_files_that_are_not_spaces(run_dir, tmp_path):
         "missing": "no such run folder",
         "text.safetensors": "cannot be read as safetensors",
         "cut.safetensors": "may be truncated",
-        "other.safetensors": "not a space saved by triptych",
+        "other.safetensors": "not a space file",
         ".": "no space.safetensors in this folder",
     }
     for name, message in cases.items():
@@ -155,7 +155,7 @@ def make_hub_error(name):
         (make_hub_error("OfflineModeIsEnabled"), "the Hugging Face hub cannot be reached, and the model has not been"),
         (
             make_hub_error("RepositoryNotFoundError"),
-            "has no public model of this name; if it is private",
+            "has no public model of this name; if the model is private",
         ),
         (make_hub_error("GatedRepoError"), "accept the terms on its page on the hub, then run: hf auth login"),
         (make_hub_error("HFValidationError"), "not a valid model name on the Hugging Face hub"),
@@ -182,5 +182,5 @@ def test_weights_that_give_constant_embeddings_are_an_error(run_dir, tmp_path, z
             if name.startswith(zeroed):
                 weights.zero_()
     save(space, tmp_path / "space.safetensors")
-    with pytest.raises(CheckpointError, match=r"space\.safetensors: gives every image the same embedding.*train"):
+    with pytest.raises(CheckpointError, match=r"space\.safetensors: every image gets the same embedding.*train"):
         load(tmp_path / "space.safetensors")

@@ -1,7 +1,7 @@
-"""Save and load a space: one safetensors file, or a folder in the format of the Hugging Face hub.
+"""Save and load a space as one safetensors file, or as a folder in the layout of the Hugging Face hub.
 
-The file holds the weights; its header holds the recipe, the encoders' extra files (tokenizers) and the training
-history. It is replaced atomically, so its contents are always consistent.
+The space file contains the weights. Its header contains the recipe, the encoders' extra files (tokenizers) and the
+training history. The space file is replaced atomically, so that weights and header always belong together.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetenso
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
 HUB_PREFIX = "hf:"  # required for a name on the hub, so that a mistyped folder never causes a network request
 HEADER_KEY, FORMAT_VERSION = "triptych", "space-4"
-WEIGHTS_PREFIX = "space."  # of the tensors that belong to the space; a trainer saves others beside them
+WEIGHTS_PREFIX = "space."  # prefix of the names of the space's weights; a trainer adds tensors with other prefixes
 RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
 
 
 def save(
     space: Space, path: Path, extra_tensors: dict[str, Tensor] | None = None, extra_header: dict[str, Any] | None = None
 ) -> None:
-    """Write a space, and a trainer's own tensors and header entries, to one file."""
+    """Write a space to one file, together with additional tensors and header entries of a trainer."""
     header = {
         "format_version": FORMAT_VERSION,
         "recipe": space.recipe.to_toml(),
@@ -50,26 +50,26 @@ def save(
     }
     tensors = {f"{WEIGHTS_PREFIX}{name}": value for name, value in space.state_dict_without_frozen().items()}
     contiguous = {name: value.contiguous() for name, value in (tensors | (extra_tensors or {})).items()}
-    # One metadata key: safetensors writes several in random order, and the same space must give the same bytes.
+    # One metadata key, because safetensors writes several keys in random order, and equal spaces must give equal files.
     metadata = {HEADER_KEY: json.dumps(header | (extra_header or {}), sort_keys=True)}
     try:
         with atomic_write(path) as temp_path:
-            # Not `save_file`: it leaves a temporary file of its own behind when the process is killed.
+            # safetensors' `save_file` is not used, because it leaves a temporary file behind if the process is killed.
             temp_path.write_bytes(to_bytes(contiguous, metadata=metadata))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
 def load(path: str | Path) -> Space:
-    """Load a space for inference: a run folder, a folder of `save_pretrained`, a .safetensors file or a joint model.
+    """Load a space for inference from a run folder, a folder of `save_pretrained`, a space file or a joint model.
 
-    A joint model (CLIP, SigLIP, CLAP) is a folder or a name on the Hugging Face hub: hf:laion/clap-htsat-unfused.
+    A joint model (CLIP, SigLIP, CLAP) is given as a folder, or as a name on the hub: hf:laion/clap-htsat-unfused.
     """
     return load_with_extras(path)[0]
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
-    """Load a space, the other tensors of its file, and the header."""
+    """Return the space in a file, the tensors of the file that are not weights of the space, and the file's header."""
     path = resolve_path(path)
     if path.is_dir():
         return _load_joint_model(path), {}, {}
@@ -81,7 +81,7 @@ def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[s
 def save_pretrained(space: Space, folder: str | Path) -> None:
     """Write a space for sharing, in the layout of the Hugging Face hub: weights, config, recipe, tokenizer, model card.
 
-    Local paths are left out. `load` reads the folder on any machine, without network access.
+    Paths of this machine are removed from the recipe. `load` reads the folder on any machine, without network access.
     """
     folder, recipe = Path(folder), space.recipe.without_local_paths()
     save(space, folder / PRETRAINED_FILE, extra_header={"recipe": recipe.to_toml()})
@@ -105,9 +105,9 @@ def save_pretrained(space: Space, folder: str | Path) -> None:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """Return the file of a space, given the file or its folder; for a joint model, return its folder.
+    """Return the space file, given the file or the folder that contains it; for a joint model, return the folder.
 
-    A name with the prefix `hf:` is downloaded from the Hugging Face hub once.
+    A model with the prefix `hf:` is downloaded from the Hugging Face hub on first use.
     """
     resolved = Path(path)
     if str(path).startswith(HUB_PREFIX):
@@ -123,7 +123,7 @@ def resolve_path(path: str | Path) -> Path:
             "give the folder of a finished training run"
         )
     if not resolved.is_file():
-        raise CheckpointError(f"{resolved}: no such run folder or space file; `triptych train` creates one")
+        raise CheckpointError(f"{resolved}: no such run folder or space file; create it with `triptych train`")
     return resolved
 
 
@@ -149,8 +149,8 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         for objective in recipe.objectives
     )
     frozen_note = (
-        "\nThe weights of frozen encoders are not included: they come with their own packages or files, under "
-        "their own licences. Their hash is checked when the space is loaded.\n"
+        "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
+        "licences; their hash is checked when the space is loaded.\n"
     )
     example = '"text", "a dog barks"' if "text" in encoders else '"image", pathlib.Path("dog.jpg")'
     return f"""---
@@ -223,11 +223,11 @@ def _format_score(history: Mapping[str, Any]) -> str:
     if "valid" not in history:
         return "The training data had no validation split. Run `triptych evaluate` on your own data."
     summary = f"{RECALL_SUMMARY.capitalize()} on the validation split, over both directions of every trained pair"
-    return f"{summary}: {history['valid']:.2f}%. The epoch was selected by this score, so it is slightly optimistic."
+    return f"{summary}: {history['valid']:.2f}%, slightly optimistic because this score selected the epoch."
 
 
 def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Space:
-    """Rebuild a space for inference from the contents of its file; check everything that could have been changed."""
+    """Create a space from the tensors and header of its file; raise CheckpointError if they are invalid."""
     saved_weights = {n.removeprefix(WEIGHTS_PREFIX): t for n, t in tensors.items() if n.startswith(WEIGHTS_PREFIX)}
     try:
         space = Space(Recipe.parse(header["recipe"], location=f"the recipe in {path}"))
@@ -240,10 +240,12 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
         space.load_state_dict(saved_weights | frozen_weights)
         space.history = dict(header.get("history", {}))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(f"{path}: its contents do not fit together ({error}); the file was modified") from error
+        raise CheckpointError(
+            f"{path}: weights and header do not fit together ({error}); the file was modified"
+        ) from error
     for name, value in space.named_parameters():
         if name not in saved_weights:
-            continue  # of a frozen encoder
+            continue  # a weight of a frozen encoder, which is not saved
         if saved_weights[name].dtype != value.dtype:
             raise CheckpointError(f"{path}: the weights {name} are {saved_weights[name].dtype}; expected {value.dtype}")
         if not torch.isfinite(value).all():
@@ -253,7 +255,7 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
 
 
 def _load_joint_model(folder: Path) -> Space:
-    """Wrap a joint model of transformers as a space: its encoders, its projections and cosine similarity."""
+    """Return a joint model of the transformers library as a space with cosine similarity."""
     modalities = joint_modalities(folder)
     if modalities is None:
         raise RecipeError(f"{folder}: not a joint model of two modalities (CLIP, SigLIP, CLAP …)")
@@ -277,14 +279,14 @@ def _check_frozen_weights(path: Path, space: Space, fingerprints: Mapping[str, s
         encoder = space.encoder(modality)
         if fingerprint_encoder(encoder) != fingerprints.get(modality):
             raise CheckpointError(
-                f"{path}: was trained with other weights or settings of {type(encoder).__name__} than those installed; "
-                f"install the version it was trained with ({encoder.origin}), or train again"
+                f"{path}: was trained with other weights or settings of {type(encoder).__name__} than the installed "
+                f"ones; install the weights used in training ({encoder.origin}), or train the space again"
             )
 
 
 @torch.inference_mode()
 def _check_embeddings_vary(path: Path, space: Space) -> None:
-    """Raise an error if all items of a modality would get the same embedding, as they do from zero weights."""
+    """Raise CheckpointError if all items of a modality would get the same embedding, for example if weights are 0."""
     for modality in space.modalities:
         matrices = [weight for weight in space.encoder(modality).parameters() if weight.ndim > 1]
         num_pools = 2 if space.recipe.space.pooling == "mean_max" else 1
@@ -294,7 +296,7 @@ def _check_embeddings_vary(path: Path, space: Space) -> None:
         embedding = space.project(modality, pooled, torch.ones(2, num_pools, dtype=torch.bool), "pooled")
         if (matrices and not any(matrix.any() for matrix in matrices)) or torch.equal(*embedding):
             raise CheckpointError(
-                f"{path}: gives every {modality} the same embedding, because its weights are 0; train the space again"
+                f"{path}: every {modality} gets the same embedding, because the weights are 0; train the space again"
             )
 
 
@@ -302,13 +304,13 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
-            # Clones: the library maps the file into memory, and a mapped file keeps its disk space after it has been
-            # replaced. A resumed training would then need space for one more state than it has checked for.
+            # Tensors are cloned, because safetensors maps the file into memory. A mapped file occupies the disk even
+            # after it was replaced, so a resumed training would need disk space for one more training state.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); it may be truncated") from error
+        raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); the file may be truncated") from error
     if not isinstance(header, dict) or not header:
-        raise CheckpointError(f"{path}: not a space saved by triptych; `triptych train` creates one")
+        raise CheckpointError(f"{path}: not a space file; `triptych train` creates space files")
     if header.get("format_version") != FORMAT_VERSION:
         version = header.get("format_version", "unknown format")
         raise CheckpointError(f"{path}: saved by another version of triptych ({version}); train again (--restart)")
@@ -316,7 +318,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _is_triptych_model(folder: Path) -> bool:
-    """Return whether a folder in the layout of the hub contains a space, not another model."""
+    """Return whether a folder in the layout of the Hugging Face hub contains a space of triptych."""
     try:
         return json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")).get("model_type") == "triptych"
     except (OSError, ValueError, AttributeError):
@@ -348,7 +350,7 @@ def _describe_hub_error(error: Exception) -> str:
     if isinstance(error, errors.GatedRepoError):
         return "the model is gated: accept the terms on its page on the hub, then run: hf auth login"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return "the Hugging Face hub has no public model of this name; if it is private, run: hf auth login"
+        return "the Hugging Face hub has no public model of this name; if the model is private, run: hf auth login"
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
         return (
             "the Hugging Face hub cannot be reached, and the model has not been downloaded before; "

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import IO, Any
 
 # Spreadsheet programs execute a cell that starts with one of these characters, so an untrusted caption could open links
-# or start programs. Such a cell is prefixed with an apostrophe. A cell that already has apostrophes before such a
-# character gets one more, so that removing one apostrophe restores the original.
+# or start programs. `escape_cell` puts an apostrophe before the cell. If the cell already has apostrophes before the
+# character, one more is added, so that removing one apostrophe always restores the original cell.
 FORMULA_PATTERN = re.compile(r"'*(\s*[=+\-@＝＋－＠]|[\t\r\n])")
 NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+|inf|nan)(e[+-]?\d+)?", re.IGNORECASE)
 
 
 def escape_cell(value: Any) -> Any:
-    """Return a value for writing: text that a spreadsheet program would execute is prefixed with an apostrophe."""
+    """Return the value, with an apostrophe in front if a spreadsheet program would execute the text."""
     if isinstance(value, str) and FORMULA_PATTERN.match(value) and not NUMBER_PATTERN.fullmatch(value):
         return f"'{value}"
     return value
@@ -28,9 +28,9 @@ def unescape_cell(cell: str) -> str:
 
 
 def write_rows(file: IO[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a header and rows to a file opened with newline=""; missing columns become empty cells."""
+    """Write a header and rows to a file opened with newline=""; columns missing from a row become empty cells."""
     writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-    # csv quotes only its own line terminator, but its reader takes a single \r as a line end as well.
+    # csv.writer quotes only cells with its line terminator \n, but csv.reader also ends a line at a single \r.
     quoting_writer = csv.DictWriter(file, columns, restval="", lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writeheader()
     for row in rows:

@@ -3,15 +3,15 @@
 TriptychError           the base class
 ├── UsageError          invalid arguments of a command or call
 ├── RecipeError         a recipe has an unknown key, an invalid value or incompatible components
-├── ManifestError       a manifest is invalid; the message names row and column
+├── ManifestError       a manifest is invalid; the message names the row and the column
 ├── InputError          invalid tensors: wrong shapes, NaN, an empty batch, a value out of range
-├── MediaError          a file cannot be read as audio, image, video or text; batch processing skips and reports it
-├── CheckpointError     a saved space, run or weight file is missing, unreadable or incompatible
+├── MediaError          a file cannot be read as audio, image, video or text; batch processing skips the file
+├── CheckpointError     a space file, run folder or weight file is missing, unreadable or incompatible
 ├── TrainingError       training cannot start or continue
-└── CollectionError     a collection cannot be read, or was created with another space
+└── CollectionError     a collection cannot be read, or its items were embedded by another space
 
-Each message says what is wrong, where, and what to do. The command line prints it without a traceback and exits with
-code 2. Any other exception is a bug in triptych.
+Each message names the error, the file or argument, and a remedy. The command line prints the message without a
+traceback and exits with code 2. Any other exception is a bug in triptych.
 """
 
 import math
@@ -32,7 +32,7 @@ class RecipeError(TriptychError):
 
 
 class ManifestError(TriptychError):
-    """A manifest is invalid; the message names row and column."""
+    """A manifest is invalid; the message names the row and the column."""
 
 
 class InputError(TriptychError):
@@ -44,7 +44,7 @@ class MediaError(TriptychError):
 
 
 class CheckpointError(TriptychError):
-    """A saved space, run or weight file is missing, unreadable or incompatible."""
+    """A space file, run folder or weight file is missing, unreadable or incompatible."""
 
 
 class TrainingError(TriptychError):
@@ -52,18 +52,18 @@ class TrainingError(TriptychError):
 
 
 class CollectionError(TriptychError):
-    """A collection cannot be read, or was created with another space."""
+    """A collection cannot be read, or its items were embedded by another space."""
 
 
 def check_range(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
-    """Raise RecipeError if a number is out of its range; NaN and infinity always are."""
+    """Raise RecipeError if a number is NaN, infinite, or outside [minimum, maximum]."""
     if not minimum <= value <= maximum or math.isinf(value):
         allowed = f"at least {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
         raise RecipeError(f"{name} = {value}: must be {allowed}")
 
 
 def describe_unknown(category: str, name: str, known_names: Iterable[str]) -> str:
-    """Return the message for an unknown name: the name, the known names and the closest match."""
+    """Return an error message with the unknown name, the known names and the closest known name."""
     names = sorted(known_names)
     matches = get_close_matches(name, names, n=1)
     suggestion = f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Export each encoder with its projection to ONNX; compare outputs and speed with PyTorch."""
+"""Export each encoder with its projection as an ONNX graph; compare the graph's output and speed with PyTorch."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from triptych.space import Space
 
 REQUIRED_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 REPORT_FILE = "report.json"
-BATCH_SIZE, REPEATS = 8, 7  # of the speed comparison
-NUM_EXAMPLES = 64  # inputs per modality that a graph is verified on
-MAX_GRAPH_BYTES = 1_900_000_000  # of a graph with its weights; the limit of the format is 2 GB
+BATCH_SIZE, REPEATS = 8, 7  # for the speed comparison
+NUM_EXAMPLES = 64  # inputs per modality on which ONNX and PyTorch are compared
+MAX_GRAPH_BYTES = 1_900_000_000  # size limit of a graph with its weights; the limit of the format is 2 GB
 INPUTS_NAME, MASK_NAME, OUTPUT_NAME = "inputs", "mask", "embeddings"
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The exported graph of one modality with its accuracy and speed, or the reason why there is none."""
+    """The exported graph of one modality with its accuracy and speed, or the reason why the export failed."""
 
     modality: Modality
     encoder: str
@@ -45,17 +45,17 @@ class ExportResult:
     megabytes: float = 0.0
     num_items: int = 0  # inputs that were compared
     max_cosine_distance: float | None = None  # largest 1 - cosine between ONNX and PyTorch embeddings
-    eager_ms: float = 0.0  # median time of a batch of BATCH_SIZE
-    onnx_ms: float = 0.0
+    eager_ms: float = 0.0  # median time of a batch of BATCH_SIZE in PyTorch
+    onnx_ms: float = 0.0  # median time of the same batch in ONNX Runtime
     time_ratio: float | None = None  # onnx_ms / eager_ms
     time_ratio_range: tuple[float, float] | None = None  # smallest and largest ratio of paired repeats
-    problem: str = ""
+    problem: str = ""  # why the export failed; "" if it succeeded
 
 
 def export_onnx(
     space: Space, sources: Mapping[Modality, Sequence[Source]], folder: Path, show_progress: bool = True
 ) -> list[ExportResult]:
-    """Write a graph for every modality of a space, and a report; `sources` are the inputs to compare on."""
+    """Write an ONNX graph for each modality of a space, and a report; graph and PyTorch are compared on `sources`."""
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise UsageError(f"{', '.join(missing)} not installed; run: pip install 'triptych[export]'")
@@ -72,7 +72,7 @@ def export_onnx(
 
 
 def default_folder(run: str | Path) -> Path:
-    """Return the folder for the graphs of a run: RUN-onnx, beside it."""
+    """Return the default output folder of a run folder or space file: NAME-onnx in the same parent folder."""
     checkpoint_path = resolve_path(run)
     folder = checkpoint_path if checkpoint_path.is_dir() else checkpoint_path.parent
     return folder.with_name(f"{Path(run).resolve().stem}-onnx")
@@ -81,11 +81,11 @@ def default_folder(run: str | Path) -> Path:
 def load_examples(
     space: Space, manifest_path: Path | None = None, allow_outside: bool = False
 ) -> dict[Modality, list[Source]]:
-    """Return real inputs of every modality, from the test split if there is one; default: the run's own manifest."""
+    """Return sources of every modality from a manifest (default: the recipe's), from the test split if there is one."""
     config = space.recipe.data
     path = manifest_path or (Path(config.manifest) if config.manifest else None)
     if path is None or not path.exists():
-        raise UsageError(f"the run's own manifest ({path}) is missing; give --data MANIFEST with some examples")
+        raise UsageError(f"the manifest of the recipe ({path}) is missing; give --data MANIFEST with some examples")
     table = manifest.read(path, allow_outside or config.allow_outside)
     rows = table.split(config.test_split).rows if config.test_split in table.counts.splits else table.rows
     return {
@@ -95,7 +95,7 @@ def load_examples(
 
 
 class _Tower(nn.Module):
-    """An encoder and its projection, from prepared inputs and mask to embeddings."""
+    """An encoder and its projection as one module: prepared inputs and their mask to embeddings."""
 
     def __init__(self, space: Space, modality: Modality) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def _export_modality(space: Space, modality: Modality, sources: Sequence[Source]
     )
     if weight_bytes > MAX_GRAPH_BYTES:
         return _make_result(
-            header, problem=f"its weights are {weight_bytes / 1e9:.1f} GB; the limit of a graph is 2 GB"
+            header, problem=f"the weights are {weight_bytes / 1e9:.1f} GB; the limit of an ONNX graph is 2 GB"
         )
     try:
         with _suppress_exporter_warnings(), atomic_write(path) as temp_path:
@@ -146,7 +146,7 @@ def _export_modality(space: Space, modality: Modality, sources: Sequence[Source]
 
 
 def _summarise_error(error: BaseException) -> str:
-    """Return the root cause of an exporter error in one line; its last message is advice for PyTorch developers."""
+    """Return the root cause of an exporter error in one line, without the exporter's advice for its developers."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line for line in str(error).partition("## Exception summary")[2].splitlines() if line.strip()]
@@ -181,7 +181,7 @@ def _open_session(path: Path) -> Callable[[Tensor, Tensor], Tensor]:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    input_names = {graph_input.name for graph_input in session.get_inputs()}  # an unused mask is not an input
+    input_names = {graph_input.name for graph_input in session.get_inputs()}  # a graph may have no mask input
 
     def run(inputs: Tensor, mask: Tensor) -> Tensor:
         feed = {name: x.numpy() for name, x in ((INPUTS_NAME, inputs), (MASK_NAME, mask)) if name in input_names}
@@ -192,7 +192,7 @@ def _open_session(path: Path) -> Callable[[Tensor, Tensor], Tensor]:
 
 @torch.inference_mode()
 def _max_cosine_distance(tower: _Tower, run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor) -> float:
-    """Return the largest 1 - cosine between ONNX and PyTorch embeddings, in float64: float32 is too coarse."""
+    """Return the largest 1 - cosine between ONNX and PyTorch embeddings; in float64, because float32 is too coarse."""
     cosine = F.cosine_similarity(tower(inputs, mask).double(), run(inputs, mask).double())
     return max(0.0, 1 - cosine.min().item())
 
@@ -201,7 +201,7 @@ def _max_cosine_distance(tower: _Tower, run: Callable[[Tensor, Tensor], Tensor],
 def _measure_times(
     tower: _Tower, run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor
 ) -> dict[str, Any]:
-    """Time both on the same batch, alternately, after one warm-up round."""
+    """Measure ONNX Runtime and PyTorch on the same batch, alternately, after one warm-up run of each."""
     milliseconds: dict[str, list[float]] = {"onnx": [], "eager": []}
     for repeat in range(REPEATS + 1):
         for runtime, compute in (("onnx", run), ("eager", tower)):
@@ -221,7 +221,7 @@ def _measure_times(
 
 @contextmanager
 def _suppress_exporter_warnings() -> Iterator[None]:
-    """Suppress warnings of the exporter about optional libraries."""
+    """Suppress the exporter's warnings about optional libraries."""
     logger = logging.getLogger("torch.onnx")
     previous_level = logger.level
     logger.setLevel(logging.ERROR)

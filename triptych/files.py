@@ -26,20 +26,20 @@ OS_ERROR_REMEDIES = {
     errno.EPERM: "check the permissions of the folder and its files",
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files",
-    errno.EIO: "the disk reports an error: check it",
+    errno.EIO: "the disk reports an error: check the disk",
 }
 WINDOWS_ERROR_CODES = {5: errno.EACCES, 19: errno.EROFS, 39: errno.ENOSPC, 112: errno.ENOSPC}
 
 
 @contextmanager
 def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` when the block succeeds, and is removed otherwise.
+    """Yield the path of a temporary file. It replaces `path` if the block succeeds, and is removed if the block fails.
 
-    `durable` calls fsync, so that a power failure leaves either the old or the new file; turn it off for many files
-    that can be recomputed. Thread-safe.
+    durable = True calls fsync, so that a power failure leaves either the old or the new file. Use durable = False to
+    write many files that can be recomputed. Thread-safe.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Truncated, so that the longer temporary name stays below the limit of the file system.
+    # The name is truncated, so that the longer temporary name does not exceed the limit of the file system.
     temp_path = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}{TEMP_SUFFIX}")
     try:
         # os.open applies the umask; reading the umask instead would be a race between threads.
@@ -60,22 +60,22 @@ def write_text(path: Path, text: str) -> None:
 
 
 def find_stale_temp_files(folder: Path, file_names: Iterable[str]) -> set[str]:
-    """Return the names of temporary files of these files that a killed process left in a folder."""
+    """Return the names of the temporary files that killed writers of `file_names` left in a folder."""
     return {path.name for name in file_names for path in folder.glob(f".{name}.*{TEMP_SUFFIX}")}
 
 
 def remove_stale_temp_files(folder: Path, file_names: Iterable[str]) -> None:
-    """Remove temporary files of these files that a killed process left in a folder."""
+    """Remove the temporary files that killed writers of `file_names` left in a folder."""
     for name in find_stale_temp_files(folder, file_names):
         (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def lock(path: Path) -> Iterator[bool]:
-    """Hold the lock file `path` during the block; yield False, without waiting, if another process holds it.
+    """Hold the lock file `path` during the block and yield True; yield False at once if another process holds the lock.
 
-    The operating system releases the lock when the process ends, so a leftover lock file locks nothing. On a file
-    system without locks, the existence of the file is the lock; it contains the process id of its owner.
+    The operating system releases the lock when the process ends, so a leftover lock file has no effect. On a file
+    system without locks, the existence of the lock file is the lock, and the file contains the owner's process id.
     """
     file_lock = _acquire_lock(path)
     if file_lock is None:
@@ -84,15 +84,14 @@ def lock(path: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        with suppress(
-            OSError
-        ):  # unlinked before release, so that no process locks a removed file; not possible on Windows
+        # Removed before the release, so that no process locks a removed file. Windows does not allow this.
+        with suppress(OSError):
             Path(file_lock.lock_file).unlink()
         file_lock.release()
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock file `path`; only reads the file."""
+    """Return whether a process holds the lock file `path`, without changing the file."""
     from filelock import lock_descriptor
 
     try:
@@ -103,7 +102,7 @@ def is_locked(path: Path) -> bool:
 
 
 def lock_file_names(name: str) -> set[str]:
-    """Return the names of the files that `lock` may create for a lock file of this name."""
+    """Return the names of the files that `lock` may create for a lock file called `name`."""
     return {name, name + SOFT_LOCK_SUFFIX}
 
 
@@ -125,9 +124,9 @@ def _acquire_lock(path: Path) -> BaseFileLock | None:
 
 
 def extract_os_error_code(error: BaseException) -> int | None:
-    """Return the errno of an error, also if a library turned it into text; None if there is none.
+    """Return the errno of an OSError, or the errno in an error message of a Rust library; None if there is no errno.
 
-    A missing file (ENOENT) counts as none: it says nothing about the disk.
+    Returns None for ENOENT too, because a missing file is not a fault of the disk.
     """
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
@@ -138,5 +137,5 @@ def extract_os_error_code(error: BaseException) -> int | None:
 
 
 def suggest_remedy(code: int) -> str:
-    """Return what to do about an error of the operating system."""
+    """Return advice for an errno."""
     return OS_ERROR_REMEDIES.get(code, "make sure that the folder can be read and written")

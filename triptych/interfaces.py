@@ -1,6 +1,6 @@
-"""The types that modules exchange. Read this first.
+"""The types and base classes that all other modules use. Read this module first.
 
-Letters in shapes: N, M items; L parts of an item; D embedding dimension; C classes; S dimension of index vectors.
+Letters in shapes: N and M items; L or P parts per item; D embedding dimension; C classes; S index vector dimension.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from torch import Tensor, nn
 
 from triptych.errors import InputError
 
-Modality = Literal["image", "audio", "text"]  # pairs of modalities are in this order
+Modality = Literal["image", "audio", "text"]  # a pair of modalities is always written in this order
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
-InputKind = Literal["inputs", "parts", "pooled"]  # prepared files, encoder outputs, or their mean and maximum
+# Prepared inputs of an encoder, part vectors returned by an encoder, or the mean (and maximum) of these part vectors.
+InputKind = Literal["inputs", "parts", "pooled"]
 # Location of a part. Image: left, top, right, bottom as fractions of the displayed width and height. Audio and video:
-# start and end in seconds. Text: start and end character offsets in `media.text.words`. Empty: no location, as for a
-# special token or a vector of the complete item.
+# start and end in seconds. Text: start and end character offsets in `media.text.words`. Empty: the part has no
+# location, for example a special token or a vector of the complete item.
 Region = tuple[float, ...]
 
 
@@ -49,8 +50,8 @@ class Batch:
     masks: dict[Modality, Tensor]  # (N, L) bool, False for padding
     group: Tensor  # (N,) int
     teacher_targets: Tensor | None = None  # (N, C) class probabilities
-    input_kinds: dict[Modality, InputKind] = field(default_factory=dict)  # default: "inputs"
-    row_ids: tuple[str, ...] = ()  # for error messages
+    input_kinds: dict[Modality, InputKind] = field(default_factory=dict)  # a missing modality means "inputs"
+    row_ids: tuple[str, ...] = ()  # manifest rows, named in error messages
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on a device."""
@@ -65,12 +66,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Features:
-    """Embeddings of N items, and the vectors of their parts (frames, image regions or tokens) in order."""
+    """Embeddings of N items, and the vectors of the items' parts: frames, image regions or tokens, in order."""
 
     embedding: Tensor  # (N, D)
     parts: Tensor  # (N, L, D)
     mask: Tensor  # (N, L) bool, False for padding
-    modality: Modality | None = None  # required by `Space.scores`; formulas do not read it
+    modality: Modality | None = None  # required by `Space.scores` only
 
     def __post_init__(self) -> None:
         embedding, parts, mask = (tuple(t.shape) for t in (self.embedding, self.parts, self.mask))
@@ -86,7 +87,7 @@ class Features:
         return self.modality
 
     def mean_pool(self) -> Tensor:
-        """Return the mean over the parts of each item, without padding: (N, D)."""
+        """Return the mean part vector of each item, without padding: (N, D)."""
         mask = self.mask.unsqueeze(2)
         return self.parts.masked_fill(~mask, 0).sum(dim=1) / mask.sum(dim=1)
 
@@ -103,7 +104,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Pair:
-    """Features of the same N rows in two modalities: a_i and b_j are positives if i and j are in the same group."""
+    """Features of N rows in two modalities; items `a_i` and `b_j` are positives if rows i and j have the same group."""
 
     a: Features
     b: Features
@@ -123,24 +124,24 @@ class Pair:
 
     @cached_property
     def positive_mask(self) -> Tensor:
-        """Which pairs (i, j) are positives; computed on first use because it takes N² bytes."""
+        """Bool mask of the pairs (i, j) that are positives; computed on first use, because the mask takes N² bytes."""
         return self.group[:, None] == self.group  # (N, N) bool
 
     def scores(self) -> Tensor:
-        """Return the score of every row of a with every row of b."""
+        """Return the score of every item `a_i` with every item `b_j`."""
         return self.similarity(self.a, self.b)  # (N, N)
 
 
 class Encoder(nn.Module, ABC):
-    """Encodes a file or text as a sequence of part vectors. Includes its preprocessing."""
+    """Encodes a file or text as a sequence of part vectors; includes the preprocessing of the file or text."""
 
     modality: Modality
-    feature_dim: int  # of the parts it returns
-    max_seconds: float = math.inf  # the longest segment it encodes; longer files are split into segments
-    frozen: bool = False  # weights are not trained: outputs can be cached, and runs do not save the weights
-    origin: str = "triptych, trained from scratch"  # of network and weights
-    licence: str = "Apache-2.0"  # of network and weights
-    part_name: str  # what a part is: frame, region, token …
+    feature_dim: int  # dimension of the part vectors that `forward` returns
+    max_seconds: float = math.inf  # longest segment that can be encoded; longer files are split into segments
+    frozen: bool = False  # True: weights are not trained and not saved in space files; outputs can be cached
+    origin: str = "triptych, trained from scratch"  # where the network and the weights come from
+    licence: str = "Apache-2.0"  # licence of the network and the weights
+    part_name: str  # the word for a part: frame, region or token
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -148,29 +149,29 @@ class Encoder(nn.Module, ABC):
         return None
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
-        """Fit what is derived from the training data before the first step, such as a vocabulary. Default: nothing."""
+        """Learn a vocabulary from the training data, before the first training step. Default: do nothing."""
 
     @abstractmethod
     def prepare(self, source: Source) -> Tensor:
-        """Decode one source to (L, ...); L may vary. Deterministic; runs on worker threads."""
+        """Decode one source to a tensor (L, ...); L may vary. Must be deterministic and thread-safe."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode (N, L, ...) with mask (N, L) as parts (N, P, feature_dim) and their mask (N, P).
+        """Encode inputs (N, L, ...) with mask (N, L); return parts (N, P, feature_dim) and the mask of parts (N, P).
 
         The result must not depend on padding.
         """
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
-        """Return the location of each of the source's parts, in order. Default: no locations."""
+        """Return the location of each part of the source, in order. Default: empty locations."""
         return [()] * parts
 
     def class_probabilities(self, mean: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Return class probabilities (N, C) from the mean of the parts (N, feature_dim); None without a classifier."""
+        """Return class probabilities (N, C) for mean part vectors (N, feature_dim); None if there is no classifier."""
         return None
 
     def extra_files(self) -> dict[str, str]:
-        """Return what the encoder needs besides its weights, as named texts that are saved with the space."""
+        """Return the text files, such as a tokenizer, that are saved with the weights: file name to text."""
         return {}
 
     def load_extra_files(self, files: dict[str, str]) -> None:
@@ -178,10 +179,12 @@ class Encoder(nn.Module, ABC):
 
 
 class Similarity(nn.Module, ABC):
-    """Scores N items against M; a higher score means more similar. Saved with the space."""
+    """Scores N items against M items; a higher score means more similar. Parameters are saved in the space file."""
 
-    reads_parts: bool = False  # whether it reads the parts, not only the embedding
-    is_exact: bool  # whether query(a) @ keys(b).T equals forward(a, b); otherwise it is a shortlist to re-rank
+    reads_parts: bool = False  # True: forward reads the part vectors. False: forward reads the embeddings only
+    # True: query(a) @ keys(b).T equals forward(a, b). False: the product is an approximation, so search uses it only
+    # to select candidates, and re-ranks the candidates with forward.
+    is_exact: bool
 
     @abstractmethod
     def forward(self, a: Features, b: Features) -> Tensor: ...  # (N, M)
@@ -193,19 +196,19 @@ class Similarity(nn.Module, ABC):
     def keys(self, b: Features) -> Tensor: ...  # (M, S)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        """Attribute the score of a_i and b_i to pairs of their parts: (N, A, B), 0 for padding.
+        """Return the contribution of each part of `a_i` and each part of `b_i` to their score: (N, A, B), padding 0.
 
-        Default: the contribution of two parts to the inner product of the two items' mean parts.
+        Default: the contributions to the inner product of the mean part vectors of the two items.
         """
         products, mask = a.parts @ b.parts.transpose(1, 2), a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
         return products.masked_fill(~mask, 0) / mask.sum(dim=(1, 2), keepdim=True)
 
     def after_step(self) -> None:
-        """Project parameters onto their constraints, after each optimizer step."""
+        """Project parameters onto their constraints; called after each optimizer step."""
 
 
 class Objective(nn.Module, ABC):
-    """A training loss for one pair of modalities: named terms, whose sum is minimised."""
+    """A training loss for one pair of modalities; returns named terms, and training minimises their sum."""
 
     @abstractmethod
     def forward(self, pair: Pair) -> dict[str, Tensor]: ...
@@ -215,4 +218,4 @@ class Objective(nn.Module, ABC):
         return {}
 
     def after_step(self) -> None:
-        """Project parameters onto their constraints, after each optimizer step."""
+        """Project parameters onto their constraints; called after each optimizer step."""

@@ -1,4 +1,4 @@
-"""Progress reports on stderr: a live progress bar on a terminal, one final line elsewhere."""
+"""Progress reports on stderr: a live progress bar if stderr is a terminal, otherwise one final line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProgressBar:
 def track_progress(title: str, total: int, show_progress: bool = True) -> Iterator[ProgressBar]:
     """Show a progress bar for `total` steps on stderr, so that stdout can be piped."""
     console = Console(stderr=True)
-    # On a narrow terminal there is only room for the numbers.
+    # A narrow terminal shows the numbers without a bar.
     bar_columns = [BarColumn(bar_width=24)] if console.width >= MIN_BAR_CONSOLE_WIDTH else []
     display = Progress(
         TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""A recipe: mechanisms, their settings, data and training options, as frozen dataclasses and as a TOML file."""
+"""Recipes: the mechanisms, data and training options of a training run, as frozen dataclasses and as TOML files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ObjectiveWeight = Annotated[float, Range(0, 1e12)]
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """An objective, the pairs of modalities it is applied to (one instance each), and its weight."""
+    """An objective, its weight, and its pairs of modalities; each pair gets its own instance of the objective."""
 
     name: str
     pairs: tuple[tuple[Modality, Modality], ...]
@@ -58,11 +58,11 @@ class SpaceConfig:
     similarity: Component
     embed_dim: Dimension = 128
     geometry: Geometry = "sphere"
-    pooling: Pooling = "mean"  # over an item's parts: mean, or mean and maximum concatenated
-    head: Head = "linear"  # projection: a matrix, two layers, or none if encoders output embeddings
-    hidden_dim: Dimension = 1024  # of an mlp head
-    dropout: Annotated[float, Range(0, 0.99)] = 0.0  # of an mlp head
-    shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # of an mlp after the heads, shared by all; 0 = none
+    pooling: Pooling = "mean"  # of an item's part vectors: the mean, or the mean and the maximum concatenated
+    head: Head = "linear"  # projection: one matrix, two layers (mlp), or none if the encoders return embeddings
+    hidden_dim: Dimension = 1024  # hidden dimension of head = "mlp"
+    dropout: Annotated[float, Range(0, 0.99)] = 0.0  # dropout of head = "mlp"
+    shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # hidden dimension of an mlp after all heads; 0 = no mlp
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,17 @@ class DataConfig:
     manifest: str = ""
     extra_manifests: tuple[str, ...] = ()  # further manifests to train on
     train_split: str = "train"
-    valid_split: str = "valid"  # selects the best epoch; without rows in it, the last epoch is used
-    test_split: str = "test"  # of `triptych evaluate`
-    # How often rows of a modality set are drawn, for example "image-text" = 2.0
+    valid_split: str = "valid"  # selects the best epoch; if the split has no rows, the last epoch is used
+    test_split: str = "test"  # the split that `triptych evaluate` reads
+    # Relative sampling frequency of the rows of a modality set, for example "image-text" = 2.0
     sampling_weights: dict[str, Annotated[float, Range(0, 1e6)]] = field(default_factory=dict)
-    allow_outside: bool = False  # allow files outside the manifest's folder
+    allow_outside: bool = False  # True: the manifest may list files outside its folder
     workers: Annotated[int, Range(1, 256)] = 2
-    hop_seconds: Annotated[float, Range(0, 3600)] = 0.0  # between windows of long files; 0 = no overlap
-    all_windows: bool = False  # train on every window of a long file; otherwise on the first
+    hop_seconds: Annotated[float, Range(0, 3600)] = 0.0  # between the starts of segments of a file; 0 = no overlap
+    all_windows: bool = False  # True: train on every segment of a long file. False: on the first segment
     teacher: str = ""  # image classifier for the objective distill: efficientnet_lite0
-    cache: str = ""  # folder for the features of frozen encoders; "" = the user's cache folder, "off" = none
-    input_cache_mb: Annotated[int, Range(0, 1 << 30)] = 2000  # memory for decoded inputs between epochs
+    cache: str = ""  # folder for the outputs of frozen encoders; "" = the user's cache folder, "off" = no cache
+    input_cache_mb: Annotated[int, Range(0, 1 << 30)] = 2000  # MB of memory for inputs that are kept between epochs
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ class TrainingConfig:
     batch_size: Annotated[int, Range(2, 1 << 24)] = 128
     grad_cache_chunk: Annotated[int, Range(0, 1 << 24)] = 0  # rows per forward pass; 0 = the full batch
     optimizer: Optimizer = "adamw"
-    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 1e-3  # of heads and objectives
+    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 1e-3  # for heads and objectives
     encoder_lr_scale: LearningRateScale = 1.0  # multiplies learning_rate for encoders
     metric_lr_scale: LearningRateScale = 1.0  # multiplies learning_rate for the similarity
-    momentum: Annotated[float, Range(0, 0.999)] = 0.9  # of sgd
+    momentum: Annotated[float, Range(0, 0.999)] = 0.9  # for optimizer = "sgd"
     weight_decay: Annotated[float, Range(0, 1e3)] = 0.01
     warmup_ratio: Annotated[float, Range(0, 1)] = 0.1  # fraction of steps with linear warm-up, followed by cosine decay
     max_grad_norm: Annotated[float, Range(1e-12, 1e12)] = 1.0
@@ -120,7 +120,7 @@ class Recipe:
 
     @staticmethod
     def load(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-        """Load a recipe by path, or by the name of a bundled recipe, and apply overrides such as `a.b=c`."""
+        """Load a recipe by path, or by the name of a bundled recipe; overrides are like `training.epochs=3`."""
         path = _resolve_path(name_or_path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -144,7 +144,7 @@ class Recipe:
             raise RecipeError(f"{location}{suffix}: {error}") from error
 
     def with_manifests(self, paths: Sequence[str | Path], allow_outside: bool = False) -> Recipe:
-        """Return a copy that trains on these manifests; the recipe's extra manifests are kept."""
+        """Return a copy of the recipe that trains on these manifests; the recipe's extra manifests are kept."""
         data = replace(self.data, allow_outside=allow_outside or self.data.allow_outside)
         if paths:
             first, *others = map(str, paths)
@@ -153,13 +153,13 @@ class Recipe:
         return replace(self, data=data)
 
     def resolve_manifest(self, path: Path | None = None) -> Path:
-        """Return the given manifest, or that of the recipe."""
+        """Return `path` if given, otherwise the recipe's manifest; raise UsageError if the recipe has no manifest."""
         if path is None and not self.data.manifest:
             raise UsageError(f"recipe {self.name} names no manifest; give --data MANIFEST")
         return path or Path(self.data.manifest)
 
     def without_local_paths(self) -> Recipe:
-        """Return the recipe without paths of this machine."""
+        """Return a copy of the recipe without paths of this machine, so that it can be shared."""
         data = self.data
         names = tuple(Path(path).name for path in (data.manifest, *data.extra_manifests))
         portable_data = replace(
@@ -172,7 +172,7 @@ class Recipe:
         return replace(self, data=portable_data, space=replace(self.space, encoders=encoders))
 
     def restrict_to(self, modalities: Collection[Modality]) -> Recipe:
-        """Return the recipe without the encoders and pairs of other modalities."""
+        """Return a copy of the recipe with only the encoders and pairs of the given modalities."""
         encoders = {m: component for m, component in self.space.encoders.items() if m in modalities}
         restricted = [
             replace(config, pairs=tuple((a, b) for a, b in config.pairs if a in modalities and b in modalities))
@@ -189,7 +189,7 @@ class Recipe:
         return replace(self, space=replace(self.space, encoders=encoders), objectives=objectives)
 
     def to_toml(self) -> str:
-        """Return the recipe as TOML with all defaults; parsing it gives an equal recipe."""
+        """Return the recipe as TOML, including defaults; parsing the TOML gives an equal recipe."""
         table = asdict(self)
         table["space"]["similarity"] = _flatten(table["space"]["similarity"])
         table["space"]["encoders"] = {m: _flatten(component) for m, component in table["space"]["encoders"].items()}
@@ -204,7 +204,7 @@ class Recipe:
 
 
 def list_bundled_recipes() -> dict[str, Path]:
-    """Return the paths of the bundled recipes by name."""
+    """Return the bundled recipes: name to path."""
     package_folder = Path(__file__).parent
     folder = next((f for f in (package_folder / "recipes", package_folder.parent / "recipes") if f.is_dir()), None)
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
@@ -278,11 +278,11 @@ def _read_objective(table: Any, location: str) -> ObjectiveConfig:
 
 
 def _check_components(recipe: Recipe) -> None:
-    """Check the name, and that encoders, pairs and objectives are compatible."""
+    """Raise RecipeError if the recipe's name is invalid, or if encoders, pairs and objectives are incompatible."""
     space = recipe.space
     if not re.fullmatch(r"\w[\w.-]{0,99}", recipe.name):
         raise RecipeError(
-            f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, because it becomes a folder name"
+            f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, because it is used as a folder name"
         )
     if len(space.encoders) < 2:
         raise RecipeError(f"space.encoders: need at least two of {', '.join(MODALITIES)}; got {list(space.encoders)}")
@@ -298,11 +298,14 @@ def _check_components(recipe: Recipe) -> None:
             if a == b or a not in space.encoders or b not in space.encoders:
                 raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: expected two of {', '.join(space.encoders)}")
             if MODALITIES.index(a) > MODALITIES.index(b):
-                raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: write it as [{b}, {a}]")
+                raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: write the pair as [{b}, {a}]")
     _check_teacher(recipe)
     for modality in space.encoders:
         if not any(modality in pair for objective in recipe.objectives for pair in objective.pairs):
-            raise RecipeError(f"space.encoders.{modality}: no objective trains it; add a pair with it, or remove it")
+            raise RecipeError(
+                f"space.encoders.{modality}: no objective trains this encoder; "
+                f"add a pair with {modality}, or remove the encoder"
+            )
 
 
 def _check_teacher(recipe: Recipe) -> None:
@@ -319,5 +322,5 @@ def _check_teacher(recipe: Recipe) -> None:
 
 
 def _flatten(component: dict[str, Any]) -> dict[str, Any]:
-    """Return a component as its TOML table, with the settings next to the name."""
+    """Return the TOML table of a component: the name and the settings on the same level."""
     return {key: value for key, value in component.items() if key != "settings"} | component["settings"]

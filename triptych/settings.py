@@ -1,4 +1,4 @@
-"""Read typed settings from TOML tables; errors name the key and the allowed values."""
+"""Read typed settings from TOML tables; error messages name the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Component:
-    """A mechanism: its name in the registry and the arguments of its constructor."""
+    """A mechanism in a recipe: its registered name and the arguments of its constructor."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
-    """Set one value in place, for example training.epochs=3 or objectives.0.temperature=0.1."""
+    """Change one value of the table in place, for example training.epochs=3 or objectives.0.temperature=0.1."""
     path, separator, raw_value = override.partition("=")
     if not separator or not path.strip():
         raise RecipeError(f"--set {override!r}: expected section.key=value, for example training.epochs=3")
@@ -65,7 +65,7 @@ def _descend(node: Any, key: str, override: str) -> Any:
         return node[_parse_index(node, key, override)]
     if isinstance(node, dict):
         return node.setdefault(key, {})
-    raise RecipeError(f"--set {override!r}: {key!r} is below a value, not below a table")
+    raise RecipeError(f"--set {override!r}: {key!r} cannot be set, because the key before it is a value, not a table")
 
 
 def _parse_index(entries: list[Any], key: str, override: str) -> int:
@@ -77,7 +77,7 @@ def _parse_index(entries: list[Any], key: str, override: str) -> int:
 def read_component(
     table: Any, registry: Mapping[str, type], role: str, location: str, extra_keys: set[str] | None = None
 ) -> Component:
-    """Read a mechanism with all its settings, defaults included; the keys are the arguments of its constructor."""
+    """Read a mechanism from its table; settings missing from the table get the defaults of the constructor."""
     table = read_section(table, location)
     if "name" not in table:
         raise RecipeError(f"{location}: the {role}'s name is missing; known: {', '.join(sorted(registry))}")
@@ -102,7 +102,7 @@ def read_dataclass(cls: type[T], table: Any, location: str) -> T:
 
 
 def read_section(value: Any, location: str) -> TomlTable:
-    """Return the value if it is a table."""
+    """Return the value if it is a table; otherwise raise RecipeError."""
     if not isinstance(value, Mapping):
         raise RecipeError(f"{location} = {value!r}: must be a table")
     return value
@@ -116,7 +116,7 @@ def check_keys(table: TomlTable, allowed: set[str], location: str) -> None:
 
 
 def read_value(value: Any, expected_type: Any, location: str) -> Any:
-    """Return the value if it has the expected type; integers are accepted as floats, lists as tuples."""
+    """Return the value as the expected type (integers may become floats, lists tuples), or raise RecipeError."""
     if get_origin(expected_type) is Annotated:
         base_type, allowed = get_args(expected_type)
         value = read_value(value, base_type, location)

@@ -24,9 +24,9 @@ from triptych.similarities import SIMILARITIES
 
 @dataclass(frozen=True)
 class EmbedResult:
-    """The features of the readable sources, their positions, and the reasons why the others could not be read."""
+    """The features of the readable sources, and error messages for the unreadable sources."""
 
-    indices: list[int]  # position of each row of features in the input
+    indices: list[int]  # for each row of `features`, the position of its source in the input
     features: Features
     failures: dict[Source, str]
 
@@ -35,7 +35,7 @@ class Space(nn.Module):
     """One embedding space: embedding = geometry(shared_head(head(pool(encoder(inputs)))))."""
 
     def __init__(self, recipe: Recipe, encoders: Mapping[Modality, Encoder] | None = None) -> None:
-        """Create a space with untrained heads; `encoders` replaces those that the recipe would create."""
+        """Create a space with untrained heads; encoders given in `encoders` are used instead of new ones."""
         super().__init__()
         self.recipe = recipe
         self.history: dict[str, Any] = {}  # training data and validation score, for the model card
@@ -63,7 +63,7 @@ class Space(nn.Module):
 
     @property
     def frozen_modalities(self) -> tuple[Modality, ...]:
-        """The modalities whose encoder is not trained, so that its features can be cached."""
+        """The modalities whose encoder is frozen, so that the encoder's outputs can be cached."""
         return tuple(m for m in self.modalities if self.encoder(m).frozen)
 
     def encoder(self, modality: Modality) -> Encoder:
@@ -73,7 +73,7 @@ class Space(nn.Module):
         return cast(Encoder, self.encoders[modality])
 
     def train(self, mode: bool = True) -> Space:
-        """Set training mode as in nn.Module, but leave frozen modules in evaluation mode."""
+        """Set the training mode as nn.Module.train does, but keep frozen encoders in evaluation mode."""
         super().train(mode)
         for modality in self.frozen_modalities:
             self.encoders[modality].eval()
@@ -84,7 +84,7 @@ class Space(nn.Module):
         return self
 
     def state_dict_without_frozen(self) -> dict[str, Tensor]:
-        """Return the weights without those of frozen encoders, which a checkpoint identifies by a hash only."""
+        """Return all weights except the weights of frozen encoders; a space file contains only their hash."""
         frozen_prefixes = tuple(f"encoders.{modality}." for modality in self.frozen_modalities)
         return {name: value for name, value in self.state_dict().items() if not name.startswith(frozen_prefixes)}
 
@@ -98,8 +98,8 @@ class Space(nn.Module):
     ) -> Features:
         """Compute features from prepared inputs (N, L, ...), or from precomputed encoder outputs.
 
-        Embeddings are mapped onto the geometry. Parts are projected the same way but stay unnormalised.
-        Without parts, each item's only part is its embedding: enough for a similarity that reads no parts.
+        Embeddings are mapped onto the geometry. Part vectors are projected by the same head, but not mapped.
+        with_parts = False returns the embedding as the only part of each item, for similarities that read no parts.
         """
         if input_kind == "inputs":
             with torch.set_grad_enabled(torch.is_grad_enabled() and modality not in self.frozen_modalities):
@@ -126,13 +126,13 @@ class Space(nn.Module):
         return apply_geometry(self.recipe.space.geometry, self.shared_head(self.heads[modality](pooled)))
 
     def make_pair(self, a: Features, b: Features, batch: Batch, similarity: Similarity | None = None) -> Pair:
-        """Combine the features of two modalities of a batch; the default similarity is the space's own."""
+        """Return the pair of features of two modalities of a batch; default: with the similarity of the space."""
         return Pair(a, b, batch.group, similarity or self.similarity, batch.teacher_targets)
 
     def scores(self, query: Features, gallery: Features) -> Tensor:
-        """Score queries of one modality against a gallery of another: (Q, M).
+        """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        A similarity need not be symmetric: its arguments are always in the order of MODALITIES, as in training.
+        A similarity may be asymmetric, so it is called with the modalities in the order of MODALITIES, as in training.
         """
         if MODALITIES.index(query.require_modality()) > MODALITIES.index(gallery.require_modality()):
             return self.similarity(gallery, query).T
@@ -149,9 +149,9 @@ class Space(nn.Module):
         with_parts: bool = True,
         cache: Cache | None = None,
     ) -> EmbedResult:
-        """Embed sources of one modality, in order; unreadable sources are reported in `failures`.
+        """Embed sources of one modality, in order; `failures` has an error message for each unreadable source.
 
-        With a cache, the outputs of a frozen encoder are read from it and added to it.
+        If a cache is given, the outputs of a frozen encoder are read from the cache, and missing outputs are added.
         """
         was_training = self.training
         self.eval()
@@ -225,14 +225,14 @@ class Space(nn.Module):
         return self(modality, *(x.to(device) for x in inputs), input_kind, with_parts).to(torch.device("cpu"))
 
     def embed_one(self, source: Source) -> Features:
-        """Embed one source; raise MediaError if it cannot be read."""
+        """Embed one source; raise MediaError if the source cannot be read."""
         result = self.embed([source], source.modality)
         for message in result.failures.values():
             raise MediaError(message)
         return result.features
 
 
-EmbeddedBlock = tuple[list[int], Features | None, dict[Source, str]]  # positions, their features, failures
+EmbeddedBlock = tuple[list[int], Features | None, dict[Source, str]]  # positions of sources, features, failures
 
 
 def make_head(config: SpaceConfig, modality: str, feature_dim: int) -> nn.Module:
@@ -244,8 +244,8 @@ def make_head(config: SpaceConfig, modality: str, feature_dim: int) -> nn.Module
         return make_mlp(input_dim, config.hidden_dim, config.embed_dim, config.dropout)
     if input_dim != config.embed_dim:
         raise RecipeError(
-            f"space.head = none: {modality} features have {input_dim} dimensions; set space.embed_dim to that "
-            f"(it is {config.embed_dim})"
+            f"space.head = none: {modality} features have {input_dim} dimensions, but space.embed_dim is "
+            f"{config.embed_dim}; set space.embed_dim = {input_dim}"
         )
     return nn.Identity()
 
@@ -278,13 +278,13 @@ def apply_geometry(geometry: Geometry, z: Tensor) -> Tensor:
 
 
 def features_without_parts(embedding: Tensor, modality: Modality | None = None) -> Features:
-    """Return features in which each embedding is its own only part."""
+    """Return features in which the only part of each item is its embedding."""
     mask = torch.ones(len(embedding), 1, dtype=torch.bool, device=embedding.device)
     return Features(embedding, embedding.unsqueeze(1), mask, modality)
 
 
 def concat_features(features: list[Features], embed_dim: int, modality: Modality | None) -> Features:
-    """Concatenate batches of features of one modality; parts are padded to the longest."""
+    """Concatenate batches of features of one modality; parts are padded to the largest number of parts."""
     if not features:
         return features_without_parts(torch.empty(0, embed_dim), modality)
     max_parts = max(f.parts.shape[1] for f in features)
@@ -297,6 +297,6 @@ def concat_features(features: list[Features], embed_dim: int, modality: Modality
 
 
 def iter_blocks(features: Features, block_size: int) -> Iterator[tuple[int, Features]]:
-    """Yield the index of the first row and the features of each block of at most `block_size` rows."""
+    """Split features into blocks of at most `block_size` rows; yield the first row's index and the features."""
     for first in range(0, len(features.embedding), block_size):
         yield first, features.take(slice(first, first + block_size))

@@ -1,8 +1,8 @@
-"""Exact reductions over scale · query @ keys.T in tiles: O(N · block_size) memory, forward and backward.
+"""Exact reductions over the logits scale · query @ keys.T, computed in tiles of block_size × block_size.
 
-Two kernels with their own backward: `log_sum_exps` (softmax objectives, transport) and `softplus_sum` (the sigmoid
-objective). The (N, M) matrix is never materialised. Matrix products dominate the run time, so each kernel needs as few
-of them as possible (four and three), and few passes over each block_size × block_size tile.
+`log_sum_exps` is for softmax objectives and transport, `softplus_sum` for the sigmoid objective. Both define their own
+backward pass. The (N, M) logits are never stored; memory is O(N · block_size), forward and backward. Matrix products
+dominate the run time: `log_sum_exps` needs four, forward and backward together, and `softplus_sum` needs three.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def log_sum_exps(
     include_diagonal: bool = True,
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> tuple[Tensor, Tensor]:
-    """Return the log-sum-exp of every row and every column of the logits, without storing the logits.
+    """Return the log-sum-exp of each row and of each column of the logits, without storing the logits.
 
     logit_ij = scale · <query_i, keys_j> + row_bias_i + column_bias_j
     row_i = log Σ_j e^logit_ij   (N,)      column_j = log Σ_i e^logit_ij   (M,)
 
-    excluded_groups: group ids (N,) and (M,); entries i ≠ j of the same group are excluded.
-    include_diagonal: whether entries i = j are included.
-    A row or column without included entries is -inf, with gradient 0.
+    excluded_groups: group ids of rows (N,) and columns (M,). Entries i ≠ j with equal group ids are excluded.
+    include_diagonal: False excludes the entries i = j.
+    The log-sum-exp of a row or column without included entries is -inf, with gradient 0.
 
     Use when: the N × M matrix does not fit in memory, or several passes over it are too slow.
     Beware: differentiable once, with respect to every tensor. bfloat16 and float16 inputs give float32 outputs.
@@ -67,9 +67,9 @@ def softplus_sum(
     """Return the sum over all pairs of -log sigmoid(z · logit), without storing the logits.
 
     Σ_ij log(1 + e^(-z_ij · logit_ij)),  logit_ij = scale · <query_i, keys_j> + bias
-    z_ij = +1 if row i and column j have the same group id (ids (N,) and (M,)), else -1; without groups all are -1.
+    z_ij = +1 if row i and column j have the same group id, else -1. Without `groups`, every z_ij is -1.
 
-    Use when: as for log_sum_exps. The gradient is computed in the forward pass, with three matrix products in total.
+    Use when: the N × M matrix does not fit in memory. The gradient is computed in the forward pass.
     Beware: differentiable once. bfloat16 and float16 inputs give float32 outputs.
     """
     _check_inputs(query, keys, block_size, groups)
@@ -78,7 +78,7 @@ def softplus_sum(
 
 
 def compute_streaming_inputs(pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
-    """Return query (N, S), keys (N, S) and group ids (N,) of a pair, the inputs of the kernels."""
+    """Return the inputs of the kernels for a pair: query vectors (N, S), key vectors (N, S) and group ids (N,)."""
     if not pair.similarity.is_exact:
         name = type(pair.similarity).__name__
         raise InputError(
@@ -96,7 +96,7 @@ def _check_inputs(query: Tensor, keys: Tensor, block_size: int, groups: Groups |
         raise InputError(f"block_size = {block_size}; need 1 or more")
     for name, tensor in (("query", query), ("keys", keys)):
         if not torch.isfinite(tensor).all():
-            raise InputError(f"{name} holds NaN or infinity")
+            raise InputError(f"{name} contains NaN or infinity")
     if groups is not None and (groups[0].shape, groups[1].shape) != ((len(query),), (len(keys),)):
         shapes = f"{tuple(groups[0].shape)} and {tuple(groups[1].shape)}"
         raise InputError(f"groups are {shapes}; need ({len(query)},) and ({len(keys)},)")
@@ -125,7 +125,7 @@ def _contains_diagonal(rows: slice, columns: slice) -> bool:
 
 
 def _same_group_mask(groups: Groups | None, rows: slice, columns: slice) -> Tensor | None:
-    """Return where rows and columns of a tile have the same group; None, quickly, if nowhere."""
+    """Return the mask of the tile's entries whose row and column have the same group; None if there are no entries."""
     if groups is None:
         return None
     row_groups, column_groups = groups[0][rows], groups[1][columns]
@@ -138,7 +138,7 @@ def _iter_slices(length: int, block_size: int) -> Iterator[slice]:
 
 
 class _Tiles:
-    """Tiles of scale · left @ right.T, all in the same buffer: the next tile overwrites the last."""
+    """Iterator over tiles of scale · left @ right.T. All tiles share one buffer: the next tile overwrites the last."""
 
     def __init__(self, left: Tensor, right: Tensor, scale: Tensor, block_size: int) -> None:
         self.left, self.right, self.scale, self.block_size = left, right, scale, block_size
@@ -176,7 +176,7 @@ def _to_scalar(value: Tensor | float, query: Tensor) -> Tensor:
 
 
 class _LogSumExps(torch.autograd.Function):
-    """Log-sum-exps by the fast path if its sums prove accurate, otherwise by the stable path."""
+    """Log-sum-exps by the fast path. If underflow made the sums of the fast path inaccurate, by the stable path."""
 
     @staticmethod
     def forward(
@@ -218,7 +218,7 @@ class _LogSumExps(torch.autograd.Function):
         query, keys, scale, row_bias, column_bias, row, column = ctx.saved_tensors
         with torch.autocast(query.device.type, enabled=False):
             q, k, factor, *biases = _to_compute_dtype(query, keys, scale, row_bias, column_bias)
-            # Normalised, so that tiny gradients divided by huge sums do not underflow.
+            # Gradients are normalised, because tiny gradients divided by huge sums would underflow.
             max_grad = max(float(row_grad.abs().max()), float(column_grad.abs().max())) or 1.0
             grads = [row_grad / max_grad, column_grad / max_grad]
             tiles = _Tiles(q, k, factor * (LOG2E if ctx.is_fast else 1.0), ctx.block_size)
@@ -247,7 +247,7 @@ def _inner_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _fast_exp_sums(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions, shift: float) -> list[Tensor]:
-    """Return Σ_j 2^(logit_ij - shift) e^(column_bias_j - max) and the same over i; both share one exponential."""
+    """Return Σ_j 2^(logit_ij - shift) e^(column_bias_j - max) and the sum over i; each tile needs one exponential."""
     weights = [(bias - bias.max()).exp() for bias in biases]
     row, column = torch.zeros_like(weights[0]), torch.zeros_like(weights[1])
     for rows, columns, tile in tiles:
@@ -261,7 +261,8 @@ def _fast_exp_sums(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions,
 def _is_accurate(sums: list[Tensor], shift: float, bound: float, has_constant_biases: bool) -> bool:
     """Return whether underflow is negligible in every sum.
 
-    An underflowed exponential is below finfo.tiny; an underflowed weight too, times the largest exponential.
+    The error of an underflowed exponential is below finfo.tiny. The error of an underflowed weight exp(bias - max) is
+    below finfo.tiny times the largest exponential.
     """
     finfo = torch.finfo(sums[0].dtype)
     max_underflow = finfo.tiny * (1.0 if has_constant_biases else 1.0 + 2.0 ** (bound - shift))
@@ -297,7 +298,7 @@ def _iter_logit_tiles(
 
 
 def _stable_log_sum_exps(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclusions) -> list[Tensor]:
-    """Compute log-sum-exps with a maximum for each row and column of each tile: any range of logits, more passes."""
+    """Compute log-sum-exps for any range of logits; slower, because each tile needs row and column maxima."""
     row, column = (torch.full_like(bias, -math.inf) for bias in biases)
     for rows, columns, tile in _iter_logit_tiles(tiles, biases, exclusions):
         torch.logaddexp(row[rows], tile.logsumexp(1), out=row[rows])
@@ -308,7 +309,7 @@ def _stable_log_sum_exps(tiles: _Tiles, biases: list[Tensor], exclusions: _Exclu
 def _stable_gradient_tiles(
     tiles: _Tiles, grads: list[Tensor], lses: tuple[Tensor, Tensor], biases: list[Tensor], exclusions: _Exclusions
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the same as _fast_gradient_tiles, with one exponential for each direction."""
+    """Yield the same tiles as _fast_gradient_tiles, computed with one exponential per direction."""
     row, column = (lse.masked_fill(lse == -math.inf, 0.0) for lse in lses)  # avoids -inf - -inf
     for rows, columns, tile in _iter_logit_tiles(tiles, biases, exclusions):
         by_row = torch.sub(tile, row[rows][:, None], out=tiles.spare_tile(tile)).exp_().mul_(grads[0][rows][:, None])
@@ -332,7 +333,7 @@ def _accumulate_gradients(
 
 
 class _SoftplusSum(torch.autograd.Function):
-    """The sum and its gradient in one pass, which is possible because the sum is elementwise."""
+    """The sum of softplus terms and its gradient, computed in one pass; each term depends on one logit only."""
 
     @staticmethod
     def forward(
@@ -374,7 +375,7 @@ class _SoftplusSum(torch.autograd.Function):
 def _sigmoid_gradient_tiles(
     tiles: _Tiles, bias: float, groups: Groups | None, total: Tensor, d_bias: Tensor
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the derivative of softplus(-z · logit) for each tile; add the sums of the tile to total and d_bias."""
+    """Yield the derivative of softplus(-z · logit) for each tile; add the tile's sums to `total` and `d_bias`."""
     zero = total.new_zeros((), dtype=tiles.left.dtype)
     for rows, columns, tile in tiles:
         tile.add_(bias)
@@ -383,10 +384,10 @@ def _sigmoid_gradient_tiles(
             torch.where(same_group, -tile, tile, out=tile)
         buffer = tiles.spare_tile(tile)
         if float(tile.max()) < 1.0:
-            # -log(1 - sigmoid) is accurate in this range, and takes half the time of softplus.
+            # In this range, -log(1 - sigmoid) is accurate and takes half the time of softplus.
             total -= torch.neg(tile.sigmoid_(), out=buffer).log1p_().sum()
         else:
-            # Not F.softplus: its threshold of 20, above which it returns x, is too low for float64.
+            # F.softplus returns x for x > 20, which is not accurate enough for float64.
             total += torch.logaddexp(tile, zero, out=buffer).sum()
             tile.sigmoid_()
         if same_group is not None:

@@ -191,5 +191,5 @@ def test_invalid_teachers_raise():
             objective(replace(pair, teacher_targets=pair.teacher_targets.index_fill(1, torch.tensor([0]), bad)))
     with pytest.raises(InputError, match="need the same"):
         class_kl_divergence(torch.ones(2, 3) / 3, torch.ones(2, 4))
-    with pytest.raises(InputError, match="student holds NaN"):
+    with pytest.raises(InputError, match="student contains NaN"):
         score_cross_entropy(torch.ones(2, 3), torch.full((2, 3), torch.nan))

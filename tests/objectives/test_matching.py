@@ -307,7 +307,7 @@ def test_unsupported_streaming_raises():
     good = torch.ones(3, 2)
     for query, keys, block, message in [
         (torch.ones(3, 4), good, 2, r"query \(3, 4\), keys \(3, 2\)"),
-        (good, torch.full((3, 2), math.nan), 2, "keys holds NaN"),
+        (good, torch.full((3, 2), math.nan), 2, "keys contains NaN"),
         (good, torch.ones(4, 2), 2, "query has 3 rows and keys has 4"),
         (good, good, 0, "block_size = 0"),
     ]:

@@ -233,7 +233,7 @@ def test_invalid_inputs_raise():
             Mahalanobis(6)(features_from_embedding(torch.full((2, 6), bad, dtype=torch.float64)), random_features(2))
     similarity = Mahalanobis(6, "full")
     similarity.matrix.data[0, 0] = math.nan
-    with pytest.raises(InputError, match="matrix of the metric holds NaN"):
+    with pytest.raises(InputError, match="matrix of the metric contains NaN"):
         similarity.after_step()
 
 

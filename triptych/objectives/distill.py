@@ -38,7 +38,7 @@ def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
     teacher, student = upcast_half(teacher.detach()), upcast_half(student)
     for name, logits in (("teacher", teacher), ("student", student)):
         if not torch.isfinite(logits).all():
-            raise InputError(f"{name} holds NaN or infinity")
+            raise InputError(f"{name} contains NaN or infinity")
     rows = F.cross_entropy(student, teacher.softmax(dim=1))
     return (rows + F.cross_entropy(student.T, teacher.T.softmax(dim=1))) / 2
 

@@ -142,7 +142,7 @@ def project_to_psd(matrix: Tensor) -> Tensor:
     Clip eigenvalues, not singular values: those are never negative.
     """
     if not torch.isfinite(matrix).all():
-        raise InputError("matrix of the metric holds NaN or infinity")
+        raise InputError("matrix of the metric contains NaN or infinity")
     symmetric = (_to_float64(matrix) + _to_float64(matrix).T) / 2
     if _is_positive_definite(symmetric):  # a Cholesky factor takes a tenth of the time of eigh
         return symmetric.to(matrix.dtype)

@@ -1,10 +1,10 @@
-"""Solver of the dual problem, in float64 and in log units (potential / epsilon), until convergence.
+"""Solver of the dual transport problem, in float64. Potentials are in log units: potential / epsilon.
 
-Row potentials (and, in the partial problem, the offset) are closed-form functions of the column potentials, so a point
-is determined by its columns. A few Sinkhorn iterations give the start. The balanced dual is smooth: Newton steps on the
-columns finish it. The curvature of the partial dual jumps wherever a row or column becomes saturated, and Newton cycles
-between active sets (200 iterations and more); a primal-dual interior-point method needs 10 to 25.
-The matrix is exponentiated once. Later points only rescale its rows and columns, by matrix-vector products.
+The optimal row potentials (and, in the partial problem, the offset) are closed-form functions of the column potentials,
+so the solver iterates over the column potentials only. It starts with up to ten Sinkhorn iterations. The balanced dual
+is smooth, and Newton's method converges. The curvature of the partial dual jumps where a row or column becomes
+saturated, and Newton's method needs 200 or more iterations; a primal-dual interior-point method needs 10 to 25.
+The matrix is exponentiated once. Later iterations only rescale rows and columns, by matrix-vector products.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from torch import Tensor
 from triptych.transport.laplacian import Laplacian
 from triptych.transport.matrix import Scores
 
-MAX_LOG_DRIFT = 100.0  # change of a potential (log units) that forces a new exp; float64 overflows at 709
-CENTRING = 0.1  # each interior-point iteration aims at this fraction of the current complementarity
+MAX_LOG_DRIFT = 100.0  # change of a potential (log units) after which the matrix is exponentiated again
+CENTRING = 0.1  # target complementarity of an interior-point iteration, as a fraction of the current complementarity
 CG_TOLERANCE = 1e-3  # relative residual of conjugate gradients in an interior-point iteration
-MAX_LOG_STEP = 2.0  # largest interior-point step (log units): exp is not linear beyond
+MAX_LOG_STEP = 2.0  # largest interior-point step (log units), because exp is far from linear over larger steps
 
 
 @dataclass(frozen=True)
 class TransportProblem:
-    """The constraints of a plan: its row and column sums equal the weights (balanced) or are at most them (partial)."""
+    """The constraints of a plan. Balanced: row sums = a, column sums = b. Partial: row sums <= a, column sums <= b."""
 
-    a: Tensor  # (N,)
-    b: Tensor  # (M,)
-    mass: float
+    a: Tensor  # (N,) row weights
+    b: Tensor  # (M,) column weights
+    mass: float  # sum of the plan
     is_partial: bool
 
 
 @dataclass(frozen=True)
 class DualPoint:
-    """A point of the dual with optimal rows: log plan_ij = row_i + column_j + offset + logits_ij."""
+    """Potentials whose rows are optimal for the columns: log plan_ij = row_i + column_j + offset + logits_ij."""
 
     row: Tensor  # (N,), at most 0 in the partial problem
     column: Tensor  # (M,), at most 0 in the partial problem
@@ -46,7 +46,7 @@ class DualPoint:
 
 
 class DualProblem:
-    """The dual of a transport problem; uses its matrix only through products."""
+    """The dual of a transport problem; the matrix is used only in matrix-vector products."""
 
     def __init__(self, scores: Scores, epsilon: float, problem: TransportProblem, column: Tensor) -> None:
         self.scores, self.epsilon, self.problem = scores, epsilon, problem
@@ -55,26 +55,26 @@ class DualProblem:
         self.absorb(column)
 
     def absorb(self, column: Tensor) -> None:
-        """Exponentiate the matrix at these column potentials; no other step takes an exp of every entry."""
+        """Exponentiate the logits at these column potentials (each row scaled to at most 1), for later products."""
         self.matrix, self.origin_row = self.scores.exponentiate(self.epsilon, column)  # (N, M), at most 1; (N,)
         self.origin_column = column
 
     def absorb_if_drifted(self, column: Tensor) -> None:
-        """Absorb again if the potentials have moved too far for their exp."""
+        """Call `absorb` if a column potential has changed by more than MAX_LOG_DRIFT, to avoid overflow."""
         if (column - self.origin_column).abs().max() > MAX_LOG_DRIFT:
             self.absorb(column)
 
     def row_log_sums(self, column: Tensor) -> Tensor:
-        """log sum_j exp(logits_ij + column_j)."""
+        """Return log sum_j exp(logits_ij + column_j)."""
         return self.matrix.matvec((column - self.origin_column).exp()).log() - self.origin_row  # (N,)
 
     def column_log_sums(self, row: Tensor) -> Tensor:
-        """log sum_i exp(logits_ij + row_i)."""
+        """Return log sum_i exp(logits_ij + row_i)."""
         column_sums = self.matrix.rmatvec((row - self.origin_row).exp())
         return column_sums.clamp_min(1e-290).log() - self.origin_column  # (M,)
 
     def evaluate(self, column: Tensor) -> DualPoint:
-        """Return the point of these columns. Partial: first shifted to a maximum of 0; same plan."""
+        """Return the dual point of these column potentials. Partial: they are first shifted to a maximum of 0."""
         problem = self.problem
         column = column - column.max() if problem.is_partial else column
         self.absorb_if_drifted(column)
@@ -90,16 +90,16 @@ class DualProblem:
         return DualPoint(row, column, offset, column_sums, value, error)
 
     def sinkhorn_step(self, point: DualPoint) -> DualPoint:
-        """Do one Sinkhorn iteration: the optimal columns for the current rows, then the optimal rows."""
+        """Do one Sinkhorn iteration: compute the optimal columns for the current rows, then the optimal rows."""
         column = point.column + self.log_b - point.column_sums.clamp_min(1e-290).log()
         return self.evaluate(column.clamp_max(0) if self.problem.is_partial else column)
 
     def scaling_vectors(self, row: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the factors of the rows and columns of the matrix that give the plan of these potentials."""
+        """Return row factors (N,) and column factors (M,) that turn the matrix into the plan of these potentials."""
         return (row - self.origin_row).exp(), (column - self.origin_column).exp()
 
     def laplacian_at(self, point: DualPoint) -> Laplacian:
-        """Return the Laplacian system of the plan of a point."""
+        """Return the Laplacian system of the plan of a dual point."""
         return self.build_laplacian(point.row + point.offset, point.column)
 
     def build_laplacian(self, row: Tensor, column: Tensor) -> Laplacian:
@@ -109,7 +109,7 @@ class DualProblem:
 
 
 def maximise_dual(dual: DualProblem, column: Tensor, tolerance: float, max_iterations: int) -> tuple[DualPoint, int]:
-    """Return the first point with an error of at most `tolerance`, or the last one, and the number of iterations."""
+    """Return the first point with error <= `tolerance` (else the last point), and the number of iterations."""
     point = dual.evaluate(column)
     for _ in range(10):
         if point.error <= tolerance:
@@ -130,7 +130,7 @@ def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iteration
         step_size = min(1.0, MAX_LOG_DRIFT / 2 / max(step.abs().max().item(), 1e-300))
         while step_size > 1e-6:
             trial = dual.evaluate(point.column + step_size * step)
-            # The last term allows for rounding: near the maximum, the increase is below the precision of float64.
+            # `rounding` is subtracted because near the maximum, the increase is below the precision of float64.
             rounding = 1e-14 * point.value.abs().clamp_min(1)
             if trial.value >= point.value + 1e-4 * step_size * (gradient @ step) - rounding:
                 point = trial
@@ -143,7 +143,7 @@ def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iteration
 def _interior_point(
     dual: DualProblem, point: DualPoint, tolerance: float, max_iterations: int
 ) -> tuple[DualPoint, int]:
-    """Primal-dual interior-point method: slacks s and t keep potentials below 0 and sums below the weights.
+    """Primal-dual interior-point method; slacks s = a - row sums and t = b - column sums stay positive.
 
     Newton's method on P1 + s = a, Pᵀ1 + t = b, sum(P) = mass, -row · s = -column · t = mu, with mu going to 0.
     """
@@ -170,7 +170,7 @@ def _interior_point(
         step_size = min(_largest_feasible_step(s, ds), _largest_feasible_step(t, dt))
         s, t = s + step_size * ds, t + step_size * dt
         dual.prefer_cholesky = system.prefer_cholesky
-        # The error cannot be below the tolerance while the complementarity is large.
+        # While the complementarity is large, the error exceeds the tolerance and is not computed.
         if -(f @ s + g @ t) < 100 * tolerance * dual.problem.mass or iteration == max_iterations - 1:
             point = dual.sinkhorn_step(dual.evaluate(g))  # sets the potentials of unsaturated columns to exactly 0
             best = point if point.error < best.error else best
@@ -179,20 +179,20 @@ def _interior_point(
 
 
 def _largest_feasible_step(values: Tensor, change: Tensor) -> float:
-    """Return the largest step size, at most 1, that leaves all values positive."""
+    """Return the largest step size, at most 1, for which values + step · change stays positive."""
     return min(1.0, 0.99 / max((-change / values).max().item(), 1e-300))
 
 
 def capped_row_potentials(row_log_sums: Tensor, problem: TransportProblem) -> tuple[Tensor, Tensor]:
-    """Return potentials and offset of rows with sums exp(row_log_sums): each sum becomes at most a, the total the mass.
+    """Return row potentials and the offset that change row sums exp(row_log_sums) to at most `a`, with total `mass`.
 
-    All rows are scaled by exp(offset), and those that exceed a are capped. In descending order of their excess, these
-    are the first k rows.
+    All row sums are multiplied by exp(offset), and row sums above `a` are reduced to `a`. If rows are sorted by
+    descending row sum / a, the reduced rows are the first k rows.
     """
     log_a = problem.a.log()
     excess = row_log_sums - log_a
     order = excess.argsort(descending=True)
-    # The mass for row k and the rows after it, if all rows before it are saturated.
+    # The mass that remains for row k and later rows if all rows before row k are saturated.
     remaining_mass = problem.mass - (problem.a[order].cumsum(0) - problem.a[order])
     level = remaining_mass.clamp_min(1e-300).log() - row_log_sums[order].flip(0).logcumsumexp(0).flip(0)
     fits = (level + excess[order] <= 0) & (remaining_mass > 0)

@@ -1,35 +1,35 @@
-"""The linear system of Newton steps and of implicit gradients of a transport plan."""
+"""The linear system that gives Newton steps, interior-point steps and implicit gradients of a transport plan."""
 
 import torch
 from torch import Tensor
 
 from triptych.transport.matrix import Matrix
 
-MAX_CHOLESKY_COLUMNS = 2048  # above, a Cholesky factor (N³) is too slow: conjugate gradients only
+MAX_CHOLESKY_COLUMNS = 2048  # larger systems use conjugate gradients only, because Cholesky costs O(N³)
 COUPLING_FLOOR = 1e-14  # couplings below this fraction of a column's mass are rounding errors
-ALWAYS_CHOLESKY_COLUMNS = 96  # up to this size, a Cholesky factor is always faster
-FIXED_SLACK = 1e30  # a slack that fixes a potential
+ALWAYS_CHOLESKY_COLUMNS = 96  # up to this size, Cholesky is always faster than conjugate gradients
+FIXED_SLACK = 1e30  # a slack so large that the potential does not change
 
 
 class Laplacian:
     """The system [[diag(r + slack), P], [Pᵀ, diag(c + slack)]] (x, y) = (top, right); r and c are the sums of P.
 
-    With the rows eliminated, S y = right - Pᵀ R top, R = 1 / (r + slack), S = diag(c + slack) - Pᵀ R P: the Laplacian
-    of a weighted graph plus the slacks. Its diagonal is computed as a sum of positive terms. It stays accurate where
-    the plan is so close to a permutation that c - Pᵀ R P cancels.
+    Eliminating x gives S y = right - Pᵀ R top, with R = 1 / (r + slack) and S = diag(c + slack) - Pᵀ R P. S is the
+    Laplacian of a weighted graph plus the slacks. The diagonal of S is computed as a sum of positive terms, because
+    c - Pᵀ R P would suffer from cancellation if the plan is close to a permutation.
     """
 
     def __init__(self, matrix: Matrix, row_scale: Tensor, column_scale: Tensor, prefer_cholesky: bool = False) -> None:
         self.matrix = matrix  # (N, M): P = diag(row_scale) · matrix · diag(column_scale)
         self.row_scale, self.column_scale = row_scale, column_scale  # (N,), (M,)
-        # True once conjugate gradients have been slower than a factor.
+        # True after conjugate gradients have been slower than Cholesky.
         self.prefer_cholesky = prefer_cholesky or len(column_scale) <= ALWAYS_CHOLESKY_COLUMNS
         self.row_sums = self.matvec(torch.ones_like(column_scale))
         self.column_sums = self.rmatvec(torch.ones_like(row_scale))
         self.set_slacks(torch.zeros_like(row_scale), torch.zeros_like(column_scale))
 
     def set_slacks(self, row_slack: Tensor, column_slack: Tensor) -> None:
-        """Set the slacks: 0 fixes a sum, FIXED_SLACK fixes a potential; interior-point iterations are in between."""
+        """Set the slacks: 0 fixes the row or column sum, FIXED_SLACK fixes the potential."""
         self.row_slack, self.column_slack = row_slack, column_slack
         self.inverse_row_degrees = 1 / (self.row_sums + row_slack).clamp_min(1e-300)  # R
 
@@ -51,14 +51,14 @@ class Laplacian:
         column_rhs_pair = torch.stack([column_rhs, self.column_sums])
         y = self.solve(column_rhs_pair - self.rmatvec(self.inverse_row_degrees * row_rhs_pair), tolerance)  # (2, M)
         x = self.inverse_row_degrees * (row_rhs_pair - self.matvec(y))  # (2, N)
-        # sum(P) - r·x[1] - c·y[1] as a sum of squares: it may be far below the rounding error of sum(P).
+        # sum(P) - r·x[1] - c·y[1], computed as a sum of squares because it may be below the rounding error of sum(P).
         pivot = self.matrix.weighted_square_sum(1 - x[1], -y[1], self.row_scale, self.column_scale)
         pivot = pivot + self.row_slack @ x[1].square() + self.column_slack @ y[1].square()
         z = (total - self.row_sums @ x[0] - self.column_sums @ y[0]) / pivot.clamp_min(1e-300)
         return x[0] - z * x[1], y[0] - z * y[1], z
 
     def solve(self, rhs: Tensor, tolerance: float) -> Tensor:
-        """Solve S y = rhs (K, M) by conjugate gradients, or by Cholesky if they stall and the matrix is small."""
+        """Solve S y = rhs (K, M) by conjugate gradients; by Cholesky if these converge slowly and S is small."""
         if len(self.column_scale) > MAX_CHOLESKY_COLUMNS or not self.matrix.is_dense:
             return self.solve_conjugate_gradients(rhs, tolerance, 1000)[0]
         y = torch.zeros_like(rhs)
@@ -68,7 +68,7 @@ class Laplacian:
         return self.solve_cholesky(rhs, y) if self.prefer_cholesky else y
 
     def solve_conjugate_gradients(self, rhs: Tensor, tolerance: float, max_iterations: int) -> tuple[Tensor, bool]:
-        """Conjugate gradients with a diagonal preconditioner; returns the solution and whether it converged."""
+        """Solve by conjugate gradients with a diagonal preconditioner; return the solution and whether it converged."""
         diagonal = self.column_sums - self.column_scale.square() * self.matrix.squared_rmatvec(
             self.row_scale.square() * self.inverse_row_degrees
         )
@@ -91,13 +91,13 @@ class Laplacian:
         return y, False
 
     def solve_cholesky(self, rhs: Tensor, fallback: Tensor) -> Tensor:
-        """Solve by Cholesky, for plans so close to a permutation that conjugate gradients are slow."""
+        """Solve by Cholesky; faster than conjugate gradients if the plan is close to a permutation."""
         scale = self.row_scale * self.inverse_row_degrees.sqrt()
         scaled_plan = (self.matrix.to_dense() * scale[:, None]).mul_(self.column_scale)
         couplings = (scaled_plan.T @ scaled_plan).fill_diagonal_(0)
         slack_degree = self.column_slack + self.rmatvec(self.row_slack * self.inverse_row_degrees)
         degree = couplings.sum(1) + slack_degree + COUPLING_FLOOR * self.column_sums
-        if not slack_degree.any():  # constants are in the null space: fix one column
+        if not slack_degree.any():  # constant vectors are in the null space of S: fix one column
             degree[0] += self.column_sums[0]
         factor, failed = torch.linalg.cholesky_ex(couplings.neg_().diagonal_scatter(degree))
         return fallback if failed else torch.cholesky_solve(rhs.T, factor).T

@@ -1,4 +1,4 @@
-"""Losses of a transport plan with closed-form gradients: no back-propagation through iterations."""
+"""Losses of a transport plan with closed-form gradients, without back-propagation through solver iterations."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from triptych.transport.plan import (
     solve_plan,
 )
 
-ADJOINT_TOLERANCE = 1e-12  # relative residual of the system of an implicit gradient
+ADJOINT_TOLERANCE = 1e-12  # relative residual of the linear system for an implicit gradient
 
 
 def plan_cross_entropy(
     cost: Tensor, target: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, mass: float = 1.0
 ) -> tuple[Tensor, Plan]:
-    """Return the cross-entropy of the plan with any target, differentiable in the cost, and the plan.
+    """Return the cross-entropy of the plan relative to any target T, differentiable in the cost, and the plan.
 
     L = - sum_ij T_ij log P_ij          dL/dC = (T - P ∘ (u ⊕ v)) / epsilon
     with [[diag(P1), P], [Pᵀ, diag(Pᵀ1)]] (u, v) = (T1, Tᵀ1): the derivative of the optimality conditions.
-    Partial: u_i = w where row i is unsaturated, v_j = 0 where column j is, and sum(P ∘ (u ⊕ v)) = sum(T). If T has the
-    marginals of a balanced plan, u ⊕ v = 1 and no system is solved.
+    Partial: u_i = w if row i is unsaturated, v_j = 0 if column j is unsaturated, and sum(P ∘ (u ⊕ v)) = sum(T).
+    Balanced: if the row and column sums of T equal those of P, then u ⊕ v = 1 and no system is solved.
 
     Source: implicit differentiation of the optimality conditions, as in Luise et al. 2018.
     Use when: the target violates the constraints of the plan; otherwise use `plan_divergence`.
@@ -62,14 +62,14 @@ def plan_cross_entropy(
 def plan_divergence(
     cost: Tensor, target: Tensor, epsilon: float, a: Tensor | None = None, b: Tensor | None = None, mass: float = 1.0
 ) -> tuple[Tensor, Plan]:
-    """Return the Fenchel–Young loss of a target that satisfies the constraints, and the plan.
+    """Return the Fenchel–Young loss of a target T that satisfies the constraints of the plan, and the plan.
 
     L = (E(T) - E(P)) / epsilon >= 0,  E(P) = <P, C> + epsilon · sum_ij P_ij log P_ij,         dL/dC = (T - P) / epsilon
     Balanced: L = KL(T || P). Partial: L = KL(T || P) + <T1 - a, f> / epsilon + <Tᵀ1 - b, g> / epsilon >= KL(T || P).
 
     Source: Blondel, Martins and Niculae 2020; the gradient follows from the envelope theorem.
     Use when: the target satisfies the constraints of the plan: row sums, column sums and mass. Convex in the cost.
-    Beware: raises InputError for any other target.
+    Beware: raises InputError if the target violates a constraint.
     """
     problem = make_problem_from_cost(cost, epsilon, a, b, mass)
     target64 = _validate_target(target, cost)
@@ -95,9 +95,9 @@ def streamed_optimal_value(
     V = min_P E(P) / epsilon,  E as in `plan_divergence`;          dV/dquery = -P @ keys / epsilon, likewise for keys.
     A divergence is E(T) / epsilon - V, where the caller computes E(T) = <T, C> + epsilon · sum T log T.
 
-    Source: as `plan_divergence`. Newton or interior point as there, with conjugate gradients only.
-    Use when: N · M numbers do not fit into memory. Needs a few tiles of block_size × block_size.
-    Beware: every product with the plan computes all scores again, about a hundred times: slower by a factor of about
+    Source: as for `plan_divergence`; the linear systems are solved by conjugate gradients only.
+    Use when: N · M numbers do not fit into memory. Needs memory for a few tiles of block_size × block_size.
+    Beware: every product with the plan computes all scores again, about a hundred times. Slower by a factor of about
         the embedding dimension. If the matrix fits into memory, use `plan_divergence`.
     """
     if query.ndim != 2 or keys.ndim != 2 or query.shape[1] != keys.shape[1] or 0 in (len(query), len(keys)):
@@ -106,7 +106,7 @@ def streamed_optimal_value(
         raise InputError(f"block_size = {block_size}; need 1 or more")
     for name, tensor in (("query", query), ("keys", keys)):
         if not torch.isfinite(tensor).all():
-            raise InputError(f"{name} holds NaN or infinity")
+            raise InputError(f"{name} contains NaN or infinity")
     problem = make_problem((len(query), len(keys)), query.device, epsilon, None, None, mass)
     scores = TiledScores(query, keys, block_size)
     point, iterations, system = solve_dual(scores, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
@@ -119,7 +119,7 @@ def streamed_optimal_value(
                 (system.rmatvec(scores.query.double().T), keys),
             )
         )
-    # In float64: a divergence is the small difference of two such numbers.
+    # In float64, because a divergence is a small difference of two optimal values.
     value = _PrecomputedGradient.apply(point.value, query, keys, *gradients) if gradients else point.value
     return value, SolveInfo(iterations, point.error)
 
@@ -129,7 +129,7 @@ def _validate_target(target: Tensor, cost: Tensor) -> Tensor:
         raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same shape")
     low, high = target.detach().aminmax()  # both are NaN if any entry is
     if not (low >= 0 and high < torch.inf):
-        raise InputError("target holds a negative number, NaN or infinity")
+        raise InputError("target contains a negative number, NaN or infinity")
     return target.detach().to(cost.device, torch.float64)
 
 
@@ -152,7 +152,7 @@ def _solve_adjoint(
 
 
 class _PrecomputedGradient(Function):
-    """A value with precomputed gradients."""
+    """A loss value whose gradients were computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, *inputs_and_gradients: Tensor) -> Tensor:

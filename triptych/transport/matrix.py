@@ -1,7 +1,7 @@
-"""The matrix of a plan, used only through products: dense in memory, or computed tile by tile for every product.
+"""The matrix of a plan, used only in products: stored in memory, or computed tile by tile for every product.
 
-Both have one interface, so the solver does not depend on which it has. A dense product is one pass over N · M numbers.
-A tiled product also computes query @ keys.T: slower by about the embedding dimension, with memory for one tile.
+The solver works with both kinds of matrix. A product with a stored matrix reads N · M numbers. A product with a tiled
+matrix also computes query @ keys.T: slower by a factor of about the embedding dimension, with memory for one tile.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 class Matrix(Protocol):
     """exp(scores / epsilon + row + column), float64, (N, M).
 
-    Vectors are rows, (M,) or (K, M): a product with a tall (M, K) is up to 20 times slower on a CPU.
+    K vectors are passed as (K, M), because products with (M, K) are up to 20 times slower on a CPU.
     """
 
     is_dense: bool  # all entries are in memory
@@ -34,7 +34,7 @@ class Matrix(Protocol):
 
 
 class Scores(Protocol):
-    """The negated cost, (N, M), in memory or not."""
+    """The scores (N, M), which are the negated cost; stored in memory or computed tile by tile."""
 
     def value_range(self) -> float: ...  # maximum minus minimum
 
@@ -93,7 +93,7 @@ class TiledScores:
         self.block_size = block_size
 
     def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield rows, columns and their float64 scores, tile by tile."""
+        """Yield the row slice, the column slice and the float64 scores of each tile."""
         for i in range(0, len(self.query), self.block_size):
             for j in range(0, len(self.keys), self.block_size):
                 rows, columns = slice(i, i + self.block_size), slice(j, j + self.block_size)
@@ -111,7 +111,7 @@ class TiledScores:
 
 
 class TiledMatrix:
-    """A matrix whose entries are computed tile by tile, again for every product."""
+    """A matrix whose entries are computed tile by tile in every product."""
 
     is_dense = False
 
@@ -119,7 +119,7 @@ class TiledMatrix:
         self.scores, self.epsilon, self.row, self.column = scores, epsilon, row, column
 
     def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Yield rows, columns and their entries, tile by tile."""
+        """Yield the row slice, the column slice and the entries of each tile."""
         for rows, columns, tile in self.scores.iter_tiles():
             tile.div_(self.epsilon).add_(self.column[columns]).add_(self.row[rows][:, None]).exp_()
             yield rows, columns, tile

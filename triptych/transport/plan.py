@@ -1,4 +1,4 @@
-"""Transport plans: definition, arguments, and epsilon scaling."""
+"""Transport plans: definition, checks of arguments, and epsilon scaling."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from triptych.transport.dual import DualPoint, DualProblem, TransportProblem, ma
 from triptych.transport.laplacian import Laplacian
 from triptych.transport.matrix import DenseScores, Scores
 
-MAX_COST_TO_EPSILON = 32.0  # range of the cost / epsilon above which larger epsilons are solved first (epsilon scaling)
-COARSE_TOLERANCE = 1e-3  # of those larger epsilons
+MAX_COST_TO_EPSILON = 32.0  # if (max - min of the cost) / epsilon exceeds this, larger epsilons are solved first
+COARSE_TOLERANCE = 1e-3  # tolerance of the plans of larger epsilons
 TOLERANCE, MAX_ITERATIONS = 1e-9, 200
 
 
@@ -26,15 +26,15 @@ class Plan:
     plan: Tensor  # (N, M), in the dtype of the cost, float32 at least
     row: Tensor  # (N,) float64 potentials f; at most 0 in a partial plan
     column: Tensor  # (M,) float64 potentials g; at most 0 in a partial plan
-    offset: float  # lambda, the multiplier of the mass constraint of a partial plan, else 0
-    iterations: int  # Newton or interior-point iterations over all epsilons, without Sinkhorn iterations
+    offset: float  # lambda, the multiplier of the mass constraint of a partial plan; 0 for a balanced plan
+    iterations: int  # Newton or interior-point iterations for all epsilons together; Sinkhorn iterations not counted
     error: float  # L1 error of the column sums (rows are exact), as a fraction of the mass
     converged: bool  # error <= tolerance
 
 
 @dataclass(frozen=True)
 class SolveInfo:
-    """How the solver of a plan ended."""
+    """Iterations and final error of the solver of a plan."""
 
     iterations: int
     error: float
@@ -70,7 +70,7 @@ def sinkhorn_plan(
 
     Source: Cuturi 2013. In the log domain, K = exp(-C / epsilon).
     Use when: you reproduce an evaluation with a fixed number of iterations (10 is usual).
-    Beware: rows sum to a, columns do not yet sum to b. `transport_plan` is exact and mostly faster.
+    Beware: row sums equal a, but column sums differ from b. `transport_plan` is exact and mostly faster.
     """
     if count < 1:
         raise InputError(f"count = {count}; need at least 1")
@@ -87,7 +87,7 @@ def sinkhorn_plan(
 def solve_plan(
     cost: Tensor, epsilon: float, problem: TransportProblem, tolerance: float, max_iterations: int
 ) -> tuple[Plan, DualPoint, Tensor]:
-    """Return the plan, its dual point (log units) and its matrix in float64."""
+    """Return the plan, the dual point (log units) and the plan as a float64 matrix."""
     point, iterations, system = solve_dual(DenseScores(-cost), epsilon, problem, tolerance, max_iterations)
     matrix = system.to_dense()
     row, column, offset = point.row * epsilon, point.column * epsilon, point.offset.item() * epsilon
@@ -98,7 +98,7 @@ def solve_plan(
 def solve_dual(
     scores: Scores, epsilon: float, problem: TransportProblem, tolerance: float, max_iterations: int
 ) -> tuple[DualPoint, int, Laplacian]:
-    """Return the dual point (log units), the iterations and the Laplacian of the plan; warn if it did not converge."""
+    """Return the dual point (log units), the number of iterations and the Laplacian; warn if not converged."""
     halvings = max(0, math.ceil(math.log2(max(scores.value_range() / (MAX_COST_TO_EPSILON * epsilon), 1e-300))))
     column, iterations = torch.zeros_like(problem.b), 0
     for level in range(halvings, 0, -1):
@@ -120,19 +120,19 @@ def solve_dual(
 def make_problem_from_cost(
     cost: Tensor, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float
 ) -> TransportProblem:
-    """Return the problem of these arguments, or raise InputError."""
+    """Return the transport problem for a cost matrix; raise InputError if an argument is invalid."""
     if cost.ndim != 2 or cost.numel() == 0 or not cost.is_floating_point():
         raise InputError(f"cost is {tuple(cost.shape)} {cost.dtype}; need a non-empty (N, M) of floats")
     low, high = cost.detach().aminmax()  # both are NaN if any entry is
     if not (low > -torch.inf and high < torch.inf):
-        raise InputError("cost holds NaN or infinity")
+        raise InputError("cost contains NaN or infinity")
     return make_problem((cost.shape[0], cost.shape[1]), cost.device, epsilon, a, b, mass)
 
 
 def make_problem(
     shape: tuple[int, int], device: torch.device, epsilon: float, a: Tensor | None, b: Tensor | None, mass: float
 ) -> TransportProblem:
-    """Return the problem of a cost of this shape, or raise InputError."""
+    """Return the transport problem for a cost matrix of this shape; raise InputError if an argument is invalid."""
     if not 0 < epsilon < math.inf:
         raise InputError(f"epsilon = {epsilon}; need a finite number above 0")
     if not 0 < mass <= 1:
@@ -159,5 +159,5 @@ def _validate_weights(
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of results: at least float32, because half precision cannot hold the small entries of a plan."""
+    """Return the dtype of plans: at least float32, because the small entries of a plan underflow in half precision."""
     return torch.promote_types(dtype, torch.float32)
