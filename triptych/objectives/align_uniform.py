@@ -1,4 +1,4 @@
-"""Alignment of positive pairs, and uniformity of each side."""
+"""Alignment of positive pairs, and uniformity of the embeddings of each modality."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from triptych.objectives.scores import upcast_half
 
 
 def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """mean_i |x_i - y_i|^alpha over paired rows; the gradient is 0 where x_i = y_i, for every alpha."""
+    """Return mean_i |x_i - y_i|^alpha over paired rows; where x_i = y_i, the gradient is 0 for every alpha."""
     if x.shape != y.shape or x.dim() != 2 or len(x) == 0:
         raise InputError(f"x is {tuple(x.shape)}, y is {tuple(y.shape)}; need the same (N, D) with at least one row")
     squared_distances = (upcast_half(x) - upcast_half(y)).square().sum(dim=1)  # (N,)
@@ -24,32 +24,31 @@ def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
 
 
 def uniform_loss(x: Tensor, t: float = 2.0, same_group: Tensor | None = None) -> Tensor:
-    """log mean_{i<j} exp(-t |x_i - x_j|²) over pairs of rows, except those marked in `same_group` (N, N)."""
-    # pdist rather than |x|² - 2<x, y> + |y|²: it is exact for vectors of any length.
+    """Return log mean_{i<j} exp(-t |x_i - x_j|²) over the pairs of rows that are False in `same_group` (N, N)."""
+    # pdist is accurate for vectors of any length, unlike |x|² - 2<x, y> + |y|².
     squared_distances = torch.pdist(upcast_half(x)).square()  # (P,) with P = N (N - 1) / 2
     excluded = torch.zeros_like(squared_distances, dtype=torch.bool)
     if same_group is not None:
         excluded = same_group[torch.ones_like(same_group).triu(1)]
     num_pairs = len(squared_distances) - int(excluded.sum())
     if num_pairs == 0:
-        raise InputError(f"x: {len(x)} rows, but no two of different groups; need at least one such pair")
+        raise InputError(f"x: {len(x)} rows, all of the same group; need rows of at least two groups")
     # logsumexp, because exp(-t d²) underflows to 0 in float32 from t d² = 104 on.
     log_sum = (-t * squared_distances).masked_fill(excluded, -torch.inf).logsumexp(dim=0)
     return _check_finite(log_sum - math.log(num_pairs), "x")
 
 
 class AlignUniform(Objective):
-    """Alignment of positive pairs plus uniformity of each side on the hypersphere.
+    """Alignment of positive pairs, plus uniformity of the embeddings of each modality on the hypersphere.
 
     align = mean_i |a_i - b_i|^alpha;  uniform(x) = log mean_{i<j} exp(-t |x_i - x_j|²)
     L = align_weight · align + uniform_weight · (uniform(a) + uniform(b)) / 2
-    Positives (rows of the same group) are excluded from uniform. If a batch has no other pair (a single row, or a
-    single group), uniform = 0.
+    Pairs of rows of the same group are excluded from uniform. If all rows of a batch are in one group, uniform = 0.
 
     Source: Wang & Isola 2020 (alpha = t = 2, weights 1; they include every pair of rows).
     Use when: you want to weight or study the two terms of a contrastive loss separately. Works with small batches.
-    Beware: uses the embeddings, not the scores of the similarity, so it needs space.geometry = "sphere". In a free
-    space, longer vectors lower uniform without bound. Costs O(N² D) per side, without a matrix product.
+    Beware: uses the embeddings, not the scores of the similarity, and needs space.geometry = "sphere". With the free
+    geometry, longer vectors lower uniform without bound. Costs O(N² D) per modality, without matrix products.
     """
 
     def __init__(

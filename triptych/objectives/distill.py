@@ -1,4 +1,4 @@
-"""Distillation of a teacher's class probabilities into both sides of a pair."""
+"""Distillation of a teacher's class probabilities into the embeddings of both modalities of a pair."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Objective, Pair
 from triptych.objectives.scores import upcast_half
 
-SUM_TOLERANCE = 1e-2  # allowed deviation of a row's sum from 1: that of 1,000 probabilities in float16
+SUM_TOLERANCE = 1e-2  # allowed deviation of a row's sum from 1; 1,000 probabilities in float16 may deviate as much
 
 
 def class_kl_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
-    """KL(g || f) of each row: sum_c g_c (log g_c - log f_c), g = teacher (N, C) probabilities, f = softmax(logits).
+    """Return KL(g || f) of each row (N,): sum_c g_c (log g_c - log f_c), g = teacher (N, C), f = softmax(logits).
 
-    Natural logarithm. A class with g_c = 0 adds nothing. The teacher gets no gradient. Returns (N,).
+    Natural logarithm. The term of a class with g_c = 0 is 0. The teacher gets no gradient.
     """
     if teacher.shape != logits.shape or teacher.dim() != 2:
         raise InputError(f"teacher is {tuple(teacher.shape)}, logits {tuple(logits.shape)}; need the same (N, C)")
@@ -28,9 +28,10 @@ def class_kl_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
 
 
 def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
-    """½ (H(rows) + H(columns)), H = mean_i -sum_j softmax(teacher)_ij log softmax(student)_ij, of (N, M) logits.
+    """Return the cross-entropy of a student's and a teacher's score matrix (N, M), averaged over both directions.
 
-    Distils a teacher's scores in both directions. Logits are scores divided by a temperature.
+    ½ (H(rows) + H(columns)),  H = mean_i -sum_j softmax(teacher)_ij log softmax(student)_ij
+    Both matrices contain scores divided by a temperature.
     Source: the distillation term of open_clip (Ilharco et al. 2021).
     """
     if teacher.shape != student.shape or teacher.dim() != 2 or 0 in teacher.shape:
@@ -44,17 +45,18 @@ def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
 
 
 class Distill(Objective):
-    """KL divergence of linear class heads on both sides from the class probabilities of a teacher.
+    """KL divergence between the class probabilities of a teacher and of linear class heads on both modalities.
 
     L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
-    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. heads = 1: both sides share one linear head, which aligns
-    them. heads = 2: one head per side. Heads are trained with the encoders and saved in the run, not in the space.
+    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. heads = 1: both modalities share one linear head, which
+    aligns their embeddings. heads = 2: each modality has its own head. The class heads are trained with the encoders.
+    They are needed only to resume training, and are not part of the trained space.
 
     Source: Hinton et al. 2015; from an image classifier to audio and text: Aytar et al. 2016, 2017.
     Use when: one modality has a good classifier (images), and pairs of some modalities are rare or do not exist.
-    Beware: needs teacher probabilities in the batch. `embed_dim` must equal space.embed_dim. The teacher is used as
-    it is: apply a softening temperature when you compute it. Classes it confuses are not learned. With heads = 2,
-    only other objectives make the two sides comparable.
+    Beware: needs data.teacher. `embed_dim` must equal space.embed_dim. `temperature` applies to the class heads only,
+    not to the teacher's probabilities. Classes that the teacher confuses are not learned. With heads = 2, this
+    objective does not align the two modalities; add another objective.
     """
 
     def __init__(self, num_classes: int = 1000, embed_dim: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
@@ -72,14 +74,14 @@ class Distill(Objective):
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         if pair.teacher_targets is None:
             raise InputError(
-                "teacher: the batch has none; distill needs class probabilities (N, C): "
-                "add a teacher to the data, or remove distill from the recipe"
+                "the batch has no teacher probabilities (N, C), which distill needs; "
+                "set data.teacher, or remove distill from the recipe"
             )
         rows, embed_dim = pair.a.embedding.shape
         if embed_dim != self.embed_dim:
             raise InputError(
                 f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}; "
-                "set it to space.embed_dim"
+                "set embed_dim of distill to space.embed_dim"
             )
         if pair.teacher_targets.shape != (rows, self.num_classes):
             raise InputError(

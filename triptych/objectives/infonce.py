@@ -25,14 +25,14 @@ def infonce_loss(
     label_smoothing: float = 0.0,
     gce_q: float = 0.0,
 ) -> Tensor:
-    """Cross-entropy of the positives of each row among the candidate columns, in one direction.
+    """Return the cross-entropy of the positives of each row among the candidate columns, in one direction.
 
-    For each positive (i, p): -log( e^l_ip / Σ_(j in J) e^l_ij ). J is p and the negatives of row i;
-    positives_in_denominator = True: J is all candidates of row i, other positives included.
-    The mean is over all positives; with positives_in_denominator, over the positives of each row, then over rows.
-    weight: the weight of each row in that mean.
-    label_smoothing = ε puts 1 - ε of the target on p, and ε uniformly on J.
-    gce_q = q > 0 replaces -log P by (1 - P^q) / q, P being the probability of p.
+    The loss of a positive (i, p) is -log( e^l_ip / Σ_(j in J) e^l_ij ). J contains p and the negatives of row i;
+    with positives_in_denominator = True, J contains all candidates of row i, including its other positives.
+    The loss is the mean over all positives; with positives_in_denominator, first over the positives of each row, then
+    over rows. `weight` is the weight of each row in the mean.
+    label_smoothing = ε puts 1 - ε of the target on p, and distributes ε uniformly over J.
+    gce_q = q > 0 replaces -log P by (1 - P^q) / q, where P is the probability of p.
 
     Beware: with one positive per row, positives_in_denominator changes nothing. Logits outside candidate_mask are
       ignored and may be -inf.
@@ -47,7 +47,7 @@ def infonce_loss(
     if positives_in_denominator:
         losses = denominator_lse - positive_logits  # (P,)
     else:
-        # -log sigmoid of the margin: near 0 it keeps the digits that log-sum-exp minus logit would lose.
+        # -log sigmoid(margin) is accurate for losses near 0, where log-sum-exp - logit suffers from cancellation.
         losses = -F.logsigmoid(positive_logits - denominator_lse)
     if label_smoothing:
         total = logits.masked_fill(~denominator_mask, 0.0).sum(dim=1)[rows]
@@ -69,12 +69,13 @@ def streamed_infonce_loss(
     group: Tensor | None = None,  # (N,)
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> tuple[Tensor, Tensor]:
-    """Both directions of InfoNCE without the (N, N) logits = scale · query @ keys.T; row i is the positive of row i.
+    """Return InfoNCE in both directions without storing the (N, N) logits l = scale · query @ keys.T.
 
-    mean_i log(1 + e^(r_i - l_ii)), r_i = log Σ_j e^l_ij over the j of other groups; and likewise over columns.
+    a_to_b = mean_i log(1 + e^(r_i - l_ii)),  r_i = log Σ_j e^l_ij over the items j of other groups than i
+    b_to_a is the same for the columns. The positive of query i is key i.
     """
     if len(query) != len(keys):
-        raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; need as many: row i of both is a pair")
+        raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; need the same number")
     groups = None if group is None else (group, group)
     row_lse, column_lse = log_sum_exps(
         query, keys, scale, excluded_groups=groups, include_diagonal=False, block_size=block_size
@@ -87,7 +88,7 @@ def _check_inputs(logits: Tensor, positive_mask: Tensor, candidate_mask: Tensor,
     check_scores(logits, positive_mask)
     check_scores(logits, candidate_mask, "candidate_mask")
     if not (positive_mask & candidate_mask).any():
-        raise InputError("positive_mask: no positive is among the candidates, so there is no loss")
+        raise InputError("positive_mask: no row has a positive among its candidates")
     if weight is not None and (weight.shape != logits.shape[:1] or not (weight >= 0).all() or not weight.sum() > 0):
         raise InputError(f"weight is {tuple(weight.shape)}; need ({len(logits)},), none negative, not all 0")
 
@@ -96,17 +97,18 @@ class InfoNCE(Objective):
     """Cross-entropy of the positive among all items of the batch, averaged over both directions.
 
     L = a_weight · mean_i [ -log softmax_j(s_ij / τ)_i ] + b_weight · mean_j [ -log softmax_i(s_ij / τ)_j ]
-    positives: how other positives of i (items of the same group) are treated:
-      "single"    they are removed from the softmax: neither target nor negative;
-      "pairwise"  each is a target in turn, with the others removed; mean over all positive pairs;
-      "supcon"    each is a target, with the others in the denominator; mean within a row, then over rows.
-    gce_q = q in (0, 1] replaces each -log P by (1 - P^q) / q (generalised cross-entropy), P being the softmax above.
-      A pair with P near 0 costs at most 1/q and gets no gradient, so mismatched pairs are ignored. 0: cross-entropy.
+    positives: the treatment of the other positives of row i, which are the items j ≠ i of the same group: "single"
+      other positives are removed from the softmax: they are neither targets nor negatives; "pairwise" each positive is
+      a target once, with the other positives removed; mean over all positive pairs; "supcon" each positive is a target
+      once, with the other positives in the denominator; mean per row, then over rows.
+    gce_q = q in (0, 1] replaces each -log P by (1 - P^q) / q (generalised cross-entropy), where P is the softmax above.
+      The loss of a pair is then at most 1/q, and a pair with P near 0 gets almost no gradient, so that mismatched pairs
+      have little influence. gce_q = 0: cross-entropy.
     stream_block > 0: compute in blocks, without the (N, N) scores; same result (2048 is fast).
 
     Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022;
       "pairwise" is NT-Xent (Chen et al. 2020), "supcon" is SupCon (Khosla et al. 2020); gce_q: Zhang and Sabuncu 2018.
-    Use when: most pairs are correct and batches are large (hundreds). Set gce_q to 0.5–0.8 if some are mismatched.
+    Use when: most pairs are correct and batches are large (hundreds). If some are mismatched, set gce_q to 0.5–0.8.
     Beware: every other item of the batch is a negative unless it is in the same group. Without gce_q, mismatched pairs
       are learned too. stream_block needs an exact similarity, positives = "single", no label smoothing and no gce_q.
     """

@@ -17,9 +17,9 @@ MIN_MASS = 0.1  # lower bound of an estimated mass
 
 
 def target_plan(positive_mask: Tensor, pair_weights: Tensor) -> Tensor:
-    """Return the plan T that puts w_i / N on pair i: T_ij = positive_mask_ij · w_i · w_j / (N · sum of w in the group).
+    """Return the target plan T for pair weights w: T_ij = positive_mask_ij · w_i · w_j / (N · sum of w in the group).
 
-    Within a group, mass is spread in proportion to the weights w, so that row i and column i both sum to w_i / N.
+    Row i and column i of T both sum to w_i / N. For a group of one row, T_ii = w_i / N.
     """
     n = len(positive_mask)
     first_positive = positive_mask.int().argmax(dim=1)  # identifies the group
@@ -33,12 +33,12 @@ def target_plan(positive_mask: Tensor, pair_weights: Tensor) -> Tensor:
 def estimate_noise_rate(scores: Tensor, positive_mask: Tensor) -> Tensor:
     """Estimate the fraction of mismatched pairs from the ranks of the positives: () in [0, 1].
 
-    For a mismatched pair, the fraction of negatives that score higher is uniform on [0, 1]; for a correct pair it is
-    near 0. So nearly all pairs above one half are mismatched, and as many mismatched ones are below: the estimate is
-    twice the fraction above. It is averaged over both directions.
+    The rank of a pair is the fraction of negatives that score higher: uniform on [0, 1] for mismatched pairs, near 0
+    for correct pairs. So nearly all pairs with a rank above ½ are mismatched, and they are half of the mismatched
+    pairs. The estimate is twice the fraction of pairs with a rank above ½, averaged over both directions.
 
     Source: Storey 2002, the proportion of true null hypotheses, with p-values computed from scores.
-    Beware: too high while scores are uninformative (1 before training), too low once mismatched pairs are memorised.
+    Beware: the estimate is too high before training (near 1), and too low after mismatched pairs have been memorised.
     """
     num_negatives = (~positive_mask).sum(dim=1).clamp_min(1)  # (N,)
     positive_scores = scores.diagonal()
@@ -51,7 +51,7 @@ def estimate_noise_rate(scores: Tensor, positive_mask: Tensor) -> Tensor:
 
 
 def select_best_pairs(pair_scores: Tensor, mass: float) -> Tensor:
-    """Return weights of N pairs that sum to mass · N: 1 for the highest-scoring, 0 for the rest, a fraction for one."""
+    """Return N pair weights with sum mass · N: 1 for the highest-scoring pairs, then one fraction, then 0."""
     order = pair_scores.argsort(descending=True, stable=True)
     ranks = torch.arange(len(pair_scores), device=pair_scores.device, dtype=torch.float64)
     pair_weights = torch.empty_like(ranks)
@@ -87,13 +87,13 @@ def streamed_matching_loss(
     form: Literal["trimmed", "target"] = "trimmed",
     block_size: int = DEFAULT_BLOCK_SIZE,
 ) -> tuple[Tensor, SolveInfo]:
-    """Return the loss of `Matching` without the (N, N) scores = query @ keys.T, and how its plan was solved.
+    """Return the loss of `Matching` without storing the scores (N, N) = query @ keys.T, and the solver's SolveInfo.
 
-    Within a group, the target is w_i · w_j / (N · W), W the sum of the group's weights. So <T, scores> needs one inner
-    product per group: that of the weighted sum of its queries with the weighted sum of its keys.
+    Within a group, the target is w_i · w_j / (N · W), where W is the sum of the group's weights. So <T, scores> needs
+    one inner product per group: of the weighted sum of the group's queries and the weighted sum of the group's keys.
     """
     if len(query) != len(keys):
-        raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; need as many: row i of both is a pair")
+        raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; need the same number")
     optimal_value, solve_info = streamed_optimal_value(query, keys, epsilon, mass, block_size)
     n = len(query)
     pair_scores = torch.einsum("ns,ns->n", query.detach().double(), keys.detach().double())
@@ -115,30 +115,30 @@ def streamed_matching_loss(
 
 
 class Matching(Objective):
-    """Divergence between the entropic transport plan of the batch and the plan that matches only positives.
+    """Divergence between the entropic transport plan of the batch and a target plan that matches only positives.
 
-    P = entropic transport plan of the batch: uniform weights, cost C = -scores, epsilon. T = I/N, or spread uniformly
-    over the positives where items have several.
+    P = entropic transport plan of the batch for cost C = -scores, epsilon and uniform weights. T = target plan: I/N, or
+    if items have several positives, their mass is distributed uniformly over the positives.
     mass = 1:  L = KL(T || P) = -(1/N) sum_i log P_ii - log N,                   dL/dC = (T - P) / epsilon, exactly.
-    mass < 1:  P moves only that fraction (rows and columns sum to at most 1/N), so mismatched pairs can stay unmatched.
-      trimmed  T = 1/N on the mass · N positive pairs with the highest scores, 0 on the others: pairs that look
+    mass < 1:  P has total mass `mass`, and rows and columns sum to at most 1/N, so P need not match every item.
+      trimmed T = 1/N on the mass · N positive pairs with the highest scores, 0 on all others: pairs that look
                mismatched get no gradient. L = KL(T || P) + the cost of the weights T leaves unused (`plan_divergence`).
       target   T = mass · I/N, all pairs alike; the same L. Mismatched pairs get as much gradient as correct ones.
       kl_unnormalised  L = KL(I/N || P/mass) = -(1/N) sum_i log P_ii - log(N/mass). The target has more mass than P,
                so the worst pairs get the largest gradient, which is implicit: (T - P ∘ (u ⊕ v)) / epsilon.
     mass = "estimate": 1 minus the estimated fraction of mismatched pairs (`estimate_noise_rate`), as a moving average
-      over about `ema_batches` batches that starts at 0. All pairs count at first, and fewer as scores become reliable.
-    The loss is 0 if P = T (kl_unnormalised: P = mass · T). The original code reports log N more, and log(N/mass) in its
-    partial form.
+      of this fraction over about `ema_batches` batches. The average starts at 0, so all pairs count in the first steps.
+    The loss is 0 if P = T (kl_unnormalised: P = mass · T). The loss of the original code is larger by log N (mass = 1)
+    or log(N/mass) (mass < 1).
     stream_block > 0: compute in blocks, without the (N, N) scores; same result.
 
     Source: Luong et al. 2024 (ICLR), "Revisiting deep audio-text retrieval through the lens of transportation";
         trimmed and target: Fenchel–Young losses (Blondel et al. 2020), trimming as in least trimmed squares.
-    Use when: pairs are one to one within a batch. Set mass to 1 - noise rate if some are mismatched.
+    Use when: each item has one positive in a batch. Set mass to 1 - noise rate if some pairs are mismatched.
     Beware: epsilon is in units of the scores: 0.03 to 0.1 for cosine; 0.5 works badly. trimmed ranks pairs by their
-        current scores: with a mass below the fraction of correct pairs it pushes the hardest correct ones apart.
-        stream_block needs an exact similarity, does not support kl_unnormalised with mass < 1, and computes the scores
-        about a hundred times.
+        current scores: if mass is below the fraction of correct pairs, low-scoring correct pairs are treated as
+        mismatched. stream_block needs an exact similarity, does not support kl_unnormalised with mass < 1, and computes
+        all scores about a hundred times.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Matching(Objective):
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         if self.stream_block:
-            form = "target" if self.form == "kl_unnormalised" else self.form  # they differ only where mass < 1
+            form = "target" if self.form == "kl_unnormalised" else self.form  # the two forms are equal for mass = 1
             loss, solve_info = streamed_matching_loss(
                 *compute_streaming_inputs(pair), self.epsilon, self._current_mass(), form, self.stream_block
             )

@@ -1,4 +1,4 @@
-"""Checks and precision of the score matrices that objectives receive."""
+"""Checks and conversion of the score matrices that objectives receive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from triptych.errors import InputError
 
 
 def upcast_half(x: Tensor) -> Tensor:
-    """Return half-precision values as float32: differences, logarithms and sums of exponentials need the digits."""
+    """Convert half precision to float32, which differences, logarithms and sums of exponentials need."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

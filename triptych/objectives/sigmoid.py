@@ -14,11 +14,11 @@ from triptych.streaming import compute_streaming_inputs, softplus_sum
 
 
 def sigmoid_loss(logits: Tensor, positive_mask: Tensor) -> Tensor:
-    """Binary cross-entropy of every pair, summed over columns and averaged over rows.
+    """Return the binary cross-entropy of every pair, summed over columns and averaged over rows.
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · l_ij),  z_ij = +1 where positive_mask_ij, else -1
 
-    logits (N, M), positive_mask (N, M) bool. The mask may be all False: then every pair is a negative.
+    logits (N, M), positive_mask (N, M) bool. If the mask is all False, every pair is a negative.
     """
     check_scores(logits, positive_mask)
     logits = upcast_half(logits)
@@ -26,15 +26,15 @@ def sigmoid_loss(logits: Tensor, positive_mask: Tensor) -> Tensor:
 
 
 class Sigmoid(Objective):
-    """Binary cross-entropy of every pair of the batch; no softmax, so items do not compete.
+    """Binary cross-entropy of every pair of the batch, without a softmax over the items of the batch.
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · (s_ij / τ + bias)),  z_ij = +1 where i and j are positives, else -1
     stream_block > 0: compute in blocks, without the (N, N) scores; same result (2048 is fast).
 
-    Source: Zhai et al. 2023 (their t' = -log τ is learned from ln 10, their b from -10).
-    Use when: batches are small, or rows have several positives: all of them count.
-    Beware: N - 1 of N pairs are negatives. Start with a bias far below 0, or the first steps only learn to predict
-      "negative". stream_block needs an exact similarity.
+    Source: Zhai et al. 2023 (they learn t' = -log τ, starting at ln 10, and the bias, starting at -10).
+    Use when: batches are small, or rows have several positives: every positive pair has its own term.
+    Beware: N - 1 of N pairs are negatives. Start with a bias far below 0; otherwise the first steps only learn that
+      most pairs are negatives. stream_block needs an exact similarity.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The temperature that objectives divide scores by, as a parameter that can be learned."""
+"""The temperature by which objectives divide scores, as a parameter that can be learned."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from triptych.errors import RecipeError
 
 
 def make_log_scale(objective: str, temperature: float, min_temperature: float, learn_temperature: bool) -> nn.Parameter:
-    """Return log(1 / temperature) as a parameter, trainable or not, after checking the settings of the objective."""
+    """Return log(1 / temperature) as a parameter; raise RecipeError if the temperatures are invalid."""
     if not 0 < min_temperature <= temperature < math.inf:
         raise RecipeError(
             f"{objective}: temperature = {temperature} and min_temperature = {min_temperature}; "

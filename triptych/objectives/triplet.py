@@ -29,10 +29,10 @@ def triplet_loss(
     reduction: Reduction = "mean",
     negative_index: Tensor | None = None,  # (N,)
 ) -> Tensor:
-    """Triplet loss with the rows of `scores` as anchors; pass `scores.T` and `positive_mask.T` for the columns.
+    """Return the triplet loss with rows as anchors; for columns as anchors, pass `scores.T` and `positive_mask.T`.
 
     Mean or sum over i of loss(s_ii, s_ij). The negative j of row i is chosen by `negatives`, or given as
-    `negative_index` (-1: none). "all" sums over every negative. An anchor without a negative has loss 0.
+    `negative_index` (-1: no negative). "all" sums over every negative. An anchor without a negative has loss 0.
     """
     scores = upcast_half(scores)
     _check_scores(scores, positive_mask)
@@ -53,8 +53,8 @@ def sample_negatives(positive_mask: Tensor) -> Tensor:
     """Sample a negative of each row uniformly: (N,), -1 for a row without negatives. Uses torch's global generator."""
     rows, items = positive_mask.shape
     negative_index = torch.randint(items, (rows,), device=positive_mask.device)
-    # A draw that hit a positive is repeated among the negatives of its row. The result is still uniform, and it is
-    # fast, because few rows need it.
+    # If a positive was drawn, a negative of the row is drawn instead. The result is still uniform. This is fast,
+    # because few rows draw a positive.
     redraw_rows = positive_mask.gather(1, negative_index[:, None]).squeeze(1).nonzero().squeeze(1)
     negative_mask = (~positive_mask[redraw_rows]).float()
     has_negative = negative_mask.any(dim=1)
@@ -66,7 +66,7 @@ def sample_negatives(positive_mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def mine_negatives(scores: Tensor, positive_mask: Tensor, semi_hard: bool) -> Tensor:
-    """Return the highest-scoring negative of each row (semi_hard: below the positive's score), -1 if none: (N,)."""
+    """Return the index of each row's highest-scoring negative (semi_hard: with a score below the positive), or -1."""
     negative_index = torch.empty(len(scores), dtype=torch.long, device=scores.device)
     positive = scores.diagonal()
     for first in range(0, len(scores), MINING_BLOCK):
@@ -80,12 +80,12 @@ def mine_negatives(scores: Tensor, positive_mask: Tensor, semi_hard: bool) -> Te
 
 
 def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
-    """relu(margin + s_negative - s_positive)."""
+    """Return relu(margin + s_negative - s_positive)."""
     return (negative - (positive - margin)).relu()
 
 
 def polynomial(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
-    """relu(0.2 p² - 0.7 p + 0.5) + relu(0.9 n² - 0.4 n + 0.03) where n + margin > p and p < 1, else 0.
+    """Return relu(0.2 p² - 0.7 p + 0.5) + relu(0.9 n² - 0.4 n + 0.03) if n + margin > p and p < 1, else 0.
 
     Source: Wei et al. 2020 (universal weighting for cross-modal matching), with the constants of Mei et al. 2022.
     """
@@ -99,21 +99,23 @@ LOSSES = {"hinge": hinge, "polynomial": polynomial}
 
 
 class Triplet(Objective):
-    """The positive of each anchor must score higher than a negative, by a margin.
+    """Loss of each anchor whose positive does not score higher than a negative by at least a margin.
 
     L = mean_i relu(margin + s_ij - s_ii)  [rows, a_to_b]  +  mean_j relu(margin + s_ij - s_jj)  [columns, b_to_a]
-    The negative is never an item of the anchor's group. negatives = "random": sampled uniformly in each step;
-    "semi_hard": the highest-scoring one below the positive; "hardest": the highest-scoring one; "all": their sum.
-    loss = "polynomial" weights pairs by their scores instead of the hinge. An anchor without a negative has loss 0.
+    Items of the anchor's group are never negatives. negatives = "random": one negative, sampled uniformly in each step;
+    "semi_hard": the highest-scoring negative that scores below the positive; "hardest": the highest-scoring negative;
+    "all": the sum of the losses over all negatives. loss = "polynomial" replaces the hinge by polynomials of scores.
+    An anchor without a negative has loss 0.
 
     Source: Weinberger & Saul 2009, Schroff et al. 2015 (semi-hard); hardest: Faghri et al. 2018; random and semi-hard
-    for speech and images: Harwath et al. 2018, 2020; all, one direction, summed: Aytar et al. 2017.
+    for speech and images: Harwath et al. 2018, 2020; all negatives, one direction, summed: Aytar et al. 2017.
     Use when: batches are small, or some pairs are mismatched: semi_hard gives no gradient to an anchor whose positive
     scores below all negatives, which is typical of a mismatched pair.
-    Beware: the margin is in units of the scores: 0.2 suits cosine, 1 raw dot products. "hardest" may collapse when
-    training starts from scratch. "semi_hard" gives no gradient where all scores are equal. "all" grows with the batch.
-    "polynomial" needs scores in [-1, 1]. The released code of Harwath et al. masks semi-hard candidates with 0, so a
-    negative never scores below 0; here they are excluded.
+    Beware: the margin is in units of the scores: 0.2 suits cosine, 1 suits dot products. With "hardest", all embeddings
+    may collapse to one point if encoders are trained from scratch. "semi_hard" gives no gradient if all scores are
+    equal. The loss of "all" grows with the batch size. "polynomial" needs scores in [-1, 1]. The released code of
+    Harwath et al. sets the scores of excluded candidates to 0, so that no negative scores below 0; here, excluded
+    candidates are never chosen.
     """
 
     def __init__(
@@ -157,8 +159,8 @@ class Triplet(Objective):
     def _forward_from_vectors(self, pair: Pair) -> dict[str, Tensor]:
         """Compute the loss from vectors, for similarities whose scores are dot products.
 
-        Only 2 N of the N² scores have a gradient. The others are computed without a graph, and these again with one:
-        a third of the matrix products of a backward pass through all scores.
+        Only 2 N of the N² scores have a gradient. All scores are computed without an autograd graph, and these 2 N
+        scores again with a graph. This needs a third of the matrix products of a backward pass through all scores.
         """
         a, b = upcast_half(pair.similarity.query(pair.a)), upcast_half(pair.similarity.keys(pair.b))  # (N, S)
         is_random = self.negatives == "random"
@@ -183,13 +185,13 @@ class Triplet(Objective):
 def _sum_over_negatives(scores: Tensor, positive_mask: Tensor, margin: float, loss: LossName) -> Tensor:
     """Sum the losses over all negatives of each row: (N,)."""
     positive = scores.diagonal()[:, None]
-    if loss == "hinge":  # in place: one (N, N) buffer instead of four; masked before relu, so the gradient is 0
+    if loss == "hinge":  # in place: one (N, N) buffer instead of four; relu maps masked entries to 0
         return (scores - (positive - margin)).masked_fill_(positive_mask, -1.0).relu_().sum(dim=1)
     return _triplet_losses(positive, scores, margin, loss).masked_fill(positive_mask, 0.0).sum(dim=1)
 
 
 def _triplet_losses(positive: Tensor, negative: Tensor, margin: float, loss: LossName) -> Tensor:
-    """Return the loss of each triplet, after checks that cost O(N)."""
+    """Return the loss of each triplet; raise InputError if scores are not finite or out of range."""
     if not torch.isfinite(positive).all() or not torch.isfinite(negative).all():
         raise InputError("scores: NaN or infinity; lower the learning rate or the scale")
     if loss == "polynomial" and max(positive.abs().max(), negative.abs().max()) > 1.01:

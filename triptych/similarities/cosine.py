@@ -6,7 +6,7 @@ from torch import Tensor
 from triptych.errors import InputError
 from triptych.interfaces import Features, Similarity
 
-MIN_NORM = 1e-12  # F.normalize divides by at least this, so a shorter vector would not become a unit vector
+MIN_NORM = 1e-12  # the smallest divisor of F.normalize: a shorter vector would not become a unit vector
 
 
 class Cosine(Similarity):
@@ -15,9 +15,8 @@ class Cosine(Similarity):
     s(a, b) = <a, b> / (|a| · |b|)
 
     Source: the similarity of CLIP and CLAP (Radford et al. 2021; Elizalde et al. 2022).
-    Use when: in doubt. It is the fastest to search.
-    Beware: uses the pooled embedding only, not single regions or words. A zero vector has no direction and raises
-        InputError.
+    Use when: no other similarity has a clear advantage. Cosine is the fastest similarity to search.
+    Beware: uses the embeddings only, not the vectors of single regions or words. Raises InputError for a zero vector.
     """
 
     is_exact = True

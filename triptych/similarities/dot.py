@@ -12,10 +12,10 @@ class Dot(Similarity):
 
     s(a, b) = <a, b>
 
-    Source: Wang & Isola 2020, section 5, the dot product in free space, in the ball and on the sphere.
-    Use when: the norm of an embedding may carry meaning (geometry ball or free). On the sphere it is the cosine.
-    Beware: in free space an item with a large norm scores high with many items, and most objectives decrease without
-        bound as all norms grow.
+    Source: Wang & Isola 2020, section 5: the dot product in free space, in the ball and on the sphere.
+    Use when: the norm of an embedding may carry meaning (geometry ball or free). On the sphere, dot equals cosine.
+    Beware: with the free geometry, an item with a large norm scores high with many items, and most objectives decrease
+        without bound as all norms grow.
     """
 
     is_exact = True

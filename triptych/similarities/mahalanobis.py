@@ -22,15 +22,16 @@ class Mahalanobis(Similarity):
     s(a, b) = -sqrt(dᵀ M d)   (form = rooted)   or   -dᵀ M d   (form = squared),   d = a - b
     metric: identity M = I | diagonal M = diag(w), w >= 0 | low_rank M = LᵀL, L (rank, D) | full M symmetric, positive
     semi-definite. Learned metrics start at the identity (low_rank: at a random projection that preserves norms on
-    average). normalise divides by the largest distance of the batch; the gradient flows through that maximum.
+    average). normalise = true divides by the largest distance of the batch, which also has a gradient.
 
-    Source: Luong et al. 2024 (m-LTM), who write the full metric; their code uses its diagonal alone, normalised.
-    Use when: with the matching objective, or if some directions of the space should count more than others.
-    Beware: full projects M after each step, O(D³) once M reaches the boundary: 5 ms at D = 128, 0.5 s at D = 1024.
-        With normalise, a score depends on the rest of the batch. Sums are in float64, which takes up to twice the time
-        of float32 and leaves an error of 1e-15 · (aᵀMa + bᵀMb) in dᵀMd. A pair closer than 1e-7 of its norm counts as
-        identical: score 0, gradient 0 (the slope of the root is infinite there). query and keys are float32: error
-        1e-6 · (aᵀMa + bᵀMb), enough for a shortlist.
+    Source: Luong et al. 2024 (m-LTM). Their paper has the full metric; their code has a normalised diagonal metric.
+    Use when: you train with the matching objective, or some dimensions of the embedding should count more than others.
+    Beware: metric = full projects M after each step. The projection takes O(D³) if M is not positive definite: 5 ms at
+        D = 128, 0.5 s at D = 1024. With normalise = true, a score depends on the other items of the batch. Sums are in
+        float64, which takes up to twice the time of float32; the error of dᵀMd is 1e-15 · (aᵀMa + bᵀMb). Two embeddings
+        closer than 1e-7 of their norm get score 0 and gradient 0, because the gradient of the root is infinite at 0.
+        The vectors of query and keys are float32: their error of 1e-6 · (aᵀMa + bᵀMb) is small enough to select
+        candidates.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Mahalanobis(Similarity):
             raise RecipeError(f"mahalanobis: rank = {rank}; need 1 <= rank <= embed_dim = {embed_dim}")
         self.embed_dim, self.metric, self.rank = embed_dim, metric, rank
         self.form, self.normalise = form, normalise
-        self.is_exact = form == "squared" and not normalise  # rooted and normalised: same ranking, other scores
+        self.is_exact = form == "squared" and not normalise  # rooted or normalised: same ranking, different scores
         if metric == "diagonal":
             self.weight = nn.Parameter(torch.ones(embed_dim))
         elif metric == "low_rank":
@@ -70,7 +71,7 @@ class Mahalanobis(Similarity):
         if not (distances <= torch.finfo(_score_dtype(a.embedding)).max).all():  # false for NaN too
             raise InputError("scores: NaN or infinity in an embedding or in the metric, or norms too large")
         if self.form == "rooted":
-            # Below this bound a distance is a rounding error, and its slope is meaningless.
+            # A distance below this bound is a rounding error, and so is its gradient.
             is_distinct = distances > 64 * torch.finfo(distances.dtype).eps * squared_norms
             distances = torch.where(is_distinct, distances, 1).sqrt() * is_distinct
         if self.normalise and distances.numel():
@@ -79,7 +80,7 @@ class Mahalanobis(Similarity):
         return -distances.to(_score_dtype(a.embedding))
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # In dᵀMd = aᵀMa + bᵀMb - 2 aᵀMb, only the last term depends on a pair of parts.
+        # In dᵀMd = aᵀMa + bᵀMb - 2 aᵀMb, only the last term depends on parts of both items.
         left, _, _ = self._bilinear_factors(a.parts.flatten(0, 1), "a.parts")
         _, right, _ = self._bilinear_factors(b.parts.flatten(0, 1), "b.parts")
         left_parts, right_parts = left.unflatten(0, a.mask.shape), right.unflatten(0, b.mask.shape)
@@ -103,12 +104,12 @@ class Mahalanobis(Similarity):
             self.matrix.data.copy_(project_to_psd(self.matrix.data))
 
     def _bilinear_factors(self, vectors: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return left and right with aᵀMb = <left of a, right of b>, and xᵀMx: (N, S), (N, S), (N, 1)."""
+        """Return vectors left and right (N, S) with aᵀMb = <left(a), right(b)>, and squared norms xᵀMx (N, 1)."""
         x = _to_float64(vectors)
         if x.shape[1] != self.embed_dim:
             raise InputError(
                 f"{name} has {x.shape[1]} dimensions and mahalanobis has embed_dim = {self.embed_dim}; "
-                "set it to space.embed_dim"
+                "set embed_dim of mahalanobis to space.embed_dim"
             )
         left = right = x
         if self.metric == "diagonal":
@@ -121,7 +122,7 @@ class Mahalanobis(Similarity):
         return left, right, (left * right).sum(dim=1, keepdim=True)
 
     def _check_metric(self) -> None:
-        """Raise InputError if the metric is not positive semi-definite, because after_step was not called."""
+        """Raise InputError if the metric is not positive semi-definite, which happens if after_step is not called."""
         if self.metric == "diagonal" and (self.weight < 0).any():
             lowest = self.weight.min().item()
             raise InputError(f"weight of the metric: {lowest:g} is negative; call after_step after each optimizer step")
@@ -139,7 +140,7 @@ def project_to_psd(matrix: Tensor) -> Tensor:
     """Project onto the symmetric positive semi-definite matrices (nearest in the Frobenius norm).
 
     S = (M + Mᵀ) / 2 = U diag(e) Uᵀ;   nearest = U diag(max(e, 0)) Uᵀ
-    Clip eigenvalues, not singular values: those are never negative.
+    Eigenvalues are clipped, not singular values, because singular values are never negative.
     """
     if not torch.isfinite(matrix).all():
         raise InputError("matrix of the metric contains NaN or infinity")
@@ -156,7 +157,7 @@ def _is_positive_definite(matrix: Tensor) -> bool:
 
 
 def _to_float64(x: Tensor) -> Tensor:
-    """Convert to float64 (float32 on MPS): dᵀMd is a small difference of large numbers."""
+    """Convert to float64 (float32 on MPS), because dᵀMd is a small difference of large numbers."""
     return x.float() if x.device.type == "mps" else x.double()
 
 

@@ -1,4 +1,4 @@
-"""Matchmap similarities: dot products of all parts, reduced to one score."""
+"""Matchmap similarities: the dot products of all pairs of parts, reduced to one score."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ MatchmapReduction = Literal["misa", "sisa", "sima"]
 
 
 class Matchmap(Similarity):
-    """Mean or maximum of the dot products of the parts of a (regions r) with the parts of b (frames t).
+    """Mean or maximum of the dot products of the parts of item `a` (regions r) with the parts of item `b` (frames t).
 
-    M_rt = <a_r, b_t>   (not normalised), over real parts only
+    M_rt = <a_r, b_t>   (not normalised), without padding
     reduction = sisa: s = mean_rt M_rt  |  misa: s = mean_t max_r M_rt  |  sima: s = mean_r max_t M_rt
 
     Source: Harwath et al. 2018 (DAVEnet), with a = image regions, b = speech frames; misa was their best.
-    Use when: parts should be aligned without labels: which audio frame names which image region.
-    Beware: misa and sima are not symmetric: a holds the regions, b the frames. For both directions of search, call
-        forward(image, audio) and transpose. Parts are not normalised, so norms count. Index and shortlist use the mean
-        parts, which is exact for sisa only; sisa ignores single parts.
-        Costs N · M · R · T · D products. `block_size` is the number of matchmap entries in memory at a time. The
-        gradient, which reaches only the best part, needs one index per frame and pair. Not twice differentiable.
+    Use when: you want to learn which audio frame names which image region, without labels of frames or regions.
+    Beware: misa and sima are not symmetric: argument `a` must be the images, argument `b` the audio. To search images
+        by audio, transpose the result. Part vectors are not normalised, so their norms affect the score. The search
+        index stores mean part vectors, which give exact scores for sisa only. Costs N · M · R · T · D multiplications.
+        `block_size` is the number of matchmap entries in memory at a time. The gradient of a maximum reaches only the
+        best part; its index is stored for every frame and pair of items. Not twice differentiable.
     """
 
     def __init__(self, reduction: MatchmapReduction = "misa", block_size: int = 2**20) -> None:
@@ -74,10 +74,10 @@ def check_part_dims(a: Features, b: Features) -> None:
 def mean_max_similarity(
     query_parts: Tensor, query_mask: Tensor, key_parts: Tensor, key_mask: Tensor, block_size: int = 2**20
 ) -> Tensor:
-    """Return the mean over the query's parts of the best dot product with a part of the key, for all pairs.
+    """For each query and key: return the mean over query parts of the largest dot product with a part of the key.
 
     score(x, y) = mean_t max_r <x_t, y_r>, x in query_parts (M, T, D), y in key_parts (N, R, D); masks: False = padding.
-    Returns (M, N), at least float32. Computes `block_size` dot products at a time, none of padded query parts.
+    Returns (M, N), at least float32. Computes `block_size` dot products at a time; padded query parts are skipped.
     """
     item_index, part_index = query_mask.nonzero(as_tuple=True)  # (P,), the real parts of all queries in order
     flat_parts = query_parts.flatten(0, 1)  # (P, D)
@@ -87,7 +87,7 @@ def mean_max_similarity(
 
 
 class _MeanMaxSimilarity(torch.autograd.Function):
-    """Blockwise matrix products forward; sums over the best parts backward, R times fewer than dense."""
+    """Forward: matrix products in blocks. Backward: sums over the best parts only, R times fewer terms."""
 
     @staticmethod
     def forward(
@@ -100,7 +100,7 @@ class _MeanMaxSimilarity(torch.autograd.Function):
         block_size: int,
     ) -> Tensor:
         (n, regions, dim), num_parts = key_parts.shape, len(flat_parts)
-        items = max(1, int(math.sqrt(block_size) / regions))  # near-square blocks, in multiples of 8, are fastest
+        items = max(1, int(math.sqrt(block_size) / regions))  # nearly square blocks are fastest
         items = max(1, min(n, items - items % 8 if items > 8 else items))
         rows = max(1, block_size // (items * regions))
         needs_grad = any(ctx.needs_input_grad)
@@ -138,7 +138,7 @@ class _MeanMaxSimilarity(torch.autograd.Function):
         item_offsets = torch.arange(n, device=flat_parts.device) * regions
         grad_x = torch.empty_like(x)
         grad_y = torch.zeros_like(y)
-        rows = max(1, ctx.block_size // (4 * max(1, n)))  # about four arrays of this size exist at once
+        rows = max(1, ctx.block_size // (4 * max(1, n)))  # four arrays of (rows, N) numbers are in memory at a time
         for p in range(0, len(x), rows):
             weight = part_grad[item_index[p : p + rows]]  # (rows, N)
             best_rows = argmax[p : p + rows] + item_offsets  # (rows, N), rows of y

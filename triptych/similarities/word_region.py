@@ -1,4 +1,4 @@
-"""Word-region attention: how well each word of a caption matches the image regions it attends to."""
+"""Word-region attention: each word of a caption is compared with the image regions that the word attends to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIN_NORM_PRODUCT = 1e-8  # lower bound of the denominator of a cosine
 
 
 class WordRegion(Similarity):
-    """Each word of b attends to the regions of a; the score is a soft maximum of the cosines of words and contexts.
+    """Words of caption `b` attend to regions of image `a`; the score is a soft maximum of word-context cosines.
 
     s_tr = <b_t, a_r>;   p_tr = softmax over words t of s_tr;   α_tr = softmax over regions r of attention_scale · p_tr
     c_t = Σ_r α_tr a_r;   cos_t = <c_t, b_t> / max(|c_t| |b_t|, 1e-8);   R = log Σ_t exp(sharpness · cos_t)
@@ -28,10 +28,11 @@ class WordRegion(Similarity):
     Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. Their code omits the
         power of equation 10, which only rescales the temperature of the objective (γ3): divide_by_sharpness = false.
     Use when: captions name objects in the image, and you want to know which word belongs to which region.
-    Beware: not symmetric: a holds the regions, b the words. For both directions of search, call forward(image, text)
-        and transpose. Longer captions score higher, because log Σ grows with the number of words.
-        Costs 2 · N · M · T · R · D products, and twice that for the gradient, which computes the attention again
-        instead of storing it. Index and shortlist use the cosine of the embeddings. Not twice differentiable.
+    Beware: not symmetric: argument `a` must be the images, argument `b` the captions. To search captions by image or
+        images by caption, call forward(image, text) and transpose if needed. Longer captions score higher, because
+        log Σ grows with the number of words. Costs 2 · N · M · T · R · D multiplications, and twice as many for the
+        gradient, which recomputes the attention. The search index uses the cosine of the embeddings to select
+        candidates. Not twice differentiable.
     """
 
     is_exact = False
@@ -52,7 +53,8 @@ class WordRegion(Similarity):
         return scores / self.sharpness if self.divide_by_sharpness else scores  # (N, M)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # Not the attention: a region that matches no word can still get much of it. The column of a word sums to cos_t.
+        # Not the attention weights: a region that matches no word can have a large weight. The column of word t sums to
+        # cos_t.
         weights, words = self.attention_maps(a, b), _zero_padding(b.parts, b.mask)
         regions = _zero_padding(a.parts, a.mask)
         norm_products = torch.linalg.vector_norm(weights @ regions, dim=2) * torch.linalg.vector_norm(words, dim=2)
@@ -67,7 +69,7 @@ class WordRegion(Similarity):
         return F.normalize(b.embedding, dim=1)  # (M, D)
 
     def attention_maps(self, a: Features, b: Features) -> Tensor:
-        """Return the attention of the words of row i of b over the regions of row i of a: (N, T, R), padding 0."""
+        """Return the attention of the words of caption `b_i` over the regions of image `a_i`: (N, T, R), padding 0."""
         check_part_dims(a, b)
         regions, words = _zero_padding(a.parts, a.mask), _zero_padding(b.parts, b.mask)
         word_probs = _softmax_over_words(words @ regions.transpose(1, 2), b.mask)
@@ -78,13 +80,13 @@ class WordRegion(Similarity):
 def word_region_scores(
     regions: Tensor, region_mask: Tensor, words: Tensor, word_mask: Tensor, attention_scale: float, sharpness: float
 ) -> Tensor:
-    """Return R of every image with every caption: (N, R, D), (N, R), (M, T, D), (M, T) -> (N, M).
+    """Return the score of every image with every caption: (N, R, D), (N, R), (M, T, D), (M, T) -> (N, M).
 
-    Computed in at least float32, also under autocast: in half precision, rounding errors of large dot products would
-    change the softmax over words by tenths.
+    Computed in at least float32, also under autocast. In half precision, rounding errors of large dot products would
+    change the softmax over words by more than 0.1.
     """
     with torch.autocast(regions.device.type, enabled=False):
-        length_order = word_mask.sum(dim=1).argsort()  # so captions of a block need little padding
+        length_order = word_mask.sum(dim=1).argsort()  # captions of similar length share a block, with little padding
         scores = _WordRegionScores.apply(
             _zero_padding(regions, region_mask),
             region_mask,
@@ -97,7 +99,7 @@ def word_region_scores(
 
 
 class _WordRegionScores(torch.autograd.Function):
-    """Blockwise forward and backward; saves the inputs and the word probabilities, which cost most to compute."""
+    """Forward and backward in blocks; the word probabilities, the most expensive result, are saved for backward."""
 
     @staticmethod
     def forward(
@@ -145,14 +147,14 @@ class _WordRegionScores(torch.autograd.Function):
             context_factor = grad_norm / torch.where(is_unclamped, context_norm**2, 1)
             grad_context = grad_product.unsqueeze(2) * e - context_factor.unsqueeze(2) * context  # (B, C·T, D)
             grad_weights = torch.bmm(grad_context, v.transpose(1, 2))  # (B, C·T, R)
-            # The softmax over regions would subtract Σ weights · gradient, which is 0: the cosine does not depend on
-            # the norm of c (where the product is clamped, it is 1e-8 of the rest).
+            # The derivative of the softmax over regions would subtract Σ weights · gradient. This sum is 0, because the
+            # cosine does not depend on the norm of c; if the norm product is clamped, the sum is negligible (1e-8).
             grad_weights.mul_(weights).mul_(ctx.attention_scale).mul_(word_probs)
             per_word = grad_weights.unflatten(1, block_mask.shape)
-            # The softmax over words.
+            # The derivative of the softmax over words.
             per_word -= word_probs.unflatten(1, block_mask.shape) * per_word.sum(dim=2, keepdim=True)
             grad_regions[i] += torch.bmm(weights.transpose(1, 2), grad_context) + grad_weights.transpose(1, 2) @ e
-            # Words meet regions in the dot products and in the cosine.
+            # The gradient of the words comes from the dot products and from the cosine.
             grad_weights.addcmul_(weights, grad_product.unsqueeze(2))
             grad_block_words = torch.bmm(grad_weights, v).sum(dim=0)
             grad_block_words -= (grad_norm / torch.where(is_unclamped, word_norm**2, 1)).sum(dim=0).unsqueeze(1) * e
@@ -161,7 +163,7 @@ class _WordRegionScores(torch.autograd.Function):
 
 
 def _iter_blocks(regions: Tensor, word_mask: Tensor) -> Iterator[tuple[slice, slice, int]]:
-    """Yield slices of images and of captions, and the length of the longest of these captions."""
+    """Yield blocks: a slice of images, a slice of captions, and the length of the longest caption in the slice."""
     positions = torch.arange(1, word_mask.shape[1] + 1, device=word_mask.device)
     ends = (word_mask * positions).amax(dim=1).tolist()
     for first_caption in range(0, len(ends), CAPTIONS_PER_BLOCK):
@@ -172,7 +174,7 @@ def _iter_blocks(regions: Tensor, word_mask: Tensor) -> Iterator[tuple[slice, sl
 
 
 def _word_probabilities(v: Tensor, e: Tensor, word_mask: Tensor) -> Tensor:
-    """Return p, (B, C·T, R): for each region, probabilities over the words."""
+    """Return p (B, C·T, R), the probabilities over the words for each region."""
     products = (e.flatten(0, 1) @ v.transpose(1, 2)).unflatten(1, word_mask.shape)  # (B, C, T, R)
     return _softmax_over_words(products, word_mask).flatten(1, 2)
 
@@ -199,12 +201,12 @@ def _softmax_over_regions(word_probs: Tensor, region_mask: Tensor, attention_sca
 
 
 def _cosine_with_context(context: Tensor, e: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return cosines of words and contexts, products of their norms (B, C·T), and both norms (B, C·T), (C·T,)."""
+    """Return word-context cosines (B, C·T), norm products (B, C·T), context norms (B, C·T) and word norms (C·T,)."""
     context_norm, word_norm = torch.linalg.vector_norm(context, dim=2), torch.linalg.vector_norm(e, dim=1)
     norm_product = context_norm * word_norm
     return (context * e).sum(dim=2) / norm_product.clamp_min(MIN_NORM_PRODUCT), norm_product, context_norm, word_norm
 
 
 def _zero_padding(parts: Tensor, mask: Tensor) -> Tensor:
-    """Set padding to 0, so that it cannot leak into sums, and convert to at least float32."""
+    """Set padding to 0, so that padding does not change sums, and convert to at least float32."""
     return parts.masked_fill(~mask.unsqueeze(2), 0).to(torch.promote_types(parts.dtype, torch.float32))
