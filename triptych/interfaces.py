@@ -23,7 +23,7 @@ MODALITIES: tuple[Modality, ...] = get_args(Modality)
 # Prepared inputs of an encoder, part vectors returned by an encoder, or the mean (and maximum) of these part vectors.
 InputKind = Literal["inputs", "parts", "pooled"]
 # Location of a part. Image: left, top, right, bottom as fractions of the displayed width and height. Audio and video:
-# start and end in seconds. Text: start and end character offsets in `media.text.words`. Empty: the part has no
+# start and end in seconds. Text: start and end character offsets in the normalised text. Empty: the part has no
 # location, for example a special token or a vector of the complete item.
 Region = tuple[float, ...]
 

@@ -43,7 +43,7 @@ def run_results(manifest, folder):
 def test_rows_run_once_and_are_written_to_a_page(synthetic_manifest, tmp_path):
     output = run_results(synthetic_manifest, tmp_path)
     assert output.count("…") == 3, "two seeds and another row; a row in two tables runs once"
-    records = [json.loads(path.read_text()) for path in (tmp_path / "runs/results/found").glob("*.json")]
+    records = [json.loads(path.read_text()) for path in (tmp_path / "runs/results/measurements").glob("*.json")]
     page = (tmp_path / "docs/results/trimodal.md").read_text()
     plain = [record for record in records if record["metrics"]["epoch"] == 2]
     recalls = [
@@ -60,7 +60,7 @@ def test_rows_run_once_and_are_written_to_a_page(synthetic_manifest, tmp_path):
     assert "not run" not in page
     assert "[trimodal](trimodal.md) | A table | plain |" in (tmp_path / "docs/results/README.md").read_text()
 
-    next((tmp_path / "runs/results/found").glob("*-1.*.json")).unlink()  # simulates an interruption
+    next((tmp_path / "runs/results/measurements").glob("*-1.*.json")).unlink()  # simulates an interruption
     before = page
     assert run_results(synthetic_manifest, tmp_path).count("…") == 1
     assert (tmp_path / "docs/results/trimodal.md").read_text().splitlines()[:6] == before.splitlines()[:6]
