@@ -19,14 +19,14 @@ METRICS = ("R@1", "R@10", "mAP@10")
 
 
 def print_comparisons(comparisons: Sequence[Comparison], show_all: bool = False) -> None:
-    """Print the table of differences, then the changed queries and slices of every direction."""
+    """Print the table of differences, then for every direction the queries whose result changed, and the slices."""
     stdout.print(make_comparison_table(comparisons))
     for comparison in comparisons:
         print_comparison(comparison, show_all)
 
 
 def make_comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Tabulate B − A for every direction and metric, in percentage points, with interval and verdict."""
+    """Return a table of B − A for every direction and metric, in percentage points, with interval and verdict."""
     table = Table(title="in %; B − A with its 95% interval", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for heading in ("query → gallery", "", "A", "B", "B − A", "95% interval", "verdict"):
         table.add_column(
@@ -47,7 +47,10 @@ def make_comparison_table(comparisons: Sequence[Comparison]) -> Table:
 
 
 def print_comparison(comparison: Comparison, show_all: bool = False) -> None:
-    """Print the changed queries and the slices of one direction; by default only the labels that differ most."""
+    """Print the queries of one direction whose result changed, and the slices.
+
+    Without `show_all`, only the first changed queries and the labels that differ most are printed.
+    """
     c = comparison
     stdout.print(f"{c.query} → {c.gallery}", style="bold", end="  ")
     stdout.print(

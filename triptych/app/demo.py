@@ -1,4 +1,4 @@
-"""The demo: generate synthetic data, train a space on it, evaluate it, and run a few searches."""
+"""The demo: generate synthetic data, train an embedding space, evaluate retrieval, and run a few searches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DATASET = SyntheticConfig(scenes=3000, seed=0)
 
 
 def run_demo(folder: Path, restart: bool = False) -> None:
-    """Run every step in order. A second call reuses existing results, unless `restart` is set."""
+    """Run all steps in order. Existing results in `folder` are reused unless `restart` is true."""
     started = time.monotonic()
     terminal.stdout.rule(f"1 · generate {DATASET.scenes} synthetic scenes: images, audio and captions", align="left")
     with track_progress("generating scenes", DATASET.scenes) as progress:
@@ -52,7 +52,7 @@ def run_demo(folder: Path, restart: bool = False) -> None:
 
     terminal.stdout.rule("4 · index and search the held-out files", align="left")
     if restart:
-        shutil.rmtree(folder / "collection", ignore_errors=True)  # it belongs to the previous space
+        shutil.rmtree(folder / "collection", ignore_errors=True)  # the old collection belongs to the old space
     collection = Collection.create(folder / "collection", folder / "run")
     collection.index(items_from_rows(held_out, collection.space), pairs)
     _run_example_searches(collection, held_out)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from triptych.search.scan import PathScan, SkippedPath
     from triptych.training.run_summary import RunSummary
 
-MAX_PROBLEMS = 5  # problems printed per category
-WIDE_COLUMNS = 78  # terminal width from which every column is printed
-FEW_STEPS = 300  # fewer steps are too few for encoders trained from scratch
+MAX_PROBLEMS = 5  # maximum number of problems printed per category
+WIDE_COLUMNS = 78  # terminal width in characters from which all table columns are printed
+FEW_STEPS = 300  # training steps that encoders trained from scratch need at least
 EXCERPT_CHARACTERS = 200
 MAX_NAMES = 12
 # Markup is off: paths may contain square brackets.
@@ -55,8 +55,8 @@ def read_manifest(path: Path, allow_outside: bool = False) -> Manifest:
 
 
 def make_recall_table(directions: Iterable[RetrievalResult], transductive: Iterable[RetrievalResult] = ()) -> Table:
-    """Tabulate recall with interval and chance level by direction; transductive results get their own columns."""
-    is_wide = stdout.width >= WIDE_COLUMNS  # a narrow terminal gets fewer columns, never truncated numbers
+    """Return a table of recall by direction, with interval and chance level. Transductive results use extra columns."""
+    is_wide = stdout.width >= WIDE_COLUMNS  # a narrow terminal shows fewer columns, so that no number is cut
     title = "recall in % ± half of the 95% interval; chance level of R@10" if is_wide else "recall in %"
     transductive_by_direction = {(d.query, d.gallery): d for d in transductive}
     cuts = (1, 10) if transductive_by_direction else (1, 5, 10)
@@ -84,7 +84,7 @@ def make_recall_table(directions: Iterable[RetrievalResult], transductive: Itera
 
 
 def print_classifications(results: Iterable[Classification], show_all: bool = False) -> None:
-    """Print accuracy and chance level of each modality, then its classes, worst first."""
+    """Print the accuracy and chance level of each modality, then the accuracy of each class, lowest first."""
     for c in results:
         low, high = 100 * c.interval.low, 100 * c.interval.high
         stdout.print(f"{c.modality}: {100 * c.accuracy:.1f}% accuracy", style="bold", end=" ")
@@ -105,7 +105,7 @@ def print_classifications(results: Iterable[Classification], show_all: bool = Fa
 
 
 def format_metric(direction: RetrievalResult, name: str, show_interval: bool = True) -> str:
-    """Format a metric in %, with ± half of its interval if there is one."""
+    """Format a metric in %, followed by ± half the width of its confidence interval if the interval is known."""
     interval = direction.intervals.get(name)
     return f"{100 * direction.metrics[name]:.1f}" + (
         f" ±{100 * interval.half_width:.1f}" if show_interval and interval else ""
@@ -113,8 +113,11 @@ def format_metric(direction: RetrievalResult, name: str, show_interval: bool = T
 
 
 def make_localisation_table(results: Iterable[LocalisationResult]) -> Table:
-    """Tabulate pointing accuracy, attribution mass and discrimination with their chance levels."""
-    title = "in %: maximum on the object, mass inside it, higher than on the scene's other objects (chance level 50)"
+    """Return a table of pointing accuracy, attribution mass and discrimination, with chance levels."""
+    title = (
+        "in %; hit: the maximum is on the object; mass: attribution inside the object; discrimination: attribution is "
+        "higher on the object than on the scene's other objects (chance level 50)"
+    )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for heading in ("query → gallery", "factor", "queries", "hit", "chance", "mass", "chance", "discrimination"):
         table.add_column(heading, justify="left" if heading in {"query → gallery", "factor"} else "right", no_wrap=True)
@@ -128,7 +131,7 @@ def make_localisation_table(results: Iterable[LocalisationResult]) -> Table:
 def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
     """Print search results, most relevant first, with a line above the first probably irrelevant hit.
 
-    Hits in `positives` are marked.
+    Hits whose path or text is in `positives` are marked with ✓.
     """
     from triptych.search.ranking import RELEVANCE_THRESHOLD
 
@@ -153,21 +156,21 @@ def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
         cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", source.modality
         if stdout.is_terminal:
             table.add_row(*cells, Text(name), Text(text))
-        else:  # in pipes and files: one tab-separated line per hit, never wrapped
+        else:  # output to a pipe or file: one tab-separated line per hit
             print(*cells, name, text, sep="\t", file=stdout.file)
     if stdout.is_terminal:
         stdout.print(table)
 
 
 def print_search_results(hits: Sequence[Hit]) -> None:
-    """Print hits, and a note if there are none or none is relevant."""
+    """Print the hits. Print a note if there are no hits, or if no hit is relevant."""
     from triptych.search.ranking import RELEVANCE_THRESHOLD
 
     print_hits(hits)
     if not hits:
         stderr.print("no matching items in this collection")
     elif hits[0].relevance < RELEVANCE_THRESHOLD:
-        stderr.print("probably nothing matches: no score is unusual for this collection")
+        stderr.print("probably no item matches: all scores are in the usual range of this collection")
 
 
 def _read_excerpt(path: Path) -> str:
@@ -181,13 +184,13 @@ def _read_excerpt(path: Path) -> str:
 
 
 def relative_path(path: Path) -> str:
-    """Format a path relative to the current folder if it is below it."""
+    """Return a path inside the current folder as a relative path, and any other path unchanged."""
     cwd = Path.cwd()
     return str(path.relative_to(cwd) if path.is_relative_to(cwd) else path)
 
 
 def print_failures(messages: Collection[str], list_path: Path | None = None) -> None:
-    """Print how many files were unreadable, and the first few; `list_path` is the file that lists all of them."""
+    """Print the number of unreadable files and the first few messages. The file `list_path` lists all messages."""
     if messages:
         notify(f"unreadable files skipped: {len(messages)}")
         for message in list(messages)[:MAX_PROBLEMS]:
@@ -198,7 +201,7 @@ def print_failures(messages: Collection[str], list_path: Path | None = None) -> 
 
 
 def print_skipped(skipped: Iterable[SkippedPath]) -> None:
-    """Print one line per reason with the number of skipped files by extension."""
+    """Print one line per reason, with the number of skipped files of each extension."""
     by_reason: dict[str, Counter[str]] = {}
     for file in skipped:
         by_reason.setdefault(file.reason, Counter())[file.extension] += 1
@@ -210,28 +213,29 @@ def print_skipped(skipped: Iterable[SkippedPath]) -> None:
 
 
 def print_scan(scan: PathScan) -> None:
-    """Print what `triptych index` will not use: skipped files, unusable rows, an ignored manifest."""
+    """Print which files and rows `triptych index` does not use: skipped files, unusable rows, an ignored manifest."""
     if scan.manifest is not None:
         print_unusable_rows(scan.manifest)
     if scan.has_unused_manifest:
-        stderr.print(f"note: {scan.path} contains a manifest; index that file instead to use its captions")
+        stderr.print(f"note: {scan.path} contains a manifest; index the manifest itself to use its captions")
     print_skipped(scan.skipped)
 
 
 def print_search_commands(uri: str, modalities: Sequence[Modality]) -> None:
-    """Suggest how to search a collection."""
+    """Print example commands that search a collection."""
     example = ["some words"] if "text" in modalities else ["--audio", "one.wav"]
     search_command = format_command("search", *example, "--collection", uri)
     stderr.print(f"next: {search_command}, or {format_command('serve', uri)}")
 
 
 def print_unusable_rows(manifest: Manifest) -> None:
-    """Print how many rows of a manifest are unusable, if any."""
+    """Print the number of unusable rows of a manifest, if there are any."""
     counts = manifest.counts
     if counts.unusable:
         total = counts.rows + counts.unusable
         notify(
-            f"{counts.unusable} of {total} rows are unusable; `{format_command('validate', manifest.path)}` lists why"
+            f"{counts.unusable} of {total} rows are unusable; "
+            f"`{format_command('validate', manifest.path)}` lists the reasons"
         )
 
 
@@ -247,21 +251,19 @@ def print_training_advice(folder: Path, recipe: Recipe) -> None:
     steps = count_steps(folder)
     if steps < FEW_STEPS and _trains_from_scratch(recipe) and is_improving(folder):
         epochs = math.ceil(recipe.training.epochs * FEW_STEPS / max(1, steps))
-        notify(
-            f"only {steps} steps: encoders trained from scratch need more; try --set training.epochs={epochs} --restart"
-        )
+        notify(f"only {steps} steps, too few for training from scratch; try --set training.epochs={epochs} --restart")
     stderr.print(_suggest_evaluation(folder, recipe))
 
 
 def _trains_from_scratch(recipe: Recipe) -> bool:
-    """Return whether some encoder has no pretrained weights."""
+    """Return whether any encoder of the recipe is trained from scratch."""
     from triptych.encoders import ENCODERS
 
     return any(not ENCODERS[component.name].frozen for component in recipe.space.encoders.values())
 
 
 def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
-    """Return the command that evaluates the run on its test split, or on another held-out split."""
+    """Return the command that evaluates the run on the test split or another held-out split, or advice to add one."""
     from triptych.data import manifest
 
     data = recipe.data
@@ -282,7 +284,7 @@ def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
 
 
 def make_runs_table(summaries: Iterable[RunSummary]) -> Table:
-    """Tabulate runs with their state, scores and time."""
+    """Return a table of runs with state, epochs, loss, validation score and training time."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     for heading in ("run", "recipe", "state", "epochs", "loss", "valid", "time"):
         is_left = heading in {"run", "recipe", "state"}
@@ -300,7 +302,7 @@ def make_runs_table(summaries: Iterable[RunSummary]) -> Table:
 
 
 def make_export_table(results: Iterable[ExportResult]) -> Table:
-    """Tabulate exported graphs with their deviation from the space and their speed."""
+    """Return a table of exported graphs, with their deviation from PyTorch and their speed."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     for heading in ("modality", "encoder", "MB", "items", "1 - cosine", "ONNX ms", "PyTorch ms", "ratio (range)"):
         table.add_column(heading, justify="left" if heading in {"modality", "encoder"} else "right", no_wrap=True)
@@ -315,7 +317,7 @@ def make_export_table(results: Iterable[ExportResult]) -> Table:
 
 
 def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
-    """Print a table of encoders, their origins, and why some are not available."""
+    """Print a table of encoders, the origin of their weights, and the reasons why encoders are not available."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     for heading in ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "available"):
         table.add_column(heading, justify="right" if heading in {"feature_dim", "parameters"} else "left", no_wrap=True)
@@ -326,7 +328,7 @@ def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
         table.add_row(info.name, info.modality, info.part_name, feature_dim, parameters, info.licence, is_available)
     stdout.print(table)
     for title, field in (("origin", "origin"), ("not available", "unavailable_reason")):
-        names: dict[str, list[str]] = {}  # encoders with the same text share a line
+        names: dict[str, list[str]] = {}  # encoders with the same text are printed on one line
         for info in encoders:
             names.setdefault(getattr(info, field) or "", []).append(info.name)
         lines = [f"  {', '.join(encoder_names)}: {line}" for line, encoder_names in names.items() if line]
@@ -334,7 +336,7 @@ def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
 
 
 def print_manifest_summary(summary: Mapping[str, Any]) -> None:
-    """Print the contents and the problems of a manifest, as `manifest.summarise` returns them."""
+    """Print the counts and problems of a manifest that `manifest.summarise` returns."""
     counts = summary["counts"]
     total = counts["rows"] + counts["unusable"]
     rows = f"{total} rows" if not counts["unusable"] else f"{counts['rows']} of {total} rows usable"
@@ -355,6 +357,6 @@ def print_manifest_summary(summary: Mapping[str, Any]) -> None:
             stdout.print(f"  … and {group['more']} more")
     if not summary["problems"]:
         is_complete = summary["decoded"] or not counts["files"]
-        stdout.print("no problems found" if is_complete else "no problems found in the table", style="green")
+        stdout.print("no problems found" if is_complete else "no problems found in the manifest", style="green")
     if counts["files"] and not summary["decoded"]:
         stdout.print("the files were not decoded: add --decode to check them", style="yellow")

@@ -63,7 +63,7 @@ def test_a_converted_copy_passes_the_check(tmp_path):
     assert all(test["rows_hash"][:16] in result.stdout and test["files_hash"][:16] in result.stdout for test in tests)
     assert "next: triptych validate g.jsonl\n" in result.stderr
     output = triptych("validate", "g.jsonl", cwd=tmp_path).stdout
-    assert "no problems found in the table\nthe files were not decoded" in output
+    assert "no problems found in the manifest\nthe files were not decoded" in output
 
 
 def test_files_outside_the_manifest_folder_are_noted(tmp_path):

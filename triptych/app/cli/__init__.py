@@ -59,7 +59,7 @@ INTERRUPTED = 130  # exit code of typer after Ctrl-C
 
 app = typer.Typer(
     name="triptych",
-    help="One embedding space for audio, images and text: train it on your own pairs, evaluate it, search it.",
+    help="One embedding space for audio, images and text: train it on your own pairs, evaluate it, search with it.",
     epilog="New to triptych? Run `triptych demo`: it shows every step in a few minutes.",
     no_args_is_help=True,
     add_completion=False,
@@ -90,7 +90,7 @@ def main() -> None:
     """Run the command line. User errors print one message and exit with 2; Ctrl-C exits with 130."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without UTF-8 shows "?" instead of a traceback
+            stream.reconfigure(errors="replace")  # print "?" for characters that the terminal cannot encode
     try:
         app()
     except TriptychError as error:

@@ -19,23 +19,23 @@ def audit(
         Path | None, typer.Option("--output", "-o", help="Output folder; with --apply, the manifest to write.")
     ] = None,
     space: Annotated[
-        str | None, typer.Option(help="Run trained on other data that scores the pairs. Default: train one per fold.")
+        str | None, typer.Option(help="Run trained on other data, to score pairs. Default: train a space per fold.")
     ] = None,
     folds: Annotated[int, typer.Option(help="Number of cross-validation folds. Scores are out-of-fold.")] = 4,
-    recipe: Annotated[str, typer.Option(help="Recipe for the spaces of the folds.")] = "audit",
+    recipe: Annotated[str, typer.Option(help="Recipe that trains the space of each fold.")] = "audit",
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(help="Seed of the fold assignment.")] = 0,
-    apply: Annotated[Path | None, typer.Option(help="Apply decisions exported from the review page.")] = None,
+    apply: Annotated[Path | None, typer.Option(help="Decisions file from the review page, to apply.")] = None,
     undecided: Annotated[
-        Literal["keep", "reject"], typer.Option(help="With --apply: what to do with undecided suspects.")
+        Literal["keep", "reject"], typer.Option(help="With --apply: keep or reject the suspects without a decision.")
     ] = "keep",
     restart: Annotated[bool, typer.Option(help="Replace an existing audit in the output folder.")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Find pairs that are probably mismatched, and suggest better matches.
 
-    Writes suspects.csv, clean.csv (the manifest without the suspects) and review.html, a page to review them. If it is
-    interrupted, run the same command to resume.
+    Writes suspects.csv, clean.csv (the manifest without the suspects) and review.html, a page to review the suspects.
+    If the audit is interrupted, run the same command to resume.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def _print_audit(result: AuditResult) -> None:
         noise_rate = pair_result.noise_rate
         stdout.print(f"{a}–{b}: estimated noise rate of {noise_rate.num_pairs} pairs: {noise_rate}")
         if pair_result.caption_noise_rate:
-            stdout.print(f"  of the captions in the other rows: {pair_result.caption_noise_rate}")
+            stdout.print(f"  noise rate of single captions in the remaining rows: {pair_result.caption_noise_rate}")
     wrong = [suspect for suspect in result.suspects if suspect.verdict == "wrong"]
     num_captions = sum(suspect.caption is not None for suspect in wrong)
     stdout.print(
@@ -72,9 +72,9 @@ def _print_audit(result: AuditResult) -> None:
     )
     for name, description in (
         (SUSPECTS_FILE, "all suspects"),
-        (CLEAN_FILE, "the manifest without them"),
-        (REVIEW_FILE, "page to review them"),
+        (CLEAN_FILE, "the manifest without the suspects"),
+        (REVIEW_FILE, "page to review the suspects"),
     ):
         stdout.print(f"  {relative_path(result.folder / name)}: {description}")
     review_path = relative_path(result.folder / REVIEW_FILE)
-    stderr.print(f"next: open {review_path} in a browser; keys: k keep, r reject, s swap, u undo")
+    stderr.print(f"next: open {review_path} in a browser; keyboard: k keep, r reject, s swap, u undo")

@@ -15,8 +15,8 @@ def cache(
 ) -> None:
     """Show the size of the feature cache of frozen encoders, or clear it.
 
-    The cache is in the folder TRIPTYCH_CACHE, or in the system's cache folder. Features are keyed by file content, so
-    renamed files are not computed again.
+    The environment variable TRIPTYCH_CACHE sets the cache folder; the default is a system folder. Features are
+    stored by file content, so the features of a renamed file are not computed again.
 
     \b
     Examples:

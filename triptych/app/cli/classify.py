@@ -9,14 +9,15 @@ import typer
 from triptych.app.cli.options import AllowOutside, AsJson, Run, Split
 
 Prompts = Annotated[
-    list[str] | None, typer.Option(help="Prompt template with {} for the class name. Repeat it for an ensemble.")
+    list[str] | None,
+    typer.Option(help="Prompt template with {} for the class name. Repeat the option for an ensemble."),
 ]
 Method = Annotated[
     Literal["prompts", "embeddings", "features"],
-    typer.Option(help="Zero-shot by prompts, or a linear probe on embeddings or on frozen encoder features."),
+    typer.Option(help="prompts: zero-shot. embeddings, features: linear probe on embeddings or encoder features."),
 ]
 Classes = Annotated[
-    Literal["split", "all"], typer.Option(help="Candidate classes: those of the split, or of the whole manifest.")
+    Literal["split", "all"], typer.Option(help="Candidate classes: classes of the split, or all of the manifest.")
 ]
 
 

@@ -13,16 +13,16 @@ def compare(
     b: Run,
     data: Annotated[Path, typer.Option(help="Manifest to evaluate both runs on.")],
     split: Split = "test",
-    more_a: Annotated[list[Path] | None, typer.Option(help="Another seed of A. Can be repeated.")] = None,
-    more_b: Annotated[list[Path] | None, typer.Option(help="Another seed of B. Can be repeated.")] = None,
+    more_a: Annotated[list[Path] | None, typer.Option(help="Run of A with another seed. Can be repeated.")] = None,
+    more_b: Annotated[list[Path] | None, typer.Option(help="Run of B with another seed. Can be repeated.")] = None,
     show_all: Annotated[bool, typer.Option("--all", help="Show every changed query and every label.")] = False,
     as_json: AsJson = False,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Compare two runs on the same queries: differences with 95% intervals, changed queries, results by slice.
 
-    "not separable" means that the interval of the difference covers zero. With one run each, the interval is over
-    queries only; with several seeds each (--more-a, --more-b), over queries and seeds.
+    "not separable" means that the interval of the difference covers zero. With one run of A and one
+    of B, the interval covers the variation over queries only; with several seeds (--more-a, --more-b), also over seeds.
 
     \b
     Examples:

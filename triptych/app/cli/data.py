@@ -1,4 +1,4 @@
-"""triptych data: convert datasets to manifests, derive manifests, generate synthetic data."""
+"""The `triptych data` commands: convert datasets to manifests, derive manifests, generate synthetic data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from triptych.data.sources.manifest_writer import WrittenManifest
 
 HASH_DIGITS = 16  # hexadecimal digits of a hash that are printed
-DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # panels of the help page
+DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # headings on the help page
 LAYOUT_HINT = "`triptych data` lists the files that each source expects."
 
 app = typer.Typer(rich_markup_mode="rich")
@@ -37,8 +37,8 @@ def _command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[
 def list_sources(context: typer.Context) -> None:
     """Convert a local copy of a dataset to a manifest, derive a manifest from another, or generate synthetic data.
 
-    Without a sub-command: list all sources with the files they expect. Nothing is downloaded. Every manifest gets a
-    sidecar (NAME.source.json) with its origin, options, licence, counts and a hash of the exact test set.
+    Without a sub-command, list all sources with the files they expect. Nothing is downloaded. A second file,
+    NAME.source.json, records the source, options, licence, counts and a hash of the exact test set of each manifest.
 
     \b
     Examples:
@@ -59,7 +59,8 @@ def esc50(
     output: Output = None,
     fold: Annotated[int | None, typer.Option(help="Official fold to test on, 1 to 5. Default: 1.")] = None,
     classes: Annotated[
-        int | None, typer.Option(help="Test on this fold of ten classes instead: classes never overlap between splits.")
+        int | None,
+        typer.Option(help="Split by class, and test on this fold of ten classes, 1 to 5. No class is in two splits."),
     ] = None,
     captions: Annotated[str | None, typer.Option(help="titles, classes or both. Default: both.")] = None,
     splits: Annotated[str | None, typer.Option(help="three, or two (no valid split). Default: three.")] = None,
@@ -94,7 +95,7 @@ def audiocaps(folder: Folder, output: Output = None) -> None:
 
 @_command("wavcaps", DATASETS)
 def wavcaps(folder: Folder, output: Output = None) -> None:
-    """WavCaps: recordings of four sites with captions by a language model.
+    """WavCaps: recordings from four websites, with captions written by a language model.
 
     Example: triptych data wavcaps ~/WavCaps
     """
@@ -121,7 +122,7 @@ def coco(
     folder: Folder,
     output: Output = None,
     splits: Annotated[
-        str | None, typer.Option(help="official, karpathy, or auto: karpathy if its file exists. Default: auto.")
+        str | None, typer.Option(help="official, karpathy, or auto: karpathy if that file exists. Default: auto.")
     ] = None,
 ) -> None:
     """COCO Captions: photographs with five captions each.
@@ -193,7 +194,7 @@ def folder(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with your own files.")],
     output: Output = None,
 ) -> None:
-    """Any folder: pair files by name; take captions from text files or from file and folder names.
+    """Any folder: pair files that have the same name; take captions from text files or from file and folder names.
 
     Example: triptych data folder ~/recordings
     """
@@ -231,10 +232,10 @@ def add_speech(
     program: Annotated[str | None, typer.Option(help="espeak-ng or flite. Default: the first one installed.")] = None,
     voices: Annotated[str | None, typer.Option(help="Voices of the program, comma-separated.")] = None,
     workers: Annotated[int, typer.Option(help="Number of parallel processes.")] = 2,
-    captions_per_row: Annotated[int, typer.Option(help="Maximum captions per row; 0: all.")] = 0,
+    captions_per_row: Annotated[int, typer.Option(help="Maximum number of captions per row; 0 means all.")] = 0,
     allow_outside: AllowOutside = False,
 ) -> None:
-    """Synthesise speech from captions: write a manifest with one row of audio per caption.
+    """Synthesise speech from captions: write a manifest with one row per caption, whose audio is the speech.
 
     Example: triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
     """
@@ -248,18 +249,18 @@ def add_speech(
 def inject_noise(
     manifest: ManifestPath,
     output: DerivedOutput,
-    noise_rate: Annotated[float, typer.Option(help="Fraction of rows that get content of another row.")],
+    noise_rate: Annotated[float, typer.Option(help="Fraction of rows to mismatch, from 0 to 1.")],
     noise_kind: Annotated[
         str | None,
-        typer.Option(help="Donors: random rows (default), category (same label) or similar (similar captions)."),
+        typer.Option(help="Swap with random rows (default), category (same label) or similar (similar captions)."),
     ] = None,
-    modality: Annotated[str | None, typer.Option(help="Content to swap: text (default), image or audio.")] = None,
+    modality: Annotated[str | None, typer.Option(help="Modality to swap: text (default), image or audio.")] = None,
     split: Annotated[str | None, typer.Option(help="Change this split only. Default: all splits.")] = None,
     cluster_size: Annotated[
-        int | None, typer.Option(help="For similar: mean rows per cluster. Larger is easier. Default: 50.")
+        int | None, typer.Option(help="For similar: mean rows per caption cluster. Larger is easier. Default: 50.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed. Default: 0.")] = None,
-    drop: Annotated[bool, typer.Option("--drop", help="Drop the chosen rows instead of swapping (oracle).")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop these rows instead of swapping them (oracle).")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Inject label noise: write a manifest with mismatched pairs, and the list of swapped rows.
@@ -309,7 +310,7 @@ def _print_sources() -> None:
 
 
 def print_written(written: WrittenManifest, draft: ManifestDraft) -> None:
-    """Print what was written and skipped, and the next command."""
+    """Print the counts of a written manifest, the skipped rows, and the next command."""
     from triptych.app.terminal import relative_path, stderr, stdout
     from triptych.progress import notify
 
@@ -323,7 +324,7 @@ def print_written(written: WrittenManifest, draft: ManifestDraft) -> None:
         rows_hash, files_hash = (test_set[key][:HASH_DIGITS] for key in ("rows_hash", "files_hash"))
         stdout.print(
             f"  {name}: {test_set['rows']} rows, {test_set['captions']} captions, hash of the rows {rows_hash}, "
-            f"of the files {files_hash}"
+            f"hash of the files {files_hash}"
         )
     stdout.print(f"  licence: {summary['licence']}\n  details: {relative_path(written.sidecar)}")
     for reason, count in summary["skipped"].items():

@@ -16,7 +16,7 @@ def evaluate(
         bool, typer.Option(help="Also rank all queries jointly, by a transport plan over the test set.")
     ] = False,
     epsilon: Annotated[
-        float | None, typer.Option(help="Regularisation of that plan. Default: 0.03 of the range of the scores.")
+        float | None, typer.Option(help="Entropic regularisation of the plan. Default: 0.03 times the score range.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write JSON, CSV and per-query Parquet to this folder.")
@@ -26,7 +26,8 @@ def evaluate(
 ) -> None:
     """Evaluate retrieval in every direction: recall with 95% intervals and chance level.
 
-    Every caption is a query. A query is a hit if any of its positives is in the top k. Ties count as misses.
+    Every caption is a query. A query counts as a hit at k if any of its positives is in the top k. Items with the same
+    score as the positive are ranked before the positive.
 
     \b
     Examples:

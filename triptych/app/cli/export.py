@@ -13,14 +13,14 @@ def export(
     run: Run,
     onnx: Annotated[bool, typer.Option("--onnx", help="Export ONNX graphs, one per modality.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Output folder. Default: RUN-onnx.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Manifest with example inputs. Default: that of the run.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Manifest with example inputs. Default: the run's.")] = None,
     as_json: AsJson = False,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Export each encoder with its projection to ONNX, verified and timed on real inputs.
 
-    A graph takes prepared inputs and their mask (N, L) and returns embeddings. The table shows the largest deviation
-    from the space (1 - cosine) and the time per batch relative to PyTorch.
+    Each ONNX graph takes preprocessed inputs and their mask (N, L) and returns embeddings. The table shows the largest
+    cosine distance (1 - cosine) to the embeddings of PyTorch, and the time per batch relative to PyTorch.
 
     \b
     Examples:
@@ -33,7 +33,7 @@ def export(
     from triptych.export import default_folder, export_onnx, load_examples
 
     if not onnx:
-        raise UsageError("give the export format: --onnx is the only one")
+        raise UsageError("no export format given; add --onnx, the only supported format")
     space, folder = load(run), output or default_folder(run)
     results = export_onnx(space, load_examples(space, data, allow_outside), folder, show_progress=not as_json)
     if as_json:

@@ -23,7 +23,8 @@ def index(
 ) -> None:
     """Embed files and store them in a searchable collection. Only new and changed files are embedded.
 
-    Run it again after changes, and for each further folder. If it is interrupted, run the same command to resume.
+    Run the command again when files have changed, and for each further folder. If indexing is interrupted, run the same
+    command to resume.
     Files that could not be indexed are listed with the reason in not-indexed.tsv in the collection's folder.
 
     \b

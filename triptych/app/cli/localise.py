@@ -15,7 +15,7 @@ def localise(
     split: Annotated[str, typer.Option(help="Split to use.")] = "test",
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate localisation on synthetic data: does the attribution fall on the object the query names?
+    """Evaluate localisation on synthetic data: how often the attribution falls on the object that the query names.
 
     \b
     Examples:

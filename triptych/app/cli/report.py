@@ -10,16 +10,16 @@ from triptych.app.cli.options import AllowOutside, Run
 
 def report(
     run: Run,
-    data: Annotated[Path | None, typer.Option(help="Manifest to evaluate on. Default: that of the run.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Manifest to evaluate on. Default: the run's.")] = None,
     split: Annotated[str | None, typer.Option(help="Split to use, or 'all'. Default: the recipe's test split.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RUN-report.html.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Also write the numbers as JSON, beside the page.")] = False,
-    max_megabytes: Annotated[float, typer.Option(min=0, help="Size limit of embedded images and audio.")] = 12.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Also write the results to a JSON file next to it.")] = False,
+    max_megabytes: Annotated[float, typer.Option(min=0, help="Maximum size of embedded images and audio.")] = 12.0,
     allow_outside: AllowOutside = False,
 ) -> None:
-    """Write a report of a run: recall with intervals, plots, retrieval examples. One HTML file that works offline.
+    """Write a report of a run as one HTML file that works offline: recall with intervals, plots, retrieval examples.
 
     \b
     Examples:

@@ -10,12 +10,13 @@ from triptych.app.cli.options import AsJson
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to search, recursively.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder to search recursively for run folders.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List training runs with their state, score and time.
 
-    The score is the best mean of R@1, R@5 and R@10 in % on the validation split, over all trained directions.
+    The score is the mean of R@1, R@5 and R@10 over all trained directions on the validation split, in %, at the best
+    epoch.
 
     \b
     Examples:

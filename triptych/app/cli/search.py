@@ -9,32 +9,33 @@ from triptych.app.cli.options import AsJson
 
 Day = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or later.")]
 LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or earlier.")]
-Weights = Annotated[list[str] | None, typer.Option(help="PART=NUMBER; PART is text, audio, image, video, item or not.")]
+Weights = Annotated[list[str] | None, typer.Option(help="PART=WEIGHT; PART: text, audio, image, video, item or not.")]
 
 
 def search(
     text: Annotated[list[str] | None, typer.Argument(help="Text query.")] = None,
     audio: Annotated[list[Path] | None, typer.Option(help="Audio file as query. Can be repeated.")] = None,
     image: Annotated[list[Path] | None, typer.Option(help="Image file as query.")] = None,
-    video: Annotated[list[Path] | None, typer.Option(help="Video file as query: its image and its audio.")] = None,
-    item: Annotated[list[str] | None, typer.Option(help="Item of the collection as query, by id.")] = None,
+    video: Annotated[list[Path] | None, typer.Option(help="Video file as query: middle frame and audio.")] = None,
+    item: Annotated[list[str] | None, typer.Option(help="Id of an item of the collection as query.")] = None,
     exclude: Annotated[list[str] | None, typer.Option("--not", help="Negative query: a text or a file.")] = None,
     weight: Weights = None,
     uri: Annotated[str, typer.Option("--collection", help="Collection: a folder or s3://….")] = "collection",
-    modality: Annotated[str, typer.Option(help="Return only these, comma-separated: audio, image, text.")] = "",
+    modality: Annotated[str, typer.Option(help="Modalities to return, comma-separated. Default: all.")] = "",
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 10,
-    folder: Annotated[Path | None, typer.Option(help="Only files below this folder.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Only files in this folder and its subfolders.")] = None,
     min_duration: Annotated[float | None, typer.Option(min=0, help="Only items of at least this many seconds.")] = None,
     max_duration: Annotated[float | None, typer.Option(min=0, help="Only items of at most this many seconds.")] = None,
     since: Day = None,
     until: LastDay = None,
     where: Annotated[list[str] | None, typer.Option(help="Only rows with COLUMN=VALUE in the manifest.")] = None,
-    include_query: Annotated[bool, typer.Option(help="Also return the items that the query was made from.")] = False,
+    include_query: Annotated[bool, typer.Option(help="Also return items that are identical to the query.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Search a collection by text, audio, image, video or stored item, or by several at once.
+    """Search a collection by text, audio, image, video or stored item, or by a combination of these.
 
-    Relevance says how unusual a score is in this collection. Hits below 50% are probably not relevant.
+    The relevance, from 0 to 100%, measures how unusual a score is in this collection. Hits below 50% are probably not
+    relevant.
 
     \b
     Examples:

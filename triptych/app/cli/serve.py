@@ -13,7 +13,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port; 0 picks a free one.")] = 8765,
     report: Annotated[Path | None, typer.Option(help="Report (HTML) to link from the page.")] = None,
-    review: Annotated[Path | None, typer.Option(help="Folder of an audit whose review page to link.")] = None,
+    review: Annotated[Path | None, typer.Option(help="Audit folder whose review page is linked from the page.")] = None,
 ) -> None:
     """Serve a collection: a search page for the browser and an HTTP API (/openapi.json). Stop it with Ctrl-C.
 
@@ -36,8 +36,8 @@ def serve(
         terminal.stdout.print(f"{uri}: {len(collection)} items at {server.format_url(host, listener, token)}")
         if token:
             terminal.stderr.print(
-                "reachable from other machines: every request needs this token, which changes at each start; traffic "
-                "is not encrypted: outside your own network, use a reverse proxy with TLS"
+                "the server is reachable from other machines, so every request needs this token; the token changes at "
+                "each start. Traffic is not encrypted: outside your own network, use a reverse proxy with TLS"
             )
         terminal.stderr.print("press Ctrl-C to stop")
         server.serve(app, listener)

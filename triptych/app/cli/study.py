@@ -10,21 +10,21 @@ from triptych.app.cli.options import AllowOutside
 DEFAULT_OUTPUT = Path("studies")
 Data = Annotated[Path | None, typer.Option(help="Manifest with the splits train, valid and test.")]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Output folder for the page, plots and results.")]
-Encoders = Annotated[list[str] | None, typer.Option("--encoder", help="Use another frozen encoder: audio=soundnet.")]
+Encoders = Annotated[list[str] | None, typer.Option("--encoder", help="Frozen encoder of a modality: audio=soundnet.")]
 
 
 def study(
     name: Annotated[str | None, typer.Argument(help="Study to run. Default: list all studies.")] = None,
     data: Data = None,
     output: Output = DEFAULT_OUTPUT,
-    rows: Annotated[int, typer.Option(min=0, help="Maximum number of training rows; 0 = all.")] = 0,
+    rows: Annotated[int, typer.Option(min=0, help="Maximum number of training rows; 0 means all.")] = 0,
     encoder: Encoders = None,
     restart: Annotated[bool, typer.Option(help="Delete cached results in the output folder.")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
-    """Run a controlled experiment on your data: many small fits over frozen encoders, summarised on one page.
+    """Run a controlled experiment on your data: train many small models on frozen features, and write one page.
 
-    If it is interrupted, run the same command to resume.
+    If the study is interrupted, run the same command to resume.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""triptych data synthetic"""
+"""The `triptych data synthetic` command."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,15 +14,16 @@ def synthetic(
         Literal["easy", "medium", "hard"], typer.Option(help="Amount of noise, jitter and omissions in captions.")
     ] = "easy",
     noise_rate: Annotated[
-        float, typer.Option(help="Fraction of training rows that get captions of another row.")
+        float, typer.Option(help="Fraction of training rows, 0 to 1, that get the captions of another row.")
     ] = 0.0,
     noise_kind: Annotated[
-        Literal["random", "category"], typer.Option(help="Take these captions from any row, or from the same label.")
+        Literal["random", "category"],
+        typer.Option(help="Take these captions from any row, or from the same label."),
     ] = "random",
     max_objects: Annotated[int, typer.Option(help="Maximum number of object categories in a scene.")] = 2,
     captions: Annotated[int, typer.Option(help="Captions per scene.")] = 5,
     image_size: Annotated[int, typer.Option(help="Width and height of images in pixels.")] = 64,
-    seconds: Annotated[float, typer.Option(help="Duration of the audio.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Duration of the audio in seconds.")] = 2.0,
     video: Annotated[bool, typer.Option("--video", help="Write videos (mp4) instead of images and audio.")] = False,
 ) -> None:
     """Generate synthetic data: images, audio and captions with exact annotations.

@@ -11,16 +11,16 @@ from triptych.app.cli.options import AllowOutside, Overrides
 def train(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe (see `triptych recipes`) or a .toml file.")],
     data: Annotated[
-        list[Path] | None, typer.Option(help="Manifest to train on. Repeat it to train on several.")
+        list[Path] | None, typer.Option(help="Manifest to train on. Repeat the option for several.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/NAME.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/RECIPE.")] = None,
     overrides: Overrides = None,
     restart: Annotated[bool, typer.Option(help="Replace an existing run in the folder.")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
-    """Train a space. If it is interrupted, run the same command to resume.
+    """Train an embedding space. If training is interrupted, run the same command to resume.
 
-    Start it with torchrun to train with several processes; they share each batch.
+    To train with several processes, start the command with torchrun. Each batch is divided among the processes.
 
     \b
     Examples:

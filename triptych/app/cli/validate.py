@@ -15,7 +15,7 @@ def validate(
     decode: Annotated[bool, typer.Option("--decode", help="Also decode every file. This takes a while.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Validate a manifest: list its contents and every problem by row and column. The exit code is 2 on errors.
+    """Validate a manifest: print counts, and every problem by row and column. The exit code is 2 if there are errors.
 
     Files must exist and must not be empty. With --decode, files that cannot be decoded are errors, too.
 
