@@ -111,11 +111,15 @@ def test_upload_limits_apply_per_request(client):
     image = png((6000, 2500), "1")
     answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.png", image) for n in "abc"})
     message = check_error(answer, 413)
-    assert message == ("c.png: 6000 × 2500 pixels; at most 40 million pixels for all files of a request: scale it down")
+    assert message == (
+        "c.png: 6000 × 2500 pixels; at most 40 million pixels for all files of a request; scale the image down"
+    )
     data = io.BytesIO()
     soundfile.write(data, np.zeros(250 * 8000, np.int16), 8000, format="FLAC")
     answer = client.post(SEARCH, data={"query": query}, files={n: (f"{n}.flac", data.getvalue()) for n in "abc"})
-    assert "c.flac: 250 s long; at most 600 s for all files of a request: cut it" in check_error(answer, 413)
+    assert "c.flac: 250 s long; at most 600 s for all files of a request; send a shorter file" in check_error(
+        answer, 413
+    )
 
 
 def test_upload_limits_apply_across_requests():
@@ -157,7 +161,7 @@ def test_unsupported_file_is_named_correctly(client, name, data, reason):
 
 def test_long_text_file_is_rejected(client):
     message = check_error(upload(client, "long.txt", b"word " * 4000), 413)
-    assert message == "long.txt: 19,999 characters; at most 10,000: cut it"
+    assert message == "long.txt: 19,999 characters; at most 10,000; send a shorter text"
 
 
 def test_texts_are_prepared_off_the_event_loop(collection, monkeypatch):

@@ -163,9 +163,9 @@ def test_upload_size_limit(collection):
 
 def test_decompression_bomb_image_is_rejected(client):
     message = check_error(upload(client, "bomb.png", png_header(32_000, 32_000)), 413)
-    assert message == "bomb.png: 32000 × 32000 pixels; at most 40 million pixels: scale it down"
+    assert message == "bomb.png: 32000 × 32000 pixels; at most 40 million pixels; scale the image down"
     message = check_error(upload(client, "large.png", png_header(8_000, 8_000)), 413)
-    assert message == "large.png: 8000 × 8000 pixels; at most 40 million pixels: scale it down"
+    assert message == "large.png: 8000 × 8000 pixels; at most 40 million pixels; scale the image down"
 
 
 def test_gif_with_huge_canvas_is_rejected(client):

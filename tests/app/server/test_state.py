@@ -117,7 +117,7 @@ def test_waiting_requests_share_a_batch(collection):
 def test_slow_embedding_times_out(collection, monkeypatch):
     batcher = MicroBatcher(collection.space, Limits(request_timeout=0.1), Metrics())
     monkeypatch.setattr(batcher, "_run_batch", lambda batch: time.sleep(0.5))
-    with pytest.raises(HTTPError, match=r"not embedded within 0\.1 s"):
+    with pytest.raises(HTTPError, match=r"the query was not embedded within 0\.1 s"):
         asyncio.run(batcher.embed([Source("text", QUERY_TEXT)]))
     assert batcher.queue_length == 0
     batcher.close()

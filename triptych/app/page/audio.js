@@ -1,9 +1,9 @@
-// Audio hits: waveform or spectrogram, the segment that matches, and one player for all of them.
+// Audio hits: waveform or spectrogram, the matching segment, and one player that all hits share.
 import { byId, formatTime, themeColour, icon, make } from "./elements.js";
 import { fetchPeaks, urls } from "./requests.js";
 
 const player = byId("player");
-let current = null; // the strip that is playing
+let current = null; // the audio strip that is playing
 const visibility = new IntersectionObserver((entries) => {
   for (const entry of entries) {
     if (entry.isIntersecting) {

@@ -6,7 +6,7 @@ import { urls, fetchItem } from "./requests.js";
 const labels = new Map(); // item id -> label and modality
 
 export function renderPartChips(onChange) {
-  // The text in the search box is a part, too, but needs no chip.
+  // The text in the search box is also a part of the query, but has no chip.
   const visibleParts = state.parts.filter((part) => !part.inBox);
   replaceContent(byId("parts"), visibleParts.map((part) => makePartChip(part, onChange)));
 }
@@ -24,7 +24,7 @@ function makePartChip(part, onChange) {
       "aria-label": `${name(part)}: ${isNegative ? "negative" : "positive"}`, onclick: () => { part.weight = clampWeight(-part.weight); onChange(); },
     }, isNegative ? "−" : "+"),
     label,
-    isMissing && make("span", { class: "weight" }, "drop the file again"),
+    isMissing && make("span", { class: "weight" }, "choose this file again"),
     make("input", {
       type: "range", min: "0.1", max: "2", step: "0.1", value: String(Math.abs(part.weight)), "aria-label": `Weight of ${name(part)}`,
       oninput: (event) => { weight.textContent = Number(event.target.value).toFixed(1); },
@@ -77,7 +77,7 @@ export function renderFilterChips(onChange) {
 
 const summary = () => byId("filter-menu").querySelector("summary");
 
-// Close the filter menu. If it has the focus, its button gets it.
+// Close the filter menu. If the focus is inside the menu, move the focus to the menu's button.
 export function closeMenu() {
   const menu = byId("filter-menu");
   if (!menu.open) return false;

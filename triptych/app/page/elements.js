@@ -16,8 +16,8 @@ export const byId = (id) => document.getElementById(id);
 
 const FOCUSABLE = "button, input, select, a[href], [tabindex]";
 
-// Change the content of an element. If the focused element is removed, keyboard navigation would start over: then the
-// element that `choose` returns is focused. It gets all focusable elements and the old index of the focused one.
+// Change the content of an element. If this removes the focused element, focus the element that `choose` returns, so that
+// keyboard navigation continues there. `choose` gets all focusable elements and the old index of the focused element.
 export function keepFocus(element, change, choose) {
   const focused = element.contains(document.activeElement) ? document.activeElement : null;
   const index = focused ? [...element.querySelectorAll(FOCUSABLE)].indexOf(focused) : -1;
@@ -25,12 +25,12 @@ export function keepFocus(element, change, choose) {
   if (focused && (!focused.isConnected || focused.hidden)) choose([...element.querySelectorAll(FOCUSABLE)], index)?.focus();
 }
 
-// Replace the content of an element. The focus stays index its position, or moves to `fallback` if nothing is left.
+// Replace the content of an element. The focus stays at the same index, or moves to `fallback` if no element is left.
 export function replaceContent(element, children, fallback = null) {
   keepFocus(element, () => element.replaceChildren(...children), (candidates, index) => candidates[Math.min(index, candidates.length - 1)] ?? fallback);
 }
 
-// SVG paths, 24 × 24.
+// SVG paths of icons, 24 × 24 units.
 const ICON_PATHS = {
   play: "M8 5v14l11-7z", pause: "M8 5v14M16 5v14", plus: "M12 5v14M5 12h14", minus: "M5 12h14", close: "M6 6l12 12M18 6L6 18",
   file: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.3 3.3 0 0 1 4.7 4.7l-8.5 8.5a1.7 1.7 0 0 1-2.4-2.4L14.500 7",

@@ -1,4 +1,4 @@
-// The explanation of a hit: words of the query, attribution over image and audio, linked with each other.
+// The explanation of a hit: words of the query, and attribution over image and audio. Matching parts are highlighted together.
 import { MODALITY_NAMES, byId, formatTime, themeColour, icon, make } from "./elements.js";
 import { state } from "./query.js";
 import { explain, fetchItem, urls, usableParts } from "./requests.js";
@@ -37,19 +37,19 @@ function setContent(title, ...content) {
 function render(responses, parts) {
   const [first] = responses;
   const label = first.item.modality === "text" ? "this text" : first.item.name;
-  const blocks = first.parts.map((explanation, number) => makeBlock(responses, number, parts[explanation.part_index])); // a video has two
+  const blocks = first.parts.map((explanation, number) => makeBlock(responses, number, parts[explanation.part_index])); // a video has two blocks, image and audio
   const several = first.parts.length > 1
-    ? make("p", { class: "note" }, "Each part of the query has its own score. The rank of the hit is determined by all of them and their weights.")
+    ? make("p", { class: "note" }, "Each part of the query has its own score. The rank of the hit depends on the scores and weights of all parts.")
     : null;
   setContent(
     `Explanation: ${label}`, ...blocks.map((one) => one.element), several,
-    make("div", { class: "legend" }, "lowers the score", make("span", { class: "ramp" }), "raises the score", make("span", {}, "· point at a word, a region or a segment to see what it matches")),
+    make("div", { class: "legend" }, "lowers the score", make("span", { class: "ramp" }), "raises the score", make("span", {}, "· point at a word, a region or a segment to highlight the matching parts")),
     make("p", { class: "note" }, first.method), ...makeWholeNotes(responses),
   );
   blocks.forEach((one) => one.start());
 }
 
-// One part of the query, the hit and its siblings.
+// The block of one query part: the part, the hit and the hit's siblings.
 function makeBlock(responses, number, queryPart) {
   const [first] = responses;
   const explanation = first.parts[number];
@@ -95,7 +95,7 @@ function shade(value, maximum, strongest = 0.62) {
 
 const maxAbsolute = (values) => Math.max(1e-9, ...values.map(Math.abs));
 
-// A part as a button with its contribution. While it is hovered or focused, the parts it matches are highlighted.
+// A part as a button with its contribution. While the button is hovered or focused, matching parts are highlighted.
 function makeChip(side, number, label, onPoint, settings = {}) {
   const button = make("button", {
     type: "button", class: "word", "aria-pressed": "false", onpointerenter: () => onPoint(number), onpointerleave: () => onPoint(null),
@@ -104,18 +104,18 @@ function makeChip(side, number, label, onPoint, settings = {}) {
   return {
     button,
     paint: (value, maximum) => {
-      button.style.background = shade(value, maximum, 0.4); // text must stay readable on it
+      button.style.background = shade(value, maximum, 0.4); // light enough for readable text
       button.lastChild.textContent = value.toFixed(3);
     },
     mark: (index) => button.setAttribute("aria-pressed", String(index === number)),
   };
 }
 
-// Parts without a location come last, if there are any: special tokens of a text, the class token of an image.
+// Parts without a location, such as special tokens of a text or the class token of an image, come last.
 const WHOLE_NOTES = {
-  text: "Whole text: tokens that belong to no single word, such as special tokens at the start and the end. They represent the text as a whole; their contribution cannot be divided among the words.",
-  image: "Whole image: the part that belongs to no single region. It represents the image as a whole; its contribution cannot be divided among the regions.",
-  audio: "Whole audio: the part that belongs to no single segment. It represents the audio as a whole; its contribution cannot be divided among the segments.",
+  text: "Whole text: tokens that belong to no single word, such as special tokens at the start and the end. These tokens represent the complete text, so their contribution cannot be divided among the words.",
+  image: "Whole image: the part that belongs to no single region. This part represents the complete image, so its contribution cannot be divided among the regions.",
+  audio: "Whole audio: the part that belongs to no single segment. This part represents the complete audio, so its contribution cannot be divided among the segments.",
 };
 
 function makeWholeNotes(responses) {
@@ -130,7 +130,7 @@ function makeWhole(side, onPoint) {
   return { number, ...makeChip(side, number, `whole ${MODALITY_NAMES[side.modality]}`, onPoint, { class: "word whole", title: WHOLE_NOTES[side.modality] }) };
 }
 
-// A strip of parts with locations, and below it the part without one.
+// A strip of the parts that have locations, followed by the part without a location.
 function withWhole(strip, side, onPoint) {
   const rest = makeWhole(side, onPoint);
   if (!rest) return strip;
@@ -162,7 +162,7 @@ function sourceUrl(item, modality) {
   return modality === "image" ? urls.thumbnail(item.id, 1024) : null;
 }
 
-// Of a video query, the space uses the middle frame.
+// A video query is represented by its middle frame.
 function makeVideoFrame(item) {
   if (!item.file?.type.startsWith("video/")) return null;
   const video = make("video", { src: sourceUrl(item), "aria-label": item.name, onloadedmetadata: () => { video.currentTime = video.duration / 2; } });

@@ -4,9 +4,9 @@ import { byId, icon, make } from "./elements.js";
 import { togglePlayback } from "./results.js";
 
 const KEYS = [
-  ["/", "focus the search box"], ["Enter", "search; on a hit: explain it"], ["Shift + Enter", "in the search box: add the text as a part of the query"],
-  ["↓ ↑ ← →", "move between hits"], ["Space", "play or stop"], ["s", "waveform or spectrogram"], ["m / l", "more / less like this hit"],
-  ["r", "start or stop recording"], ["g", "grid or list"], ["t", "light or dark theme"], ["Esc", "close; back to the search box"], ["?", "show the keyboard shortcuts"],
+  ["/", "focus the search box"], ["Enter", "search; on a hit: explain the hit"], ["Shift + Enter", "in the search box: add the text as a part of the query"],
+  ["↓ ↑ ← →", "move between hits"], ["Space", "play or stop the hit"], ["s", "switch between waveform and spectrogram"], ["m / l", "more / less like this hit"],
+  ["r", "start or stop recording"], ["g", "switch between grid and list"], ["t", "switch between light and dark theme"], ["Esc", "close the menu or dialog, or return to the search box"], ["?", "show the keyboard shortcuts"],
 ];
 
 export function showHelp() {
@@ -64,7 +64,7 @@ function findNeighbour(hit, key) {
   const index = all.indexOf(hit);
   if (key === "ArrowRight") return all[index + 1];
   if (key === "ArrowLeft") return all[index - 1];
-  // Up and isDown: the nearest hit in the next row on the screen.
+  // Up and down: the nearest hit in the previous or next row on the screen.
   const rectangle = hit.getBoundingClientRect();
   const isDown = key === "ArrowDown";
   const candidates = all.map((other) => [other, other.getBoundingClientRect()]).filter(([, box]) => (isDown ? box.top >= rectangle.bottom - 4 : box.bottom <= rectangle.top + 4));

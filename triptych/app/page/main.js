@@ -12,7 +12,7 @@ import { openExplanation } from "./explanation.js";
 
 let collection = null;
 let pendingSearch = null;
-let renderedUrl = ""; // the URL whose hits are on the page
+let renderedUrl = ""; // the URL of the search whose hits are shown
 
 const actions = {
   like: (id, weight = 1) => {

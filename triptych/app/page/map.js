@@ -4,7 +4,7 @@ import { isEmpty, state } from "./query.js";
 import { fetchMap, locateQuery, urls, usableParts } from "./requests.js";
 
 const container = byId("map");
-// Distinct in hue and lightness; all further values are grey.
+// Colours of the most frequent values, distinct in hue and lightness. All other values are grey.
 const HUES = ["#0f8f7f", "#d9730d", "#7a62e0", "#c2417c", "#3d8bd4", "#8a8f1d", "#b5483a", "#5a7d4a", "#946b2d", "#6b7f99"];
 let points = null;
 let queryPosition = null;
@@ -17,7 +17,7 @@ export async function openMap(collection, mapActions) {
   actions = mapActions;
   if (!container.firstChild) build(collection);
   legend.replaceChildren();
-  list.replaceChildren(make("h2", {}, "Draw around points to list them"), make("p", { class: "note", role: "status" }, points ? "" : "Computing the map; the first time takes a while …"));
+  list.replaceChildren(make("h2", {}, "Draw around points to list them"), make("p", { class: "note", role: "status" }, points ? "" : "Computing the map; this takes a while the first time …"));
   try {
     points = await fetchMap(state.colour);
     list.replaceChildren(make("h2", {}, "Draw around points to list them"), make("p", { class: "note" }, `${points.ids.length.toLocaleString("en")} of ${points.total.toLocaleString("en")} items. Drag to draw around points, scroll to zoom; or move the cross with the arrow keys and press Enter.`));
@@ -40,7 +40,7 @@ function build(collection) {
   const columnSelect = make("select", { id: "map-colour", onchange: (event) => { state.colour = event.target.value; actions.onChange(); } },
     make("option", { value: "" }, "modality"), ...Object.keys(collection.columns).map((name) => make("option", { value: name, selected: state.colour === name }, name)));
   const reset = make("button", { type: "button", class: "soft", onclick: () => { view = { x: 0.5, y: 0.5, zoom: 1 }; drawMap(); } }, "Reset view");
-  canvas = make("canvas", { tabindex: "0", role: "application", "aria-label": "Map of the collection: arrow keys move a cross, plus and minus zoom, Enter lists the items around it" });
+  canvas = make("canvas", { tabindex: "0", role: "application", "aria-label": "Map of the collection: arrow keys move a cross, plus and minus zoom, Enter lists the items around the cross" });
   tip = make("div", { class: "map-tip", hidden: true });
   list = make("div", { class: "map-list", "aria-live": "polite" });
   legend = make("ul", { class: "map-legend", "aria-label": "Colours" });
@@ -112,7 +112,7 @@ export function drawMap() {
   }
 }
 
-// Point density: transparent discs that add up.
+// Draw points as transparent discs, so that overlaps show the density.
 function drawDensity(context, width, height) {
   const radius = Math.round(Math.min(width, height) / 16);
   const disc = make("canvas", { width: 2 * radius, height: 2 * radius });
@@ -231,7 +231,7 @@ function selectPoints(isInside) {
     return make("li", {}, make("button", { type: "button", class: "entry", title: "Search for similar items", onclick: () => actions.like(id) }, preview, make("span", {}, points.names[index])));
   });
   list.replaceChildren(
-    make("h2", {}, indices.length ? `${indices.length.toLocaleString("en")} selected${indices.length > 200 ? ", the first 200" : ""}` : "No points selected; draw around some"),
+    make("h2", {}, indices.length ? `${indices.length.toLocaleString("en")} selected${indices.length > 200 ? ", the first 200" : ""}` : "No points selected; draw around points to select them"),
     make("ul", {}, ...entries),
   );
 }

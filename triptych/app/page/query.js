@@ -1,4 +1,4 @@
-// The state of the page, stored completely in the URL: query parts in order, each followed by its weight; modalities; filters.
+// The state of the page. The URL contains the complete state: query parts in order, each followed by its weight, modalities, filters.
 export const state = { parts: [], modalities: [], filters: [], view: "grid", tab: "search", explain: null, k: 24, colour: "" };
 
 const PART_TYPES = new Set(["text", "item", "file"]);
@@ -18,7 +18,7 @@ export function parseUrl(queryString) {
     else if (name === "colour") parsed.colour = value;
     else if (name === "k" && Number(value) > 0) parsed.k = Math.min(200, Math.round(Number(value)));
   }
-  // The URL has only the names of files: reuse the contents that this page still has.
+  // The URL contains only the names of files. Reuse the files that this page has already loaded.
   for (const part of parsed.parts) {
     if (part.type === "file") part.file = state.parts.find((old) => old.type === "file" && old.name === part.name)?.file;
   }

@@ -1,4 +1,4 @@
-// Record from the microphone to a WAV file (16 bits, mono). Browsers record in different formats; WAV is read everywhere.
+// Record from the microphone to a WAV file (16 bits, mono). Browsers record in different formats; the server can always read WAV.
 const MAX_MILLISECONDS = 30_000;
 
 export async function record(onTick) {

@@ -29,7 +29,7 @@ async function send(url, options = {}) {
 
 const fetchJson = async (url, options) => parseResponse(await send(url, options));
 
-// A query with files is sent as a form: the query as JSON in `query`, and each file in the field its part names.
+// A query with files is sent as a form: the query as JSON in `query`, and each file in the form field that the query part names.
 function makeBody(query, parts) {
   const fileParts = parts.filter((part) => part.file);
   if (!fileParts.length) return { body: JSON.stringify(query), headers: { "Content-Type": "application/json" } };
@@ -61,7 +61,7 @@ export function explain(parts, item, signal) {
 
 export async function locateQuery(parts, signal) {
   const position = await fetchJson("v1/map", { method: "POST", signal, ...makeBody({ parts: serializeParts(parts) }, parts) });
-  return "x" in position ? position : null; // null: the map is being computed again
+  return "x" in position ? position : null; // null: the server is still computing the map
 }
 
 export const fetchCollection = () => fetchJson("v1/collection");

@@ -13,7 +13,7 @@ export function renderHits(answer, actions) {
     const isIrrelevant = hit.relevance < answer.relevance_threshold;
     if (isIrrelevant && !hasLine) {
       hasLine = true;
-      cards.push(make("p", { class: "relevance-line", role: "separator" }, cards.length ? "hits below are probably not relevant" : "no hit stands out; these are the nearest, probably not relevant"));
+      cards.push(make("p", { class: "relevance-line", role: "separator" }, cards.length ? "hits below are probably not relevant" : "these are the most similar items, but they are probably not relevant"));
     }
     cards.push(makeCard(hit, isIrrelevant, actions));
   }
@@ -79,7 +79,7 @@ function makePreview(hit) {
   return box;
 }
 
-const makeMissingNote = (hit) => make("p", { class: "location", role: "alert" }, `${hit.name} cannot be shown: it was deleted or changed`);
+const makeMissingNote = (hit) => make("p", { class: "location", role: "alert" }, `${hit.name} cannot be shown: the file was deleted or changed`);
 
 export function togglePlayback(element) {
   (element.querySelector(".audio") ?? element.querySelector(".preview"))?.toggle?.();

@@ -14,7 +14,7 @@ export function setBoxText(text) {
 }
 
 export function renderBox() {
-  // The first plain text of the URL is shown in the search box.
+  // Show the first text part of the URL that has weight 1 in the search box.
   const first = state.parts.find((part) => part.inBox) ?? state.parts.find((part) => part.type === "text" && part.weight === 1 && !part.isAdded);
   if (first) first.inBox = true;
   if (document.activeElement !== input || !first) input.value = first?.text ?? "";
@@ -85,7 +85,7 @@ export async function toggleRecording(onChange, showError) {
   const button = byId("record");
   if (recording) return recording.stop();
   if (!navigator.mediaDevices?.getUserMedia || !window.MediaRecorder) {
-    return showError("this browser allows no microphone at this address; open the page at http://127.0.0.1 or over https");
+    return showError("the browser blocks the microphone at this address; open the page at http://127.0.0.1 or over https");
   }
   const time = make("span", {}, "0.0 s");
   try {

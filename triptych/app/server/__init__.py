@@ -1,4 +1,4 @@
-"""The HTTP server: search API and page of a collection. `create_app` builds the application, `serve` runs it."""
+"""The HTTP server: search API and search page of a collection. `create_app` builds the application, `serve` runs it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from triptych.search.collection import Collection
 if TYPE_CHECKING:
     import uvicorn
 
-DESCRIPTION = """Search a collection of audio, images, videos and texts by any of them.
+DESCRIPTION = """Search a collection of audio, images, videos and texts with queries of any modality.
 
 A query has one or several parts: texts, items of the collection, uploaded files. Each part has a weight; a negative
-weight excludes similar items. Requests with files are forms: the same JSON in the field `query`, and each file in the
-field that its part names. Error messages are the same as on the command line."""
+weight excludes similar items. A request with files is a multipart form: the field `query` contains the same JSON,
+and `file` of a query part is the name of the form field that contains the file. Error messages are the same as on
+the command line."""
 
 
 def create_app(
@@ -37,7 +38,7 @@ def create_app(
     report: Path | None = None,
     review: Path | None = None,
 ) -> FastAPI:
-    """Create the ASGI application. With a token, every request must present it."""
+    """Create the ASGI application. If a token is given, every request must contain the token."""
     state = AppState(collection, limits, report, ReviewFiles(review) if review else None)
 
     @asynccontextmanager
@@ -45,7 +46,7 @@ def create_app(
         yield
         state.close()
 
-    # The documentation pages of FastAPI load scripts from a CDN; this server works offline.
+    # The documentation pages of FastAPI load scripts from a CDN. They are disabled because this server works offline.
     app = FastAPI(
         title="triptych", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=lifespan
     )
@@ -60,7 +61,7 @@ def create_app(
 
 
 def _add_form_schemas(app: FastAPI) -> None:
-    """Add the schemas of requests that the routes parse themselves to the OpenAPI schema."""
+    """Add the schemas of JSON and form requests, which the routes parse without FastAPI, to the OpenAPI schema."""
     openapi = app.openapi()
     schemas = openapi["components"]["schemas"]
     for model in (SearchRequest, ExplainRequest, QueryRequest):
@@ -78,25 +79,25 @@ def make_token(host: str) -> str | None:
 def check_linked_pages(report: Path | None, review: Path | None) -> None:
     """Raise a UsageError if the report or the review page does not exist."""
     if report is not None and not report.is_file():
-        raise UsageError(f"--report {report}: no such file; `triptych report` writes one")
+        raise UsageError(f"--report {report}: no such file; `triptych report` writes a report")
     if review is not None and not ReviewFiles(review).page.is_file():
-        raise UsageError(f"--review {review}: no review.html there; `triptych audit` writes one")
+        raise UsageError(f"--review {review}: this folder contains no review.html; `triptych audit` writes it")
 
 
 def format_url(host: str, listener: socket.socket, token: str | None) -> str:
-    """Return the URL of the page, with the token if there is one."""
+    """Return the URL of the search page, which contains the token if there is one."""
     host_name = f"[{host}]" if ":" in host else host
     return f"http://{host_name}:{listener.getsockname()[1]}/{f'?token={token}' if token else ''}"
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Bind and listen. Raise a UsageError if the address cannot be used."""
+    """Return a listening socket. Raise a UsageError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-        listener.listen(256)  # clients can connect from here on; responses follow once everything is loaded
+        listener.listen(256)  # clients can connect now; they get responses once the server has started
     except OSError as error:
         listener.close()
         raise UsageError(f"{host}:{port} cannot be used ({error.strerror}); try another --port, or --port 0") from error

@@ -1,4 +1,4 @@
-"""Errors as HTTP responses: the messages of the command line, each with a status code."""
+"""Conversion of exceptions to HTTP error responses, with the same messages as on the command line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from starlette.responses import Response
 from triptych.errors import CollectionError, TriptychError
 
 UNPROCESSABLE = 422
-CLIENT_CLOSED_REQUEST = 499  # as nginx logs it
+CLIENT_CLOSED_REQUEST = 499  # the non-standard status code of nginx
 
 
 class HTTPError(Exception):
-    """An error response: a status code, what is wrong and what to do."""
+    """An error with an HTTP status code. The message says what is wrong and what to do."""
 
     def __init__(self, status: int, message: str, retry_after: int | None = None) -> None:
         super().__init__(message)
@@ -84,7 +84,9 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     def handle_disconnect(_: Request, __: ClientDisconnect) -> Response:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)  # only the metrics see it
+        return Response(
+            status_code=CLIENT_CLOSED_REQUEST
+        )  # not sent, because the client is gone; recorded in the metrics
 
     @app.exception_handler(RequestValidationError)
     def handle_validation_error(_: Request, error: RequestValidationError) -> Response:
@@ -93,7 +95,7 @@ def add_exception_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     def handle_routing_error(request: Request, error: HTTPException) -> Response:
         messages = {404: f"{request.url.path}: not found; /openapi.json lists all routes"}
-        messages[405] = f"{request.method} is not allowed here; /openapi.json lists all routes"
+        messages[405] = f"{request.method} is not allowed for this route; /openapi.json lists all routes"
         response = make_error_response(
             error.status_code, messages.get(error.status_code, str(error.detail)), "UsageError"
         )
@@ -102,7 +104,7 @@ def add_exception_handlers(app: FastAPI) -> None:
 
 
 def format_validation_errors(errors: Sequence[Any]) -> str:
-    """Format the first validation error as one sentence, with the number of further errors."""
+    """Format the first validation error as one sentence, followed by the number of further errors."""
     first = errors[0]
     location = ".".join(str(key) for key in first["loc"] if key not in {"body", "query", "path"}) or "the request"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

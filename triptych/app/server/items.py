@@ -1,4 +1,4 @@
-"""Routes for items: metadata, similar items, media files and previews; and how items become responses."""
+"""Routes for items: metadata, similar items, media files and previews; conversion of items to responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEDIA_TYPES = {  # other files are sent as application/octet-stream
     ".ogv": "video/ogg", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp",
     ".gif": "image/gif", ".bmp": "image/bmp", ".txt": "text/plain; charset=utf-8", ".md": "text/plain; charset=utf-8",
 }  # fmt: skip
-CONTEXT_SEGMENTS = 1.0  # context on either side of a segment in previews, in lengths of the segment
+CONTEXT_SEGMENTS = 1.0  # context on each side of a segment in previews, as a multiple of the segment's duration
 WHOLE_FILE_SECONDS = 60.0  # previews show files up to this duration completely
 WAV_SAMPLE_RATE, WAV_MAX_SECONDS = 32_000, 120.0
 CACHE_HEADERS = {"Cache-Control": "private, max-age=3600"}
@@ -50,7 +50,7 @@ CACHE_HEADERS = {"Cache-Control": "private, max-age=3600"}
 
 @router.get("/{item}", responses=error_responses(404))
 async def read_item(state: StateDep, item: ItemId) -> ItemResponse:
-    """Return an item and its siblings."""
+    """Return an item and its siblings: other items of the same manifest row or video segment."""
     entry = await state.find_item(item)
 
     def work(collection: Collection) -> ItemResponse:
@@ -90,10 +90,10 @@ async def search_similar(
     response_class=Response,
 )
 async def read_media(state: StateDep, item: ItemId, request: Request) -> Response:
-    """Return the file of an item, or a range of it."""
+    """Return the file of an item, or a range of its bytes."""
     entry = await state.find_item(item)
     if request.headers.get("range", "bytes=0-").count(",") > 8:
-        raise HTTPError(416, "more than nine ranges; request one at a time")
+        raise HTTPError(416, "the Range header has more than nine ranges; request one range at a time")
     path, file = item_path(entry), await state.open_file(entry)
     media_type = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
     return OpenFileResponse(file, path, media_type, {"Cache-Control": "no-cache"})
@@ -122,7 +122,7 @@ async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Que
     """Return an image, or the video frame of a segment, as a small JPEG."""
     entry = await state.find_item(item)
     if entry.source.modality != "image":
-        raise HTTPError(404, f"{item}: is {entry.source.modality}; only images and videos have a thumbnail")
+        raise HTTPError(404, f"item {item} is {entry.source.modality}; only images and videos have a thumbnail")
 
     def work(path: Path) -> bytes:
         return preview.render_thumbnail(path, size, image.frame_time(replace(entry.source, content=path)))
@@ -133,7 +133,7 @@ async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Que
 
 @router.get("/{item}/peaks", responses=error_responses(404, 410))
 async def read_peaks(state: StateDep, item: ItemId, count: Annotated[int, Query(ge=1, le=2000)] = 240) -> PeaksResponse:
-    """Return the waveform outline of an item: the whole file if it is short, else the segment with context."""
+    """Return the waveform outline of an item: the complete file up to 60 s, otherwise the segment with context."""
     entry = await _find_audio(state, item)
     start, end = entry.source.start, entry.source.end
 
@@ -159,7 +159,7 @@ async def read_spectrogram(
     start: Seconds = None,
     end: Seconds = None,
 ) -> Response:
-    """Return a spectrogram as PNG: of the range that /peaks shows, or between two times in seconds."""
+    """Return a spectrogram as PNG between two times in seconds. The default is the range that /peaks returns."""
     entry = await _find_audio(state, item)
     first, last = entry.source.start, entry.source.end
 
@@ -176,12 +176,12 @@ async def read_spectrogram(
 async def _find_audio(state: AppState, item: str) -> Item:
     entry = await state.find_item(item)
     if entry.source.modality != "audio":
-        raise HTTPError(404, f"{item}: is {entry.source.modality}; only audio has a waveform and can be played")
+        raise HTTPError(404, f"item {item} is {entry.source.modality}; only audio has a waveform and can be played")
     return entry
 
 
 def _preview_range(start: float | None, end: float | None, length: float) -> tuple[float, float]:
-    """Return the range of a preview: the whole file if it is short, else the segment with context."""
+    """Return the range of a preview: the complete file up to 60 s, otherwise the segment with context."""
     if length <= WHOLE_FILE_SECONDS:
         return 0.0, length
     first, last = start or 0.0, min(length if end is None else end, length)
@@ -222,17 +222,17 @@ def _is_same_segment(a: Item, b: Item) -> bool:
 
 
 def make_item_response(item: Item) -> ItemResponse:
-    """Convert an item of the collection."""
+    """Convert an item of the collection to a response."""
     return ItemResponse(**item.to_dict() | _display_fields(item, indexed_roots(item.origins)))
 
 
 def make_hit_responses(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitResponse]:
-    """Convert search results."""
+    """Convert search results to responses."""
     return [HitResponse(**hit.to_dict() | _display_fields(hit.item, roots)) for hit in hits]
 
 
 def _display_fields(item: Item, roots: Sequence[Path]) -> dict[str, Any]:
-    """Return the fields that are not stored."""
+    """Return the response fields that are not stored in the collection."""
     source, path = item.source, item.source.content
     if not isinstance(path, Path):
         return {"media_kind": infer_media_kind(source.modality, None), "name": "", "folder": ""}
@@ -240,7 +240,7 @@ def _display_fields(item: Item, roots: Sequence[Path]) -> dict[str, Any]:
         "media_kind": infer_media_kind(source.modality, path),
         "name": path.name,
         "folder": _display_folder(path, roots),
-        # Use the excerpt stored at indexing: the path may lead to another file by now.
+        # Use the excerpt stored at indexing: the file may have changed since.
         "text": (item.excerpt or path.name) if source.modality == "text" else None,
     }
 

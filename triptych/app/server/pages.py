@@ -1,4 +1,4 @@
-"""Routes for the page, a run's report, an audit's review page, collection info, health and metrics."""
+"""Routes for the search page, the report of a run, the review page of an audit, collection info, health and metrics."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ PAGE_MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-HEALTH_TIMEOUT = 1.0  # seconds to wait for the number of items
-SAMPLE_SIZE = 2000  # items of each modality that are sampled for columns, folders and examples
-MAX_COLUMN_VALUES = 60  # columns with more values cannot be chosen as a filter
+HEALTH_TIMEOUT = 1.0  # seconds to wait for the collection before /healthz answers "busy"
+SAMPLE_SIZE = 2000  # items of each modality in the sample from which columns, folders and examples are taken
+MAX_COLUMN_VALUES = 60  # columns with more distinct values cannot be used as a filter
 NUM_EXAMPLES = 4
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-NO_REPORT = "no report; start the server with --report FILE"
+NO_REPORT = "the server has no report; start it with --report FILE"
 REVALIDATE = {"Cache-Control": "no-cache"}  # browsers revalidate by ETag, so updates are visible at once
-# Reports and review pages are self-contained: they may run inline scripts, but may not connect anywhere.
+# Reports and review pages are self-contained: they may run inline scripts, but may not send requests.
 STANDALONE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data: blob:; "
     "media-src 'self' data: blob:; font-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -45,13 +45,13 @@ STANDALONE_POLICY = (
 
 @router.get("/", include_in_schema=False)
 async def read_page() -> Response:
-    """Return the page."""
+    """Return the search page."""
     return _page_file_response("index.html")
 
 
 @router.get("/healthz", tags=["server"])
 async def check_health(state: StateDep) -> HealthResponse:
-    """Return the state of the server; needs no token, and answers even if the server is busy."""
+    """Return the state of the server. This route needs no token and answers even if the server is busy."""
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT):
             state.last_item_count = await state.read_collection(len)
@@ -101,14 +101,14 @@ async def redirect_to_review(state: StateDep) -> Response:
 
 @router.get("/review/{name:path}", include_in_schema=False)
 async def read_review_file(state: StateDep, name: str) -> Response:
-    """Return the review page or a file it links to."""
+    """Return the review page or a file that the review page links to."""
     review_files = _require_review(state)
     path_and_file = await state.run(state.preview_executor, lambda: review_files.open(name))
     if path_and_file is None:
         raise HTTPError(
             404,
             f"{name[:200]}: the review page does not link to this file, or the file has changed since the page was "
-            "read; in that case restart the server",
+            "read; if it has changed, restart the server",
         )
     return _standalone_response(*path_and_file)
 
@@ -121,7 +121,7 @@ async def read_favicon() -> Response:
 
 @router.get("/{name}", include_in_schema=False)
 async def read_page_file(name: str, request: Request) -> Response:
-    """Return a file of the page."""
+    """Return a script, stylesheet or image of the search page."""
     if name not in {path.name for path in PAGE_FOLDER.iterdir()}:
         raise HTTPError(404, f"{request.url.path[:200]}: not found; /openapi.json lists all routes")
     return _page_file_response(name)
@@ -133,7 +133,7 @@ def _page_file_response(name: str) -> Response:
 
 def _require_review(state: AppState) -> ReviewFiles:
     if state.review is None:
-        raise HTTPError(404, "no review page; start the server with --review FOLDER")
+        raise HTTPError(404, "the server has no review page; start it with --review FOLDER")
     return state.review
 
 
@@ -144,7 +144,10 @@ def _standalone_response(path: Path, file: BufferedReader) -> Response:
 
 
 def describe_collection(collection: Collection) -> CollectionInfo:
-    """Summarise the collection from a sample; the route adds limits, report and review."""
+    """Return the counts of the collection, and columns, folders and examples of a sample of items.
+
+    The caller fills in the fields `limits`, `report` and `review`.
+    """
     counts: dict[Modality, int] = {}
     columns: dict[str, Counter[str]] = {}
     folders: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""From an HTTP request to a search query: JSON or form parsing, uploaded files within limits, embedded query parts."""
+"""Conversion of HTTP requests to search queries: parse JSON or forms, check uploaded files, embed query parts."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from triptych.search.scan import query_content_hashes
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
 SUFFIX_PATTERN = re.compile(r"\.[A-Za-z0-9]{1,5}$")
 BLOCK_BYTES = 1 << 20
-QUERY_FIELD = "query"  # form field with the request as JSON
+QUERY_FIELD = "query"  # form field that contains the request as JSON
 
 
 @dataclass(frozen=True)
 class Upload:
-    """An uploaded file: the client's name for it, and its temporary path."""
+    """An uploaded file: the file name that the client sent, and the temporary path on the server."""
 
     name: str
     path: Path
@@ -46,11 +46,11 @@ class ResolvedPart:
 
     source: Source
     part: QueryPart
-    part_index: int  # of the part in the request; a video becomes two resolved parts with the same index
+    part_index: int  # position of the part in the request; a video becomes two resolved parts of equal index
 
 
 def make_request_body(model: type[Any]) -> dict[str, Any]:
-    """Return the OpenAPI description of a request: JSON, or a form with the JSON in `query` and the files."""
+    """Return the OpenAPI description of a request: JSON, or a form with files and the JSON in field `query`."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     form = {
         "type": "object",
@@ -83,7 +83,7 @@ async def receive_request(
         yield _parse_request(await request.body(), model), {}
     else:
         raise HTTPError(
-            415, f"Content-Type {content_type[:60]!r}; send application/json, or multipart/form-data with files"
+            415, f"unsupported Content-Type {content_type[:60]!r}; send application/json, or multipart/form-data"
         )
 
 
@@ -97,7 +97,7 @@ def _parse_request(payload: str | bytes, model: type[RequestModel]) -> RequestMo
 
 
 async def _save_upload(file: UploadFile, folder: Path, index: int) -> Upload:
-    """Write an upload to disk. Of the client's file name only the suffix is used; messages show the name."""
+    """Write an upload to disk. The path contains only the suffix of the client's file name."""
     name = Path((file.filename or "file").replace("\\", "/")).name[:80] or "file"
     suffix = SUFFIX_PATTERN.search(name)
     path = folder / f"{index}{suffix.group().lower() if suffix else ''}"
@@ -110,7 +110,7 @@ async def _save_upload(file: UploadFile, folder: Path, index: int) -> Upload:
 async def resolve_parts(
     state: AppState, requested_parts: Sequence[QueryPartRequest], files: Mapping[str, Upload]
 ) -> list[ResolvedPart]:
-    """Embed the texts and files of a query. Items need no embedding: the collection has their features."""
+    """Embed the texts and files of a query. The features of items are stored in the collection."""
     with UploadBudget.open(state.limits, state.upload_usage) as budget:
         sources_by_part = [await _resolve_sources(state, part, files, budget) for part in requested_parts]
         pairs = list(zip(requested_parts, sources_by_part, strict=True))
@@ -129,10 +129,10 @@ async def resolve_parts(
 
 
 async def _content_hashes(state: AppState, source: Source, upload: Upload | None) -> frozenset[str]:
-    """Return the content hashes under which the collection would store an uploaded file."""
+    """Return the content hashes that items of the uploaded file would have in the collection."""
     if upload is None:
         return frozenset()
-    file, space = Source(source.modality, upload.path), state.collection.space  # a text source has the file's text
+    file, space = Source(source.modality, upload.path), state.collection.space  # a text source contains no path
     return await state.run(state.preview_executor, lambda: query_content_hashes(file, space))
 
 
@@ -152,7 +152,7 @@ async def _resolve_sources(
 
 
 def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
-    """Convert a filter. Its folder starts with the name of an indexed folder, as in items' `folder` field."""
+    """Convert a filter request. Its folder must start with the name of an indexed folder, as in `ItemFields.folder`."""
     fields = conditions.model_dump(exclude={"folder"})
     if conditions.folder is None:
         return Filter(**fields)
@@ -167,7 +167,7 @@ def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
 
 
 def inspect_upload(upload: Upload) -> MediaInfo:
-    """Detect what an upload contains, by content. Call it off the event loop, within `WorkerPool.sandbox`."""
+    """Detect the format and size of an upload from its bytes. Call this on a thread, within `WorkerPool.sandbox`."""
     try:
         return inspect_file(upload.path, modalities_of(upload.path))
     except TriptychError as error:
@@ -175,17 +175,17 @@ def inspect_upload(upload: Upload) -> MediaInfo:
 
 
 def make_sources(upload: Upload, contents: MediaInfo, modalities: Sequence[Modality]) -> list[Source]:
-    """Return an upload as sources of the modalities the space supports; a video is an image and audio."""
+    """Return one source for each modality of an upload that the space supports. A video has image and audio."""
     supported: list[Modality] = [modality for modality in contents.modalities if modality in modalities]
     if not supported:
         file_modalities = " and ".join(contents.modalities)
-        raise HTTPError(415, f"{upload.name}: is {file_modalities}; this space supports {', '.join(modalities)}")
+        raise HTTPError(415, f"{upload.name}: contains {file_modalities}; this space has {', '.join(modalities)}")
     return [Source(modality, contents.text if modality == "text" else upload.path) for modality in supported]
 
 
 @dataclass
 class UploadBudget:
-    """Pixels and seconds of the uploads of one request, also counted in the usage of all requests."""
+    """Number of pixels and seconds in the uploads of one request. They are also added to the usage of all requests."""
 
     limits: Limits
     usage: UploadUsage
@@ -195,7 +195,7 @@ class UploadBudget:
     @staticmethod
     @contextmanager
     def open(limits: Limits, usage: UploadUsage) -> Iterator[UploadBudget]:
-        """Yield the budget of one request; on exit its share of the usage is released."""
+        """Yield the budget of one request. On exit, subtract its pixels and seconds from the usage of all requests."""
         budget = UploadBudget(limits, usage)
         try:
             yield budget
@@ -204,7 +204,7 @@ class UploadBudget:
             usage.seconds -= budget.seconds
 
     def reserve(self, upload: Upload, contents: MediaInfo) -> None:
-        """Count a file before it is decoded. Raise an HTTPError if the request or all requests exceed a limit."""
+        """Count a file before it is decoded. Raise an HTTPError if one request or all requests exceed a limit."""
         limits, pixels = self.limits, contents.width * contents.height
         self._check_request(upload, contents)
         if (
@@ -225,13 +225,13 @@ class UploadBudget:
         total = " for all files of a request" if self.pixels or self.seconds else ""
         if self.pixels + width * height > limits.max_upload_pixels:
             limit = f"at most {limits.max_upload_pixels / 1e6:g} million pixels{total}"
-            raise HTTPError(413, f"{name}: {width} × {height} pixels; {limit}: scale it down")
+            raise HTTPError(413, f"{name}: {width} × {height} pixels; {limit}; scale the image down")
         if self.seconds + seconds > limits.max_upload_seconds:
             limit = f"at most {limits.max_upload_seconds:g} s{total}"
-            raise HTTPError(413, f"{name}: {seconds:,.0f} s long; {limit}: cut it")
+            raise HTTPError(413, f"{name}: {seconds:,.0f} s long; {limit}; send a shorter file")
         if len(contents.text) > limits.max_characters:
             limit = f"at most {limits.max_characters:,}"
-            raise HTTPError(413, f"{name}: {len(contents.text):,} characters; {limit}: cut it")
+            raise HTTPError(413, f"{name}: {len(contents.text):,} characters; {limit}; send a shorter text")
         if width and height:
             try:
                 check_pixels(upload.path, width, height)
@@ -248,7 +248,7 @@ def use_client_names(error: TriptychError | HTTPError, uploads: Sequence[Upload]
 
 
 def find_upload(files: Mapping[str, Upload], name: str) -> Upload:
-    """Return the upload of a form field."""
+    """Return the upload of a form field. Raise an HTTPError if the form has no such file."""
     if name not in files:
-        raise HTTPError(400, f"no file {name!r} in the form; it has {json.dumps(sorted(files))}")
+        raise HTTPError(400, f"the form has no file {name!r}; its files are {json.dumps(sorted(files))}")
     return files[name]

@@ -14,53 +14,53 @@ from triptych.interfaces import Modality
 
 @dataclass(frozen=True)
 class Limits:
-    """All limits of the server. A request beyond one gets an error that names it."""
+    """All limits of the server. A request that exceeds a limit gets an error that names the limit."""
 
-    max_upload_bytes: int = 50_000_000  # of one request, files included
-    max_upload_pixels: int = 40_000_000  # of the images and video frames of one request
-    max_upload_seconds: float = 600.0  # of the audio and video of one request
-    max_concurrent_pixels: int = 80_000_000  # of all requests in progress
-    max_concurrent_seconds: float = 1_200.0  # of all requests in progress
-    decode_timeout: float = 15.0  # for one file, in a worker process
+    max_upload_bytes: int = 50_000_000  # size of one request with files
+    max_upload_pixels: int = 40_000_000  # in the images and video frames of one request
+    max_upload_seconds: float = 600.0  # duration of the audio and video in one request
+    max_concurrent_pixels: int = 80_000_000  # in the images of all requests in progress
+    max_concurrent_seconds: float = 1_200.0  # duration of the audio and video in all requests in progress
+    decode_timeout: float = 15.0  # seconds for one file, in a worker process
     max_decode_bytes: int = 2_000_000_000  # memory of a worker process
-    header_timeout: float = 10.0  # for the request headers, from the first byte or the connection
-    body_timeout: float = 60.0  # for the request body
-    request_timeout: float = 60.0  # for the response
-    max_json_bytes: int = 1_000_000  # of a request without files
-    max_parts: int = 8  # of one query
-    max_characters: int = 10_000  # of one text, typed or uploaded
-    max_hits: int = 200  # of one search
-    max_queue_length: int = 64  # inputs at the encoder
+    header_timeout: float = 10.0  # seconds for the request headers, from the first byte or the connection
+    body_timeout: float = 60.0  # seconds for the request body
+    request_timeout: float = 60.0  # seconds for the response
+    max_json_bytes: int = 1_000_000  # size of a request without files
+    max_parts: int = 8  # parts of one query
+    max_characters: int = 10_000  # length of one text, typed or uploaded
+    max_hits: int = 200  # hits of one search
+    max_queue_length: int = 64  # inputs that are being encoded or are waiting
     max_batch_size: int = 32  # inputs in one encoder batch
     max_uploads: int = 4  # concurrent requests with files; decoding is expensive
-    max_explanations: int = 4  # in progress or waiting
+    max_explanations: int = 4  # explanations in progress or waiting
     max_previews: int = 32  # thumbnails, peaks and spectrograms in progress or waiting
-    max_connections: int = 512  # beyond it, the connection that has been idle longest is closed
+    max_connections: int = 512  # if exceeded, the connection that has been idle longest is closed
     max_connections_per_address: int = 256
     retry_after: int = 2  # seconds, in 503 responses
 
 
-DEFAULT_LIMITS = Limits()  # those of the OpenAPI schema; a server checks its own limits, too
+DEFAULT_LIMITS = Limits()  # limits in the request schemas; the limits of a server are checked in addition
 ID_PATTERN = r"^[0-9a-f]{16}$"
 MediaKind = Literal["image", "audio", "video", "text"]
 ColumnText = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
-MAX_TEXTS = DEFAULT_LIMITS.max_queue_length // 2  # of one embeddings request
+MAX_TEXTS = DEFAULT_LIMITS.max_queue_length // 2  # texts in one embeddings request
 TEXT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": DEFAULT_LIMITS.max_characters}
 QueryText = Annotated[str, Field(min_length=1, max_length=DEFAULT_LIMITS.max_characters)]
 
 
 def _strict_config(**example: Any) -> ConfigDict:
-    """Forbid unknown fields, and add an example to the schema."""
+    """Return a configuration that forbids unknown fields and adds an example to the schema."""
     return ConfigDict(extra="forbid", json_schema_extra={"examples": [example]} if example else None)
 
 
 class QueryPartRequest(BaseModel):
-    """One part of a query: a text, an item of the collection, or an uploaded file by its form field."""
+    """One part of a query: a text, an item of the collection, or the form field of an uploaded file."""
 
     model_config = _strict_config(text="rain on a tin roof", weight=1.0)
     text: QueryText | None = None
     item: str | None = Field(None, pattern=ID_PATTERN)
-    file: str | None = Field(None, max_length=100, description="form field of the file")
+    file: str | None = Field(None, max_length=100, description="name of the form field that contains the file")
     weight: float = Field(
         1.0, ge=-10, le=10, description="a negative weight excludes similar items", allow_inf_nan=False
     )
@@ -71,7 +71,7 @@ class QueryPartRequest(BaseModel):
         if len(given_fields) != 1:
             raise ValueError(f"give exactly one of text, item and file; found {', '.join(given_fields) or 'none'}")
         if self.weight == 0:
-            raise ValueError("weight 0: give a positive number, or a negative one to exclude similar items")
+            raise ValueError("weight is 0; give a positive weight, or a negative weight to exclude similar items")
         return self
 
 
@@ -83,7 +83,7 @@ class FilterRequest(BaseModel):
         None,
         max_length=1000,
         pattern=r"^[^\x00]+$",
-        description="only files below it; as in the `folder` field of items",
+        description="only files in this folder and its subfolders; written as in the `folder` field of items",
     )
     min_duration: float | None = Field(None, ge=0, le=1e9, description="minimum duration in seconds")
     max_duration: float | None = Field(None, ge=0, le=1e9, description="maximum duration in seconds")
@@ -113,7 +113,7 @@ class SearchRequest(BaseModel):
     k: int = Field(20, ge=1, le=DEFAULT_LIMITS.max_hits, description="number of hits")
     filter: FilterRequest = Field(default_factory=lambda: FilterRequest.model_validate({}))
     include_query: bool = Field(
-        False, description="also return the items the query was made from: by id, or by a file with the same content"
+        False, description="also return items that are part of the query, by id or by the same file content"
     )
 
 
@@ -126,7 +126,7 @@ class ExplainRequest(BaseModel):
 
 
 def _as_text_list(value: Any) -> Any:
-    """Wrap a single text in a list. A union type would report one error per branch."""
+    """Return a single text as a list. With a union type, pydantic would report one error per branch."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list):
         raise ValueError("give a text or a list of texts; token ids are not supported")  # noqa: TRY004 - pydantic's way
@@ -148,12 +148,12 @@ class EmbeddingsRequest(BaseModel):
     ] = Field(description=f"one text, or a list of at most {MAX_TEXTS}")
     model: str = Field("triptych", max_length=200, description="ignored: the collection's space is the only model")
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(None, ge=1, le=65_536, description="if given, must be the embed_dim of the space")
+    dimensions: int | None = Field(None, ge=1, le=65_536, description="if given, must equal the embed_dim of the space")
     user: str | None = Field(None, max_length=200)
 
 
 class ItemFields(BaseModel, ABC):
-    """The fields of an item. They are filled by name from `triptych.search.item.Item.to_dict`."""
+    """The fields of an item. Most field names are keys of `triptych.search.item.Item.to_dict`."""
 
     id: str
     modality: Modality
@@ -162,7 +162,7 @@ class ItemFields(BaseModel, ABC):
     folder: str = Field(description="folder of the file, relative to the indexed folder")
     text: str | None
     captions: list[str]
-    start: float | None = Field(description="in seconds, if the item is a segment of a longer file")
+    start: float | None = Field(description="start time in seconds, if the item is a segment of a longer file")
     end: float | None
     duration: float | None
     columns: dict[str, list[str]] = Field(description="columns of the manifest")
@@ -172,17 +172,19 @@ class ItemResponse(ItemFields):
     """An item of the collection."""
 
     siblings: list[ItemResponse] = Field(
-        [], description="only in GET /v1/items/{id}: other items of its manifest row, or of the same video segment"
+        [], description="other items of the same manifest row or video segment; only in GET /v1/items/{id}"
     )
 
 
 class HitResponse(ItemFields):
     """A search result: an item with its score and relevance."""
 
-    score: float = Field(description="similarity; for a query of several parts, their combined standardised scores")
+    score: float = Field(
+        description="similarity; for several query parts, the combination of standardised similarities"
+    )
     relevance: float = Field(description="0 to 1: how unusual the score is in this collection")
     parts: list[float] = Field(description="similarity to each part of the query")
-    copies: list[str] = Field(description="ids of near-duplicates, which are not listed")
+    copies: list[str] = Field(description="ids of near-duplicates, which are not listed as hits")
 
 
 class SearchResponse(BaseModel):
@@ -219,23 +221,23 @@ class EmbeddingsResponse(BaseModel):
 
 
 class PeaksResponse(BaseModel):
-    """A waveform outline: minimum and maximum of each bin between start and end (seconds of the file)."""
+    """A waveform outline: minimum and maximum of each bin between the times `start` and `end` of the file."""
 
     start: float
     end: float
-    duration: float = Field(description="of the item in seconds")
+    duration: float = Field(description="duration of the item in seconds")
     peaks: list[tuple[float, float]]
 
 
 class SideResponse(BaseModel):
-    """The parts of the query or of the hit, their locations and contributions to the score."""
+    """The parts of the query or of the hit, with their locations and their contributions to the score."""
 
     modality: Modality
     text: str | None = Field(description="the text that character locations refer to")
     span: tuple[float, float] | None = Field(description="start and end of the audio in the file, in seconds")
     locations: list[list[float]] = Field(
         description="image: left, top, right, bottom as fractions; audio: start, end in seconds; text: start and end "
-        "character; empty, in the last place: no location, such as special tokens"
+        "character; the last location is empty if some parts, such as special tokens, have no location"
     )
     contributions: list[float]
 
@@ -244,18 +246,20 @@ class PartExplanation(BaseModel):
     """The explanation for one part of the query: score = total + residual; total = sum of all pair contributions."""
 
     part_index: int = Field(
-        description="part of the query, from 0; the image and the audio of a video have the same index"
+        description="index of the query part, from 0; the image and the audio of a video have the same index"
     )
     score: float
     weight: float
     total: float
-    residual: float = Field(description="constant terms of network and similarity, which belong to no pair")
+    residual: float = Field(description="constant terms of network and similarity that belong to no pair of parts")
     query: SideResponse
     hit: SideResponse
     pair_contributions: list[list[float]] = Field(
-        description="contribution of each pair: parts of the query (rows) and of the hit (columns)"
+        description="contribution of each pair of parts; rows: parts of the query, columns: parts of the hit"
     )
-    attribution: list[list[float]] = Field(description="values for highlighting, of the same shape")
+    attribution: list[list[float]] = Field(
+        description="values for highlighting, of the same shape as pair_contributions"
+    )
 
 
 class ExplainResponse(BaseModel):
@@ -280,7 +284,7 @@ class MapResponse(BaseModel):
 
 
 class MapPending(BaseModel):
-    """The map is being computed: ask again in a second."""
+    """The map is being computed. Repeat the request after one second."""
 
     status: Literal["pending"] = "pending"
 
@@ -290,17 +294,17 @@ class MapPosition(BaseModel):
 
     x: float
     y: float
-    neighbours: list[str] = Field(description="ids of its best hits on the map")
+    neighbours: list[str] = Field(description="ids of the best hits that are on the map")
 
 
 class CollectionInfo(BaseModel):
-    """The contents of the collection, and the server's limits and pages."""
+    """The contents of the collection, the limits of the server, and whether it has a report and a review page."""
 
     name: str
     items: int
     modalities: dict[Modality, int]
     folders: list[str]
-    columns: dict[str, list[str]] = Field(description="values of the manifest columns that have few different ones")
+    columns: dict[str, list[str]] = Field(description="values of each manifest column that has few distinct values")
     examples: list[str]
     similarity: str
     embed_dim: int
@@ -313,6 +317,6 @@ class CollectionInfo(BaseModel):
 class HealthResponse(BaseModel):
     """The state of the server."""
 
-    status: Literal["ok", "busy"] = Field(description="busy: the collection does not answer in time")
+    status: Literal["ok", "busy"] = Field(description="busy: the collection could not be read in time")
     items: int = Field(description="items in the collection; while busy, the last known number")
     queue_length: int = Field(description="inputs waiting for the encoder")

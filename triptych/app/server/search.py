@@ -53,9 +53,9 @@ from triptych.search.ranking import RELEVANCE_THRESHOLD
 from triptych.search.store import Version
 
 router = APIRouter(prefix="/v1")
-DECIMALS = 6  # of contributions in explanations
-MAX_POINTS = 4000  # of each modality on the map
-MAX_NAME_CHARACTERS = 80  # of a point on the map
+DECIMALS = 6  # decimal places of contributions in explanations
+MAX_POINTS = 4000  # maximum number of points of each modality on the map
+MAX_NAME_CHARACTERS = 80  # length of the name of a point on the map
 NUM_NEIGHBOURS = 5  # hits that determine the position of a query on the map
 WAIT_SECONDS = 0.3  # time to wait for the map before the response is "pending"
 
@@ -93,7 +93,7 @@ def _make_query(resolved_parts: Sequence[ResolvedPart]) -> search_queries.Query:
 
 
 def _describe_truncation(resolved: ResolvedPart, collection: Collection) -> str | None:
-    """Return a note if the encoder truncates long audio queries."""
+    """Return a note if the part is audio and the encoder truncates long audio."""
     if resolved.source.modality != "audio" or not isinstance(resolved.part.value, EmbeddedQuery):
         return None
     max_seconds = collection.space.encoder("audio").max_seconds
@@ -102,10 +102,10 @@ def _describe_truncation(resolved: ResolvedPart, collection: Collection) -> str 
 
 @router.post("/embeddings", tags=["search"], responses=error_responses())
 async def create_embeddings(state: StateDep, query: EmbeddingsRequest) -> EmbeddingsResponse:
-    """Embed texts, with requests and responses as in the OpenAI API."""
+    """Embed texts. Request and response have the format of the OpenAI API."""
     embed_dim = state.collection.space.recipe.space.embed_dim
     if query.dimensions not in {None, embed_dim}:
-        raise HTTPError(422, f"dimensions: {query.dimensions}; this space has {embed_dim}")
+        raise HTTPError(422, f"dimensions is {query.dimensions}; this space has {embed_dim} dimensions")
     batch_features = await state.batcher.embed([Source("text", text) for text in query.input])
     data = [
         Embedding(index=i, embedding=_encode_vector(features.embedding[0], query.encoding_format))
@@ -127,11 +127,11 @@ def _encode_vector(vector: torch.Tensor, encoding: str) -> list[float] | str:
     responses=error_responses(404, 410, 415),
 )
 async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
-    """Explain a score: contributions and locations of the parts of the query and of the hit."""
+    """Explain the score of a hit: return contributions and locations of the parts of the query and of the hit."""
     async with receive_request(request, ExplainRequest, state.limits) as (query, files):
         entry = await state.find_item(query.item)
         items = [entry, *[await state.find_item(part.item) for part in query.parts if part.item]]
-        # Files are decoded again, so they must not have changed since they were scored.
+        # Indexed files are decoded again, so they must not have changed since they were indexed.
         entries_by_source = {stored.source: stored for stored in items if isinstance(stored.source.content, Path)}
         resolved_parts = await resolve_parts(state, query.parts, files)
         hit_features = await state.read_collection(lambda collection: collection.load_features(query.item))
@@ -146,7 +146,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             hit_source = opened.get(entry.source, entry.source)
             for resolved, features in zip(resolved_parts, query_features, strict=True):
                 score = float(space.scores(features, hit_features))
-                with state.batcher.workers.sandbox():  # uploads are decoded again
+                with state.batcher.workers.sandbox():  # uploads are decoded again, in worker processes
                     explanation = explain(space, opened.get(resolved.source, resolved.source), hit_source, score)
                 explanations.append(_make_part_explanation(explanation, resolved))
             return explanations
@@ -199,7 +199,7 @@ class CollectionMap:
 
 
 class MapCache:
-    """The current map, computed on the first request and again when the collection has changed."""
+    """The current map. It is computed at the first request, and again when the collection has changed."""
 
     def __init__(self) -> None:
         self.current: CollectionMap | None = None
@@ -220,7 +220,7 @@ class MapCache:
 
     async def _compute(self, state: AppState, version: Version | None) -> None:
         items, vectors = await state.read_collection(_sample_items)
-        # Without a timeout: this belongs to no single request and runs once per version.
+        # No timeout: the map is computed once per version of the collection, for all requests.
         work = asyncio.get_running_loop().run_in_executor(state.explain_executor.pool, project_2d, vectors)
         positions = np.concatenate([*await work, np.empty((0, 2))])
         self.current = CollectionMap(version, items, positions, {item.id: index for index, item in enumerate(items)})
@@ -242,7 +242,7 @@ def _sample_items(collection: Collection) -> tuple[list[ItemResponse], list[np.n
 async def read_map(
     state: StateDep, request: Request, column: Annotated[str, Query(max_length=200)] = ""
 ) -> MapResponse | Response:
-    """Return a 2-D map on which similar items are close; 202 while it is being computed: ask again."""
+    """Return a 2-D map on which similar items are close. Status 202: the map is being computed, repeat the request."""
     collection_map = await _map_cache(request).load_latest(state)
     if collection_map is None:
         return _pending_response()
@@ -267,7 +267,7 @@ async def read_map(
     response_model=MapPosition,
 )
 async def locate_query(state: StateDep, request: Request) -> MapPosition | Response:
-    """Return the position of a query on the map: the medoid of its best hits; 202: ask again."""
+    """Return the position of a query on the map: the medoid of its best hits. Status 202: repeat the request."""
     async with receive_request(request, QueryRequest, state.limits) as (query, files):
         search_query = _make_query(await resolve_parts(state, query.parts, files))
         hits = await state.read_collection(lambda collection: collection.search(search_query, k=50, include_query=True))
@@ -284,7 +284,7 @@ async def locate_query(state: StateDep, request: Request) -> MapPosition | Respo
 
 
 def _weighted_medoid(positions: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the position with the least weighted distance to the others. A mean may fall between two clusters."""
+    """Return the position with the smallest weighted sum of distances. A mean could fall between two clusters."""
     distances = np.linalg.norm(positions[:, None] - positions, axis=2)  # (N, N)
     return positions[np.argmin(distances @ weights)]
 

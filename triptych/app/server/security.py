@@ -1,12 +1,12 @@
 """Protection of the server: authentication, cross-origin checks, size and time limits, connection limits.
 
-On a loopback address there is no token. To protect it from pages of other sites in the same browser, the Host header
-must be a loopback name (against DNS rebinding), and requests with the Origin or Sec-Fetch-Site of another site are
-rejected. On other addresses a token is required: as a Bearer header, or as a cookie that /?token=… sets.
+On a loopback address no token is required. To protect the server from pages of other sites in the same browser, the
+Host header must be a loopback name (against DNS rebinding), and requests with the Origin or Sec-Fetch-Site of another
+site are rejected. On other addresses a token is required, as a Bearer header or as the cookie that /?token=… sets.
 
-A client that opens connections and sends incomplete requests must not lock others out. Headers and body have
-deadlines, and when there are too many connections, the one that has been waiting longest for its client is closed.
-New connections are rejected only if all others are being answered, except for /healthz.
+A client that opens connections and sends incomplete requests must not prevent other clients from
+connecting. Headers and body have deadlines. If there are too many connections, the connection that has been waiting
+longest for its client is closed. If no connection is waiting, new connections are rejected, except for /healthz.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from triptych.app.server.schemas import Limits
 
 TOKEN_COOKIE = "triptych_token"  # noqa: S105
 TOKEN_PAGE = Path(str(files("triptych.app"))) / "page" / "token.html"
-LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000  # how much of a rejected request is read before the response
+LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000  # limits of reading the rest of a rejected request
 HEALTH_PATH = "/healthz"
-PUBLIC_PATHS = {HEALTH_PATH, "/style.css", "/icon.svg"}  # served without a token: monitoring, and the token page
-FIRST_BYTES_SECONDS = 0.5  # time in which the first bytes of a new connection are read even if the server is busy
+PUBLIC_PATHS = {HEALTH_PATH, "/style.css", "/icon.svg"}  # served without a token, for monitoring and the token page
+FIRST_BYTES_SECONDS = 0.5  # time after which a new connection without data may be closed
 STALLED_SECONDS = 10.0  # time without progress after which a client counts as not reading its response
 BODY_GRACE_SECONDS = 5.0  # time after the body deadline in which the application can still send a 408 response
 TOO_MANY_UPLOADS = "{count} requests with files are in progress; try again in {retry} s"
@@ -98,9 +98,9 @@ class SecurityMiddleware:
                 await response(scope, receive, send_with_headers)
 
     def _authorise(self, scope: Scope, headers: Headers) -> Response | None:
-        """Return None if the request is allowed, or a response to a token; else raise an HTTPError."""
+        """Return None if the request is allowed, or a response about the token. Otherwise raise an HTTPError."""
         if "content-length" in headers and "transfer-encoding" in headers:  # request smuggling
-            raise HTTPError(400, "both Content-Length and Transfer-Encoding; send one of them")
+            raise HTTPError(400, "the request has both Content-Length and Transfer-Encoding; send only one")
         self._check_origin(scope, headers)
         if self.token is None:
             host = headers.get("host", "")
@@ -122,29 +122,29 @@ class SecurityMiddleware:
             raise HTTPError(
                 401,
                 "a token is needed: send `Authorization: Bearer TOKEN`, or open /?token=TOKEN in a browser; "
-                "`triptych serve` prints it at the start",
+                "`triptych serve` prints the token when it starts",
             )
         return None
 
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
-        """Reject requests from pages of other sites; links to the page itself are allowed."""
+        """Reject requests from pages of other sites. Links from other sites to the search page are allowed."""
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         is_page_navigation = (
             scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
         )
         if site not in {"none", "same-origin"} and not is_page_navigation:
-            raise HTTPError(403, f"cross-site request ({site}); open the page itself")
+            raise HTTPError(403, f"cross-site request ({site}); open the search page directly")
         host = headers.get("host", "")
         allowed_origins = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}  # https: behind a proxy
         if origin is not None and origin.lower() not in allowed_origins:
-            raise HTTPError(403, f"Origin {origin[:80]!r} is another site than {host[:80]!r}")
+            raise HTTPError(403, f"Origin {origin[:80]!r} does not match Host {host[:80]!r}")
 
     def _is_valid_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode("utf-8", "replace"), (self.token or "").encode())
 
     @contextmanager
     def _count_upload(self, headers: Headers) -> Iterator[None]:
-        """Count a request with files while it is in progress. Raise an HTTPError if there are too many."""
+        """Count a request with files while it is in progress. Raise an HTTPError if too many are in progress."""
         if not _is_multipart(headers):
             yield
             return
@@ -158,14 +158,15 @@ class SecurityMiddleware:
             self._active_uploads -= 1
 
     def _limit_body(self, headers: Headers, receive: Receive) -> Receive:
-        """Wrap `receive` with the limits on size and time."""
+        """Return a `receive` function that enforces the limits on body size and time."""
         max_bytes = self.limits.max_upload_bytes if _is_multipart(headers) else self.limits.max_json_bytes
         content_length = headers.get("content-length", "0")
         if not content_length.isascii() or not content_length.isdigit():
             raise HTTPError(400, f"Content-Length {content_length[:20]!r} is not a number")
         if int(content_length[:20]) > max_bytes:
             raise HTTPError(
-                413, f"{int(content_length[:20]) / 1e6:,.1f} MB; at most {max_bytes / 1e6:g} MB in one request"
+                413,
+                f"the request has {int(content_length[:20]) / 1e6:,.1f} MB; at most {max_bytes / 1e6:g} MB are allowed",
             )
         deadline, received_bytes = asyncio.get_running_loop().time() + self.limits.body_timeout, 0
 
@@ -180,7 +181,7 @@ class SecurityMiddleware:
                 raise HTTPError(408, f"the request body did not arrive within {self.limits.body_timeout:g} s") from None
             received_bytes += len(message.get("body", b""))
             if received_bytes > max_bytes:
-                raise HTTPError(413, f"more than {max_bytes / 1e6:g} MB in one request")
+                raise HTTPError(413, f"the request is too large; at most {max_bytes / 1e6:g} MB are allowed")
             if not message.get("more_body"):
                 received_bytes = -1
             return message
@@ -189,7 +190,7 @@ class SecurityMiddleware:
 
 
 async def _drain(receive: Receive) -> None:
-    """Read some of the remaining request: closing at once would reset the connection and lose the response."""
+    """Read part of the remaining request. If the connection were closed at once, the client could lose the response."""
     received_bytes = 0
     try:
         async with asyncio.timeout(LINGER_SECONDS):
@@ -208,7 +209,7 @@ def _is_multipart(headers: Headers) -> bool:
 
 
 def parse_host_name(host: str) -> str:
-    """Return the name in a Host header without its port; empty if the header is malformed."""
+    """Return the host name of a Host header without the port, or an empty string if the header is malformed."""
     match = HOST_PATTERN.fullmatch(host)
     return match["name"].lower() if match else ""
 
@@ -227,9 +228,9 @@ def _cookie_token(headers: Headers) -> str:
 
 
 class Connection(H11Protocol):
-    """A uvicorn connection with deadlines for requests, which can be evicted while it waits for its client.
+    """A uvicorn connection with deadlines for requests. It can be closed while it waits for its client.
 
-    The application must have its limits in `app.state.limits`.
+    The application must store its limits in `app.state.limits`.
     """
 
     limits: Limits
@@ -238,7 +239,7 @@ class Connection(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Set the deadline for the first request, and evict another connection if there are too many."""
+        """Set the deadline for the first request. If there are too many connections, close another connection."""
         super().connection_made(transport)
         app: Any = self.config.app
         self.limits, self.last_activity = app.state.limits, self.loop.time()
@@ -268,7 +269,7 @@ class Connection(H11Protocol):
         super().resume_writing()
 
     def is_waiting_for_client(self) -> bool:
-        """Return whether the connection waits for its client to send or to read."""
+        """Return whether the connection waits for its client to send or read data."""
         idle_seconds = self.loop.time() - self.last_activity
         if self.flow.write_paused:
             return idle_seconds > STALLED_SECONDS
@@ -284,7 +285,7 @@ class Connection(H11Protocol):
         return "head" if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] else None
 
     def _set_deadline(self, part: Literal["head", "body"] | None) -> None:
-        """Set the deadline for a part of a request. Data of the same part does not extend it."""
+        """Set the deadline for a part of a request. Further data of the same part does not extend the deadline."""
         if part == self._awaited_part:
             return
         if self._deadline is not None:
@@ -306,7 +307,7 @@ class Connection(H11Protocol):
             self.transport.abort()
 
     def _evict_waiting(self) -> None:
-        """If there are too many connections, close the one that has waited longest for its client."""
+        """If there are too many connections, close the connection that has waited longest for its client."""
         others = [other for other in self.connections if isinstance(other, Connection) and other is not self]
         same_address = [other for other in others if other._address == self._address]
         if len(same_address) >= self.limits.max_connections_per_address:
@@ -330,7 +331,7 @@ class Connection(H11Protocol):
 
 
 def _reject_when_full(app: ASGIApp, count: int, retry_after: int) -> ASGIApp:
-    """Return an application that answers 503 to everything but the health check."""
+    """Return an application that answers 503 to all requests except the health check."""
 
     async def rejecting_app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == HEALTH_PATH:

@@ -1,7 +1,7 @@
-"""Files that the server sends or decodes: opened once without following links, then checked and read by handle.
+"""Access to the files that the server sends or decodes. Each file is opened once, without following symbolic links.
 
-A path can be redirected between a check and a read (TOCTOU); an open handle cannot. All checks therefore use
-`os.fstat` on the handle, and all reads use the same handle.
+Between a check and a read, a path can be replaced by another file (TOCTOU), but an open file handle cannot. All checks
+therefore use `os.fstat` on the handle, and all reads use the same handle.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from triptych.search.item import Item
 FILE_CHANGED = "{name}: was deleted or changed since it was indexed; run `triptych index` again"
 MAX_CACHED_DIGESTS = 100_000  # content hashes kept in memory
 PROC_FOLDER = Path("/proc")  # on Linux, links to the open files of a process
-# O_NONBLOCK: FIFOs and devices must not block. O_PATH needs no read permission on a folder. Some systems lack flags.
+# O_NONBLOCK: opening a FIFO must not block. O_PATH: a folder needs no read permission. Missing flags are replaced.
 FILE_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_DIRECTORY", 0)
 REVIEW_PAGE_NAMES = ("review.html", "index.html")
@@ -42,7 +42,7 @@ LINK_PATTERN = re.compile(r'"url":\s*("(?:[^"\\]|\\.)*")')  # links in the JSON 
 
 
 class ContentNotHashedError(Exception):
-    """The content of a file must be hashed to decide whether it changed since it was indexed."""
+    """Raised if the content of a file must be hashed to decide whether the file changed since it was indexed."""
 
     def __init__(self, entry: Item) -> None:
         super().__init__(entry.id)
@@ -50,7 +50,7 @@ class ContentNotHashedError(Exception):
 
 
 def open_without_links(path: Path) -> BufferedReader:
-    """Open a regular file. Raise an OSError if its path contains a symbolic link or it is not a regular file."""
+    """Open a regular file. Raise an OSError if the path contains a symbolic link or is not a regular file."""
     if not path.is_absolute() or ".." in path.parts:
         raise OSError(errno.ELOOP, "not a plain path", str(path))
     if os.open in os.supports_dir_fd and os.stat in os.supports_dir_fd:
@@ -82,11 +82,11 @@ def _check_regular(status: os.stat_result, path: Path) -> None:
 
 
 class IndexedFiles:
-    """Opens the files of a collection's items, only if their content is what was indexed.
+    """Opens the files of items, but only if their content has not changed since indexing.
 
-    Usually the file's state (size, times, inode) recorded at indexing decides. A file with another state, such as one
-    that was touched or restored, is compared by content hash. A file behind a symbolic link is never hashed: it must
-    be the same file that was indexed through that link.
+    First, the state of the file (size, times, inode) is compared with the state at indexing. If the states differ, for
+    example because the file was touched or restored, the content hashes are compared. A file behind a symbolic link is
+    never hashed: it must be the same file that was indexed through that link.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -94,7 +94,7 @@ class IndexedFiles:
         self._digests: dict[tuple[Path, int, str], str] = {}
 
     def open(self, entry: Item) -> BufferedReader:
-        """Open an item's file. Raise 410 if it changed, ContentNotHashedError if `ensure_hashed` must run first."""
+        """Open an item's file. Raise a 410 HTTPError if it changed, ContentNotHashedError if it must be hashed."""
         file, is_linked = self._open_path(entry)
         try:
             self._check_content(entry, file, is_linked)
@@ -171,10 +171,10 @@ class IndexedFiles:
 
 
 def item_path(entry: Item) -> Path:
-    """Return the path of an item's file; 404 for a text of a manifest."""
+    """Return the path of an item's file. Raise an HTTPError (404) for a text of a manifest."""
     path = entry.source.content
     if not isinstance(path, Path):
-        raise HTTPError(404, f"{entry.id}: is a text of a manifest and has no file")
+        raise HTTPError(404, f"{entry.id}: is a caption of a manifest and has no file")
     return path
 
 
@@ -189,10 +189,10 @@ def _file_size(file: BufferedReader) -> int:
 
 @contextmanager
 def decodable_path(file: BufferedReader, path: Path) -> Iterator[Path]:
-    """Yield a path to an open file for decoders. In errors it is replaced by the file's name.
+    """Yield a path at which decoders can read an open file. Error messages show the file's name instead.
 
-    The path is in a private folder and keeps the suffix, which FFmpeg uses to detect formats. On Linux it is a link to
-    the handle in /proc, elsewhere a copy.
+    The path is in a private folder and keeps the suffix, which FFmpeg uses to detect formats. On Linux it is a symbolic
+    link to the file handle in /proc, on macOS a copy of the file.
     """
     with tempfile.TemporaryDirectory(prefix="triptych-file-") as folder:
         decoder_path = Path(folder) / f"file{path.suffix}"
@@ -200,7 +200,7 @@ def decodable_path(file: BufferedReader, path: Path) -> Iterator[Path]:
         if proc_path is not None:
             decoder_path.symlink_to(proc_path)
         elif sys.platform == "win32":
-            decoder_path = path  # an open file cannot be replaced
+            decoder_path = path  # on Windows, an open file cannot be replaced
         else:
             with decoder_path.open("xb") as copy:
                 file.seek(0)
@@ -212,13 +212,13 @@ def decodable_path(file: BufferedReader, path: Path) -> Iterator[Path]:
 
 
 def _proc_path(file: BufferedReader) -> Path | None:
-    """Return the path of an open file in /proc, if there is one; opening it reads the same file from the start."""
+    """Return the path of an open file in /proc, or None. Opening this path reads the same file from the start."""
     path = PROC_FOLDER / str(os.getpid()) / "fd" / str(file.fileno())
     return path if path.exists() else None
 
 
 class OpenFileResponse(FileResponse):
-    """Sends an open file or ranges of it, then closes it."""
+    """Sends an open file or byte ranges of it, then closes the file."""
 
     def __init__(self, file: BufferedReader, path: Path, media_type: str | None, headers: dict[str, str]) -> None:
         self._file = file
@@ -238,7 +238,7 @@ class OpenFileResponse(FileResponse):
 
 @dataclass(frozen=True)
 class LinkedFile:
-    """A file that the review page links to: its real path, and its identity when the page was read."""
+    """A file that the review page links to: its real path, and its device and state when the page was read."""
 
     real_path: Path
     identity: tuple[int, str]
@@ -247,8 +247,8 @@ class LinkedFile:
 class ReviewFiles:
     """The review page of an audit and the files it links to.
 
-    The links are relative and may leave the folder of the page. The page is therefore served under its full path, and
-    of all other files only those are served that the page links to.
+    The links are relative and may leave the folder of the page. The page is therefore served under its full path.
+    Apart from the page, only files that the page links to are served.
     """
 
     def __init__(self, path: Path) -> None:
@@ -258,18 +258,18 @@ class ReviewFiles:
         self.folder = self.page.parent
         self._page_state = ""
         self._linked_files: dict[Path, LinkedFile] = {}
-        with suppress(OSError):  # no page yet: it is read on the first request
+        with suppress(OSError):  # the page may not exist yet; it is read at the first request
             self._load_links()
 
     @property
     def url_path(self) -> str:
-        """The path of the page below /review."""
+        """The URL path of the page after /review."""
         return quote(self.page.as_posix())
 
     def open(self, name: str) -> tuple[Path, BufferedReader] | None:
-        """Open the page or a file it links to, by full path; None for any other file.
+        """Open the page or a file that the page links to, given its full path.
 
-        A linked file must still be the one that existed when the page was read.
+        Return None for any other file, and for a file that has changed since the page was read.
         """
         path = Path("/" + name.lstrip("/"))
         try:
@@ -287,7 +287,7 @@ class ReviewFiles:
         return path, file
 
     def _load_links(self) -> dict[Path, LinkedFile]:
-        """Return the files the page links to, by path; the page is read again when it has changed."""
+        """Return the files that the page links to, by path. Read the page again if it has changed."""
         with open_without_links(self.page) as page:
             state = file_state(os.fstat(page.fileno()))
             if self._page_state == state:

@@ -40,7 +40,7 @@ from triptych.search.store import Version
 from triptych.space import Space
 
 Result = TypeVar("Result")
-EXECUTOR_FULL = "{count} such requests are in progress; try again in {retry} s"
+EXECUTOR_FULL = "{count} requests of this kind are in progress; try again in {retry} s"
 QUEUE_FULL = "{count} inputs are waiting for the encoder; try again in {retry} s"
 
 
@@ -70,7 +70,7 @@ class Metrics:
 
 
 class MetricsMiddleware:
-    """Records every response by route. URLs are not recorded: clients choose them, so there is no bound on them."""
+    """Records every response by route, not by URL: clients could request an unlimited number of URLs."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app, self.metrics = app, metrics
@@ -97,7 +97,7 @@ class MetricsMiddleware:
 
 @dataclass(frozen=True)
 class EmbedRequest:
-    """One prepared input that waits for its features."""
+    """A preprocessed input, and the future that will contain its features."""
 
     source: Source
     tensor: Tensor
@@ -107,9 +107,9 @@ class EmbedRequest:
 class MicroBatcher:
     """Prepares inputs on worker threads and embeds concurrent requests in shared batches.
 
-    Uploaded files are decoded in worker processes. Two threads wait for those and a third prepares texts, so that a
-    slow video never delays a text and the event loop never blocks. The first request starts at once; requests that
-    arrive while it runs form the next batch.
+    Uploaded files are decoded in worker processes. Two threads wait for these processes and a third thread
+    prepares texts, so that a slow video never delays a text and the event loop is never blocked. The first request is
+    encoded at once. Requests that arrive meanwhile form the next batch.
     """
 
     def __init__(self, space: Space, limits: Limits, metrics: Metrics) -> None:
@@ -123,11 +123,11 @@ class MicroBatcher:
 
     @property
     def queue_length(self) -> int:
-        """The number of inputs that are being embedded or are waiting."""
+        """The number of inputs that are being encoded or are waiting."""
         return self._queue_length
 
     async def embed(self, sources: list[Source]) -> list[Features]:
-        """Embed sources, one row of features each. Raise the first source's error, or an HTTPError if overloaded."""
+        """Return one row of features per source. Raise the error of a source, or an HTTPError if the queue is full."""
         if self._queue_length + len(sources) > self.limits.max_queue_length:
             retry_after = self.limits.retry_after
             raise HTTPError(503, QUEUE_FULL.format(count=self._queue_length, retry=retry_after), retry_after)
@@ -136,20 +136,24 @@ class MicroBatcher:
             async with asyncio.timeout(self.limits.request_timeout):
                 return list(await asyncio.gather(*(self._embed_one(source) for source in sources)))
         except TimeoutError:
-            message = f"not embedded within {self.limits.request_timeout:g} s; try again, or use a shorter file"
+            message = (
+                f"the query was not embedded within {self.limits.request_timeout:g} s; try again, or use a shorter file"
+            )
             raise HTTPError(503, message, self.limits.retry_after) from None
         finally:
             self._queue_length -= len(sources)
 
     async def run_sandboxed(self, work: Callable[[], Result]) -> Result:
-        """Run a function on a decoding thread, with the decoders in worker processes."""
+        """Run a function on a decoding thread. Its decoders run in worker processes."""
         try:
             async with asyncio.timeout(self.limits.request_timeout):
                 return await asyncio.get_running_loop().run_in_executor(
                     self._decode_executor, self._call_in_sandbox, work
                 )
         except TimeoutError:
-            message = f"not read within {self.limits.request_timeout:g} s; try again, or use a shorter file"
+            message = (
+                f"the file was not read within {self.limits.request_timeout:g} s; try again, or use a shorter file"
+            )
             raise HTTPError(503, message, self.limits.retry_after) from None
 
     def _call_in_sandbox(self, work: Callable[[], Result]) -> Result:
@@ -228,7 +232,7 @@ class BoundedExecutor:
 
 
 class AppState:
-    """The collection and everything the routes use to answer requests about it."""
+    """The collection, and the executors, encoder queue and metrics that the routes share."""
 
     def __init__(
         self,
@@ -243,10 +247,12 @@ class AppState:
         self.last_item_count = len(collection)  # reported by /healthz while the collection is busy
         self.batcher = MicroBatcher(collection.space, self.limits, self.metrics)
         self.upload_usage = UploadUsage()
-        # A single thread reads the collection: calls take milliseconds, and its caches need no locks.
+        # A single thread reads the collection: calls take milliseconds, and the collection's caches need no locks.
         self.collection_executor = BoundedExecutor(1, 4 * self.limits.max_queue_length)
         self.preview_executor = BoundedExecutor(2, self.limits.max_previews)  # thumbnails, peaks, spectrograms
-        self.hash_executor = BoundedExecutor(1, self.limits.max_previews)  # files modified since they were indexed
+        self.hash_executor = BoundedExecutor(
+            1, self.limits.max_previews
+        )  # content hashes of files modified since indexing
         self.explain_executor = BoundedExecutor(1, self.limits.max_explanations)  # explanations and maps
 
     def close(self) -> None:
@@ -256,7 +262,7 @@ class AppState:
             executor.pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, executor: BoundedExecutor, work: Callable[[], Result]) -> Result:
-        """Run a function on an executor. Raise an HTTPError if too many calls are pending, or on a timeout."""
+        """Run a function on an executor. Raise an HTTPError if too many calls are pending or the call times out."""
         if executor.num_pending >= executor.max_pending:
             retry_after = self.limits.retry_after
             raise HTTPError(503, EXECUTOR_FULL.format(count=executor.num_pending, retry=retry_after), retry_after)
@@ -265,37 +271,37 @@ class AppState:
             async with asyncio.timeout(self.limits.request_timeout):
                 return await asyncio.get_running_loop().run_in_executor(executor.pool, work)
         except TimeoutError:
-            message = f"not done within {self.limits.request_timeout:g} s; try again"
+            message = f"the request was not processed within {self.limits.request_timeout:g} s; try again"
             raise HTTPError(503, message, self.limits.retry_after) from None
         finally:
             executor.num_pending -= 1
 
     async def read_collection(self, work: Callable[[Collection], Result]) -> Result:
-        """Run a function of the collection on its thread."""
+        """Call `work` with the collection, on the thread that reads the collection."""
         return await self.run(self.collection_executor, lambda: work(self.collection))
 
     async def find_item(self, item_id: str) -> Item:
-        """Return an item by its id, or raise 404."""
+        """Return an item by its id. Raise an HTTPError (404) if the collection does not contain it."""
         try:
             return await self.read_collection(lambda collection: collection.load_item(item_id))
         except UsageError as error:
             raise HTTPError(404, str(error)) from None
 
     async def open_file(self, entry: Item) -> BufferedReader:
-        """Open the file of an item; 410 if it changed since it was indexed. The caller closes it."""
+        """Open the file of an item; the caller closes it. Raise an HTTPError (410) if it changed since indexing."""
         return await self._run_verified([entry], self.preview_executor, lambda: self.indexed_files.open(entry))
 
     async def run_with_file(self, executor: BoundedExecutor, entry: Item, work: Callable[[Path], Result]) -> Result:
-        """Run a function of an item's file on an executor; 410 if the file changed since it was indexed."""
+        """Call `work` with a path to an item's file. Raise an HTTPError (410) if the file changed since indexing."""
         return await self.run_with_files(executor, [entry], lambda paths: work(paths[0]))
 
     async def run_with_files(
         self, executor: BoundedExecutor, entries: Sequence[Item], work: Callable[[list[Path]], Result]
     ) -> Result:
-        """Run a function of several items' files. The paths refer to open files until the function returns."""
+        """Call `work` with paths to the files of several items. The files are open until `work` returns."""
 
         def open_and_work() -> Result:
-            # The worker thread opens and closes the files: a request that times out must not close them under it.
+            # The worker thread opens and closes the files: a request that times out must not close files in use.
             with ExitStack() as stack:
                 files = [stack.enter_context(self.indexed_files.open(entry)) for entry in entries]
                 pairs = zip(files, entries, strict=True)
@@ -306,7 +312,7 @@ class AppState:
     async def _run_verified(
         self, entries: Sequence[Item], executor: BoundedExecutor, work: Callable[[], Result]
     ) -> Result:
-        """Run a function that opens items' files; hash their content first where that is needed."""
+        """Run a function that opens files of items. If content hashes are missing, compute them and run it again."""
         try:
             return await self.run(executor, work)
         except ContentNotHashedError:
@@ -314,20 +320,20 @@ class AppState:
                 await self.run(self.hash_executor, lambda entry=entry: self.indexed_files.ensure_hashed(entry))
         try:
             return await self.run(executor, work)
-        except ContentNotHashedError as error:  # the file keeps changing
+        except ContentNotHashedError as error:  # the file changed again after it was hashed
             raise file_changed_error(error.entry) from None
 
 
 @dataclass
 class UploadUsage:
-    """Pixels and seconds of all uploads that are being processed; changed only on the event loop."""
+    """Number of pixels and seconds in all uploads that are being processed. Changed only on the event loop."""
 
     pixels: int = 0
     seconds: float = 0.0
 
 
 def indexed_roots(origins: Iterable[str]) -> list[Path]:
-    """Return the indexed folders (for a manifest: its folder), deepest first."""
+    """Return the indexed folders and the folders of indexed manifests, deepest first."""
     paths = map(Path, origins)
     roots = {path if not path.suffix or path.is_dir() else path.parent for path in paths}
     return sorted(roots, key=lambda root: -len(root.parts))
@@ -350,7 +356,7 @@ class RootCache:
         return self._cached[1]
 
 
-async def _app_state(request: Request) -> AppState:  # async: FastAPI would run a plain function on a thread
+async def _app_state(request: Request) -> AppState:  # async: FastAPI would run a synchronous function on a thread
     return request.app.state.app_state
 
 
