@@ -88,7 +88,7 @@ class Snapshot:
         return self._galleries[modality]
 
     def load_items(self, row_ids: Sequence[int]) -> dict[int, Item]:
-        """Return items by row id; the result may contain more items. Items are cached because reading them is slow."""
+        """Return a dictionary from row id to item, which may contain more items: all items read so far are cached."""
         missing = [row_id for row_id in row_ids if row_id not in self._items]
         if len(self._items) + len(missing) > MAX_CACHED_ITEMS:
             self._items.clear()
@@ -196,7 +196,7 @@ class Collection:
         return Collection(str(uri), space_path, store)
 
     def index(self, items: Iterable[Item], origin: str | Path, show_progress: bool = True) -> IndexResult:
-        """Add or update these items of an origin (a folder or manifest), and remove its items that are not listed.
+        """Add or update the items of an origin (a folder or manifest); remove its stored items that are not in `items`.
 
         Items of other origins are kept. Only new and changed items are embedded. After an interruption, call `index`
         again to resume.

@@ -99,7 +99,7 @@ class IVFIndex:
 
     @staticmethod
     def open(folder: Path, table_id: str) -> IVFIndex | None:
-        """Open the index of a table. Return None if it is missing, incomplete, not faster, or of another table."""
+        """Open the index of a table. Return None if there is no complete index that is faster than a scan."""
         try:
             metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("row_ids", "keys")}

@@ -66,7 +66,7 @@ class Ingest:
         self._stored_rows: dict[str, dict[str, Any]] = {}
 
     def run(self, items: Sequence[Item], origin: str, show_progress: bool) -> IndexResult:
-        """Add or update these items of an origin in the store, and remove its items that are not listed.
+        """Add or update the items of an origin; remove stored items of the origin that are not in `items`.
 
         An item of several origins has the metadata of all its origins. It is removed when its last origin no longer
         lists it.

@@ -245,7 +245,7 @@ def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int, modali
 
 
 def can_query_with_keys(similarity: Similarity, embed_dim: int) -> bool:
-    """Return whether the query vector of an item can be computed from its key: true for cosine and dot, not metrics."""
+    """Return whether the query vector of an item follows from its key: true for cosine and dot, false for metrics."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
         probe = features_without_parts(torch.randn(2, embed_dim))

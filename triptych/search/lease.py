@@ -135,7 +135,7 @@ class Lease:
                     raise CollectionError(self._format_conflict(current.holder, LEASE_SECONDS - age))
                 self.is_takeover = True
             generation = current.generation + 1 if current else 1
-            with suppress(AlreadyExistsError):  # another process created it, or this one, if a response was lost
+            with suppress(AlreadyExistsError):  # by another process, or by this process if a response was lost
                 put(self._store, _lease_path(generation), self._encode_record(), mode="create")
             winner = self._read_current()
             if winner is None or winner.token != self._token:

@@ -157,7 +157,7 @@ def parse_modalities(names: str) -> list[Modality]:
 
 
 def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:
-    """Return the middle frame and the audio of a video as query parts; only those of the given modalities."""
+    """Return the middle frame of a video, if `modalities` has image, and its audio, if it has audio, as query parts."""
     if len(modalities_of(path)) < 2:
         raise MediaError(f"{path}: the extension is not of a video file; give the file as image or audio")
     info = video.read_info(path)
