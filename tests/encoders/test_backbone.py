@@ -125,13 +125,13 @@ def test_loading_space_checks_frozen_network(folders, tmp_path):
 
 def test_invalid_settings_raise(folders, tmp_path):
     for name, settings, message in [
-        ("hf_text", {}, "model is missing; set it to a folder"),
+        ("hf_text", {}, "model is missing; set model to a folder"),
         ("hf_text", {"model": str(tmp_path / "nowhere")}, "no such folder"),
         ("hf_text", {"model": str(tmp_path)}, "no readable config.json in this folder"),
-        ("hf_text", {"model": str(folders["vit"])}, "'vit' and takes pixel_values: it is not for text"),
-        ("hf_image", {"model": str(folders["bert"])}, "'bert' and takes input_ids: it is not for image"),
-        ("hf_image", {"model": str(folders["whisper"])}, "'whisper' and takes input_features: it is not for image"),
-        ("hf_audio", {"model": str(folders["clip"])}, "'clip' and takes input_ids: it is not for audio"),
+        ("hf_text", {"model": str(folders["vit"])}, "'vit' and takes pixel_values; need a model for text"),
+        ("hf_image", {"model": str(folders["bert"])}, "'bert' and takes input_ids; need a model for image"),
+        ("hf_image", {"model": str(folders["whisper"])}, "'whisper' and takes input_features; need a model for image"),
+        ("hf_audio", {"model": str(folders["clip"])}, "'clip' and takes input_ids; need a model for audio"),
         ("hf_text", {"model": str(folders["bert"]), "layer": 9}, "layer = 9: must be between -3 and 2"),
         ("hf_text", {"model": str(folders["bert"]), "max_length": 0}, "max_length = 0: must be"),
         ("hf_audio", {"model": str(folders["whisper"]), "max_seconds": 3.0}, "max_seconds = 3: .* takes at most 2 s"),

@@ -40,5 +40,5 @@ def test_missing_weights_raise(tmp_path):
     weights = load_file(folder / "model.safetensors")
     incomplete = {name: value for name, value in weights.items() if "layer.1." not in name and "pooler" not in name}
     save_file(incomplete, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RecipeError, match=r"\d+ weights are missing from its file, such as encoder.layer.1."):
+    with pytest.raises(RecipeError, match=r"\d+ weights are missing from the file, such as encoder.layer.1."):
         ENCODERS["hf_text"](model=str(folder))

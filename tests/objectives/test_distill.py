@@ -178,7 +178,7 @@ def test_invalid_settings_raise():
 def test_invalid_teachers_raise():
     pair, objective = pair_with_teacher(), Distill(num_classes=9, embed_dim=6).double()
     assert pair.teacher_targets is not None
-    with pytest.raises(InputError, match="add a teacher to the data, or remove distill from the recipe"):
+    with pytest.raises(InputError, match=r"set data\.teacher, or remove distill from the recipe"):
         objective(replace(pair, teacher_targets=None))
     with pytest.raises(InputError, match=r"teacher is \(6, 8\); need \(6, 9\)"):
         objective(replace(pair, teacher_targets=pair.teacher_targets[:, :8]))

@@ -290,7 +290,7 @@ def test_invalid_inputs_raise():
         InfoNCE(stream_block=8, gce_q=0.5)
     with pytest.raises(InputError, match=r"positive_mask \(2, 2\)"):
         infonce_loss(torch.zeros(2, 3), EYE[:2, :2])
-    with pytest.raises(InputError, match="no positive is among the candidates"):
+    with pytest.raises(InputError, match="no row has a positive among its candidates"):
         infonce_loss(torch.zeros(2, 2), EYE[:2, :2], ~EYE[:2, :2])
     with pytest.raises(InputError, match=r"weight is \(3,\)"):
         infonce_loss(torch.zeros(2, 2), EYE[:2, :2], weight=torch.ones(3))

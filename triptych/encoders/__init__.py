@@ -1,4 +1,4 @@
-"""Encoders: media files and texts to parts. To add one, write a module here and register it in ENCODERS."""
+"""Encoders of media files and texts. To add an encoder, write a module here and register its class in ENCODERS."""
 
 from triptych.encoders.audio_cnn import AudioCNN
 from triptych.encoders.audio_conv1d import AudioConv1d

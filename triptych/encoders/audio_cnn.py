@@ -1,4 +1,4 @@
-"""A small CNN over log-mel frames, trained from scratch; its parts are frames in order."""
+"""A small CNN over log-mel frames, trained from scratch; parts are frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triptych.encoders.part_locations import time_spans
 from triptych.errors import RecipeError, check_range
 from triptych.interfaces import Encoder, Region, Source
 
-PATCH, TIME_STRIDES, MEL_STRIDES = 4, (1, 2, 1), (2, 2, 1)  # 8 frames to a part; 16 mel bands to one
+PATCH, TIME_STRIDES, MEL_STRIDES = 4, (1, 2, 1), (2, 2, 1)  # a part covers 8 frames; 16 mel bands become one
 
 
 class AudioCNN(Encoder):
@@ -22,10 +22,10 @@ class AudioCNN(Encoder):
 
     parts_t = norm(W·conv(mel)_t) + position(t),  one part per 8 · hop_ms
 
-    Source: a small version of the common log-mel CNN.
+    Source: a small version of common log-mel CNNs.
     Use when: you have thousands of audio files, and no pretrained network suits them.
-    Beware: `max_seconds` is the longest input. Of a longer file, training uses the start, and indexing splits it into
-    segments of that length.
+    Beware: if a file is longer than `max_seconds`, training uses only its start, and indexing splits the file into
+    segments of `max_seconds`.
     """
 
     modality = "audio"
@@ -55,18 +55,18 @@ class AudioCNN(Encoder):
             for i in range(3)
         )
         self.projection = nn.Linear(feature_dim * n_mels // 16, feature_dim)
-        self.norm = nn.LayerNorm(feature_dim)  # per frame: padding and other items have no influence
+        self.norm = nn.LayerNorm(feature_dim)  # of each frame, independent of padding and other items
         self.mlp = nn.Sequential(
             nn.Linear(feature_dim, 2 * feature_dim), nn.GELU(), nn.Linear(2 * feature_dim, feature_dim)
         )
-        # Two to four times faster on a CPU.
+        # channels_last is two to four times faster on a CPU.
         self.convolutions.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def prepare(self, source: Source) -> Tensor:
         return self.log_mel.prepare(source)  # (frames, mels)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        # Padding is set to 0 before each convolution, as at the border of an item.
+        # Padding frames are set to 0 before each convolution, so that the result does not depend on padding.
         x = F.pad(inputs * mask[:, :, None], (0, 0, 0, -inputs.shape[1] % PATCH)).unsqueeze(1)  # (N, 1, frames, mels)
         x, mask = F.gelu(self.patch_convolution(x)), mask[:, ::PATCH]
         for convolution, stride in zip(self.convolutions, TIME_STRIDES, strict=True):

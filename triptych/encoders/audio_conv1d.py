@@ -1,4 +1,4 @@
-"""1-D convolutions along time over log-mel frames, trained from scratch; its parts are frames in order."""
+"""1-D convolutions along time over log-mel frames, trained from scratch; parts are frames."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ KERNELS = (11, 5, 3)
 
 
 class AudioConv1d(Encoder):
-    """Three convolutions along time over log-mel frames, with mel bands as channels; each halves the time axis.
+    """Three convolutions along time over log-mel frames, with mel bands as channels; each layer halves the frames.
 
     parts = pool(relu(norm(conv_3(pool(relu(norm(conv_5(pool(relu(norm(conv_11(mel)))))))))))),  one per 8 · hop_ms
 
     Source: Aytar et al. 2017 (See, Hear, and Read: the audio network of the student); layers, channels and the norm
     per frame are ours.
-    Use when: as the audio encoder of `distill`, below layers that all modalities share.
-    Beware: parts have no position, and the network is not invariant to pitch.
+    Use when: you train with the objective `distill` and layers that all modalities share (space.shared_hidden_dim).
+    Beware: parts have no positional encoding. A change of pitch changes the parts.
     """
 
     modality = "audio"

@@ -1,4 +1,4 @@
-"""Encoders from any network of the transformers library for one modality; their parts are hidden states."""
+"""Encoders that wrap any single-modality network of the transformers library; parts are hidden states."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from triptych.errors import RecipeError, check_range
 from triptych.interfaces import Encoder, Modality, Region, Source
 
 INPUT_NAMES = {"image": {"pixel_values"}, "audio": {"input_values", "input_features"}, "text": {"input_ids"}}
-# Attributes of models of two modalities.
+# Attribute that contains the network of one modality, in models of two modalities.
 TOWER_ATTRIBUTES = {"image": "vision_model", "audio": "audio_model", "text": "text_model"}
-ORIGIN, LICENCE = "the model named in `model`", "that of the model"
+ORIGIN, LICENCE = "the model named in `model`", "the licence of the model"
 
 
 class HuggingFaceImage(Encoder):
@@ -28,8 +28,9 @@ class HuggingFaceImage(Encoder):
 
     Source: the transformers library (Wolf et al. 2020), and the paper of the network.
     Use when: you want features of a network pretrained on millions of images.
-    Beware: a class token is the first part. A frozen network is not saved with the space, so do not move its folder.
-    Set `revision` of a hub model to a commit, or the weights may change.
+    Beware: if the network has a class token, it is the first part. The space file does not contain the weights of a
+    frozen network, so keep the folder of the model where it is. Set `revision` of a hub model to a commit, because
+    the weights of a branch may change.
     """
 
     modality = "image"
@@ -66,10 +67,11 @@ class HuggingFaceAudio(Encoder):
 
     Source: the transformers library (Wolf et al. 2020), and the paper of the network.
     Use when: you want features of a network pretrained on thousands of hours of audio.
-    Beware: of a file longer than `max_seconds`, training uses the start, and indexing splits it into segments of that
-    length. Waveforms of different lengths run separately, because padding would change the result: clips of equal
-    length are faster. Networks with a fixed window also process the silence after short audio; only for Whisper are
-    those parts masked. A frozen network is not saved with the space, so do not move its folder.
+    Beware: if a file is longer than `max_seconds`, training uses only its start, and indexing splits the file into
+    segments of `max_seconds`. Waveforms of different lengths are encoded one length at a time, because padding would
+    change the result; files of equal length are faster. Networks with a fixed window also encode the silence after
+    short audio; the silent parts are masked for Whisper only. The space file does not contain the weights of a frozen
+    network, so keep the folder of the model where it is.
     """
 
     modality = "audio"
@@ -110,9 +112,9 @@ class HuggingFaceText(Encoder):
 
     Source: the transformers library (Wolf et al. 2020), and the paper of the network.
     Use when: you want features of a network pretrained on millions of sentences.
-    Beware: special tokens are parts too, as in the mean of sentence-transformers. A text of more than `max_length`
-    tokens, or of more than the network supports, is truncated with a warning. A frozen network is not saved with the
-    space, so do not move its folder.
+    Beware: special tokens are parts too, as in sentence-transformers. A text of more than `max_length` tokens, or of
+    more tokens than the network supports, is truncated with a warning. The space file does not contain the weights of a
+    frozen network, so keep the folder of the model where it is.
     """
 
     modality = "text"
@@ -147,7 +149,7 @@ class HuggingFaceText(Encoder):
 
 
 def load_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
-    """Load the network of a modality: the model, one of two towers, or the encoder of an encoder-decoder."""
+    """Load the network of a modality: the model, one of two towers, or the encoder of an encoder-decoder model."""
     network = pretrained.load_network()
     config = network.config
     modality_tower = getattr(network, TOWER_ATTRIBUTES[modality], None)
@@ -158,7 +160,7 @@ def load_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
     if network.main_input_name not in INPUT_NAMES[modality]:
         raise RecipeError(
             f"{pretrained.encoder_name}: model = {pretrained.model!r} is of type "
-            f"{getattr(config, 'model_type', '?')!r} and takes {network.main_input_name}: it is not for {modality}"
+            f"{getattr(config, 'model_type', '?')!r} and takes {network.main_input_name}; need a model for {modality}"
         )
     return network
 

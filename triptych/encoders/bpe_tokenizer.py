@@ -22,9 +22,9 @@ MESSAGE_CHARS = 60  # characters of a text in an error message
 
 
 class BPETokenizer:
-    """At most `vocab_size` byte-pair tokens, and at most `max_length` of them in a text.
+    """A tokenizer with at most `vocab_size` tokens; texts are truncated to `max_length` tokens.
 
-    `encoder` is the name in error messages.
+    `encoder` is the encoder's name for error messages.
     """
 
     def __init__(self, encoder: str, vocab_size: int, max_length: int) -> None:
@@ -35,7 +35,7 @@ class BPETokenizer:
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
         """Learn the vocabulary from the training captions."""
-        # Sorted, without duplicates: the vocabulary must not depend on the order of the rows.
+        # Captions are sorted, so that the vocabulary does not depend on the order of the rows.
         captions = sorted({text.normalise(str(source.content)) for source in sources})
         if not captions:
             raise TrainingError("no captions to learn a vocabulary from; use a manifest with a text column")
@@ -61,7 +61,7 @@ class BPETokenizer:
         return character_spans(content, self._encode(content).offsets)
 
     def extra_files(self) -> dict[str, str]:
-        """Return the vocabulary as a named text; nothing before it is learned."""
+        """Return the tokenizer file: file name to text; an empty dict before the vocabulary is learned."""
         return {} if self.tokenizer is None else {TOKENIZER_FILE: self.tokenizer.to_str()}
 
     def load_extra_files(self, files: dict[str, str]) -> None:
@@ -74,10 +74,10 @@ class BPETokenizer:
                 self.tokenizer.enable_truncation(self.max_length)
         except Exception as error:  # the library raises plain Exception
             raise CheckpointError(f"the saved {TOKENIZER_FILE} cannot be read ({error})") from error
-        # Other settings could contain regular expressions that never terminate.
+        # Tokenizers with other settings are rejected: a regular expression in a manipulated file might never terminate.
         if _preprocessing_config(self.tokenizer) != _preprocessing_config(_untrained_tokenizer()):
             raise CheckpointError(
-                f"the saved {TOKENIZER_FILE} splits texts differently from this encoder; the file has been changed"
+                f"the saved {TOKENIZER_FILE} splits texts differently from this encoder; the file was modified"
             )
         if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocab_size:
             raise CheckpointError(
@@ -104,6 +104,6 @@ def _untrained_tokenizer() -> Tokenizer:
 
 
 def _preprocessing_config(tokenizer: Tokenizer) -> list[object]:
-    """Return the settings of a tokenizer other than its vocabulary."""
+    """Return the settings of a tokenizer without its vocabulary."""
     config = json.loads(tokenizer.to_str())
     return [config["normalizer"], config["pre_tokenizer"], config["post_processor"], config["model"]["type"]]

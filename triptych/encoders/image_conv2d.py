@@ -1,4 +1,4 @@
-"""Five convolutions and three max pools over pixels, trained from scratch; its parts are regions, row by row."""
+"""Five convolutions and three max pools over pixels, trained from scratch; parts are regions, row by row."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ImageConv2d(Encoder):
 
     Source: Aytar et al. 2017 (See, Hear, and Read: the image network of the student) after Krizhevsky et al. 2012: five
     convolutions, three pools; sizes, channels and the norm per image are ours.
-    Use when: as the image encoder of `distill`, below layers that all modalities share.
-    Beware: parts have no position (`image_cnn` has). Images are resized to image_size × image_size without keeping the
-    aspect ratio.
+    Use when: you train with the objective `distill` and layers that all modalities share (space.shared_hidden_dim).
+    Beware: parts have no positional encoding, unlike those of `image_cnn`. Images are resized to
+    image_size × image_size without keeping the aspect ratio.
     """
 
     modality = "image"

@@ -1,4 +1,4 @@
-"""Pixels and convolutions of the image encoders that are trained from scratch."""
+"""Pixel input and convolutions that the image encoders trained from scratch share."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from triptych.media import image
 
 
 class ImageConvolutions(nn.Module):
-    """Square images through convolutions, each followed by a group norm, an activation and an optional 2 × 2 max pool.
+    """Convolutions over square images, each followed by a group norm, an activation and an optional 2 × 2 max pool.
 
     x ← pool(activation(norm(conv(x)))), one entry of kernels, strides and pools per layer. Channels: feature_dim / 4,
-    feature_dim / 2, then feature_dim. `encoder` is the name in error messages.
+    feature_dim / 2, then feature_dim. `encoder` is the encoder's name for error messages.
     """
 
     def __init__(
@@ -47,13 +47,13 @@ class ImageConvolutions(nn.Module):
             nn.Conv2d(channels[i], channels[i + 1], kernel, stride=stride, padding=kernel // 2)
             for i, (kernel, stride) in enumerate(zip(kernels, strides, strict=True))
         )
-        # Group norm is computed per image: an embedding does not depend on the batch, in training either.
+        # Group norm normalises each image separately, so that embeddings do not depend on the batch, even in training.
         self.norms = nn.ModuleList(nn.GroupNorm(8, c) for c in channels[1:])
-        # Two to four times faster on a CPU.
+        # channels_last is two to four times faster on a CPU.
         self.convolutions.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(N, size, size, 3) uint8 -> (N, grid_size², feature_dim), row by row."""
+        """Map pixels (N, size, size, 3) uint8 to regions (N, grid_size², feature_dim), row by row."""
         x = pixels.movedim(3, 1).to(next(self.parameters()).dtype) / 127.5 - 1  # (N, 3, size, size), channels last
         for convolution, norm, has_pool in zip(self.convolutions, self.norms, self.pools, strict=True):
             x = self.activation(norm(convolution(x)))
@@ -63,5 +63,5 @@ class ImageConvolutions(nn.Module):
 
 
 def read_square(source: Source, size: int) -> Tensor:
-    """Return the pixels of a source, resized to a square: (size, size, 3) uint8, a quarter of the size of floats."""
+    """Return the pixels of a source, resized to a square: (size, size, 3) uint8."""
     return torch.from_numpy(image.read_pixels(Path(source.content), size, image.frame_time(source)).copy())

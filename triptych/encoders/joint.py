@@ -1,4 +1,4 @@
-"""Encoders from models with a joint space of two modalities; the only part of an item is its embedding."""
+"""Encoders from models that embed two modalities in a joint space; the only part of an item is its embedding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from triptych.encoders.tower import Tower
 from triptych.errors import RecipeError
 from triptych.interfaces import MODALITIES, Encoder, Modality, Source
 
-# By `model_type` in config.json. Models without one vector per item in a joint space are not supported.
+# Supported models by `model_type` in config.json. They embed each item as one vector in a joint space.
 MODALITIES_BY_MODEL_TYPE: dict[str, tuple[Modality, ...]] = {
     "align": ("image", "text"),
     "altclip": ("image", "text"),
@@ -29,19 +29,19 @@ MODALITIES_BY_MODEL_TYPE: dict[str, tuple[Modality, ...]] = {
     "vision-text-dual-encoder": ("image", "text"),
 }
 PADDED_TEXT_MODELS = {"siglip"}  # trained with texts padded to the full length, without an attention mask
-TOWER_PREFIXES = {"image": "vis", "audio": "audio", "text": "text"}  # of the names of a tower's modules
-UNLIMITED_TOKENS = 1 << 20  # the limit of the model applies
+TOWER_PREFIXES = {"image": "vis", "audio": "audio", "text": "text"}  # prefixes of the module names of a tower
+UNLIMITED_TOKENS = 1 << 20  # no limit besides the limit of the model
 
 
 class JointImage(Encoder):
     """The image tower of a model with a joint space of images and texts: CLIP, SigLIP, ALIGN, Chinese CLIP …
 
-    parts = the projected embedding of the model, one per item; their mean is that embedding
+    parts = the projected embedding of the model, one part per item
 
     Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Jia et al. 2021 (ALIGN).
-    Use when: with `joint_text` of the same model, to search without training, or to fine-tune.
-    Beware: an item has one part, so similarities of parts have no effect. A frozen network is not saved with the space,
-    so do not move its folder.
+    Use when: you want to search without training, or to fine-tune, together with `joint_text` of the same model.
+    Beware: an item has one part, so `matchmap` and `word_region` are of no use. The space file does not contain the
+    weights of a frozen network, so keep the folder of the model where it is.
     """
 
     modality = "image"
@@ -72,14 +72,14 @@ class JointImage(Encoder):
 class JointAudio(Encoder):
     """The audio tower of a model with a joint space of audio and texts: CLAP.
 
-    parts = the projected embedding of the model, one per item; their mean is that embedding
+    parts = the projected embedding of the model, one part per item
 
     Source: Wu et al. 2023 (LAION's CLAP), Elizalde et al. 2023.
-    Use when: with `joint_text` of the same model, to search without training, or to fine-tune.
-    Beware: of a file longer than `max_seconds`, training uses the start, and indexing splits it into segments of that
-    length. The library itself takes a random crop, and for a fusion model a random mixture of three; here, a file
-    always has the same embedding. An item has one part, so similarities of parts have no effect. A frozen network is
-    not saved with the space, so do not move its folder.
+    Use when: you want to search without training, or to fine-tune, together with `joint_text` of the same model.
+    Beware: if a file is longer than `max_seconds`, training uses only its start, and indexing splits the file into
+    segments of `max_seconds`. The transformers library would take random crops of a long file, so that its embedding
+    would vary. An item has one part, so `matchmap` and `word_region` are of no use. The space file does not contain the
+    weights of a frozen network, so keep the folder of the model where it is.
     """
 
     modality = "audio"
@@ -110,13 +110,14 @@ class JointAudio(Encoder):
 class JointText(Encoder):
     """The text tower of a model with a joint space of texts and images or audio: CLIP, SigLIP, CLAP …
 
-    parts = the projected embedding of the model, one per item; their mean is that embedding
+    parts = the projected embedding of the model, one part per item
 
     Source: Radford et al. 2021 (CLIP), Zhai et al. 2023 (SigLIP), Wu et al. 2023 (LAION's CLAP).
-    Use when: with `joint_image` or `joint_audio` of the same model, to search without training, or to fine-tune.
+    Use when: you want to search without training, or to fine-tune, together with `joint_image` or `joint_audio` of the
+    same model.
     Beware: a text longer than the model supports (CLIP: 77 tokens, SigLIP: 64) is truncated with a warning. An item has
-    one part, so similarities of parts have no effect. A frozen network is not saved with the space, so do not move its
-    folder.
+    one part, so `matchmap` and `word_region` are of no use. The space file does not contain the weights of a frozen
+    network, so keep the folder of the model where it is.
     """
 
     modality = "text"
@@ -146,7 +147,7 @@ class JointText(Encoder):
 
 
 def joint_modalities(folder: str | Path) -> tuple[Modality, ...] | None:
-    """Return the modalities of the joint model in a folder, in the order of MODALITIES; None if it has none."""
+    """Return the modalities of the joint model in a folder, in the order of MODALITIES; None if there is no model."""
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
         modalities = MODALITIES_BY_MODEL_TYPE.get(config.get("model_type", ""))
@@ -156,9 +157,9 @@ def joint_modalities(folder: str | Path) -> tuple[Modality, ...] | None:
 
 
 def load_joint_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
-    """Load a joint model without the other tower.
+    """Load the tower of one modality of a joint model, and delete the tower of the other modality.
 
-    So the encoders of a space together hold the model once, and share no trainable weights.
+    The two encoders of a space then contain each weight once, and share no trainable weights.
     """
     network = pretrained.load_network()
     model_type = getattr(network.config, "model_type", "?")
@@ -174,7 +175,7 @@ def load_joint_tower(pretrained: PretrainedModel, modality: Modality) -> Any:
         if not name.startswith(TOWER_PREFIXES[modality]):
             delattr(network, name)
     for name, _ in list(network.named_parameters(recurse=False)):
-        delattr(network, name)  # temperatures belong to objectives
+        delattr(network, name)  # the temperature is a parameter of the objective
     return network
 
 

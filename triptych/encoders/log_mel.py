@@ -12,7 +12,7 @@ DB_OFFSET, DB_SCALE = -40.0, 40.0  # inputs are (dB + 40) / 40, about -1.5 to 2
 
 
 class LogMelInput:
-    """Settings of a log-mel spectrogram, and the frames of a source; `encoder` is its name in error messages."""
+    """Computes the log-mel frames of a source; `encoder` is the encoder's name for error messages."""
 
     def __init__(
         self, encoder: str, sample_rate: int, n_mels: int, hop_ms: float, max_seconds: float, min_mels: int

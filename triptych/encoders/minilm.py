@@ -1,4 +1,4 @@
-"""MiniLM, a small BERT trained on a billion sentence pairs; its parts are tokens."""
+"""MiniLM, a small BERT trained on a billion sentence pairs; parts are tokens."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from triptych.media import text
 
 FEATURE_DIM, FEED_FORWARD_DIM, NUM_HEADS, NUM_LAYERS = 384, 1536, 12, 6
 VOCAB_SIZE, MAX_LENGTH = 30_522, 256
-EPSILON = 1e-12  # of its layer norms
-# Published names of the layers of `BertLayer`; several are concatenated into one.
+EPSILON = 1e-12  # epsilon of the layer norms
+# Published names of the layers of `BertLayer`; several published layers are concatenated into one.
 PUBLISHED_NAMES = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "attention_output": ("attention.output.dense",),
@@ -45,14 +45,14 @@ TOKENIZER = PackagedFile(
 
 
 class MiniLM(Encoder):
-    """Six BERT layers that were trained to embed English sentences by meaning.
+    """Six BERT layers that were trained to give English sentences of similar meaning similar embeddings.
 
-    parts = bert([CLS] token_1 … token_n [SEP]);  their mean is the sentence embedding of the original
+    parts = bert([CLS] token_1 … token_n [SEP]);  the mean of the parts is the original sentence embedding
 
     Source: Wang et al. 2020 (MiniLM), Reimers & Gurevych 2019 (sentence-transformers/all-MiniLM-L6-v2).
-    Use when: texts are English, and there are too few to train from scratch.
-    Beware: [CLS] and [SEP] are the first and the last part, as in the mean of the original. A text of more than 256
-    tokens is truncated, with one warning. Unlike the original, it trains without dropout.
+    Use when: texts are English, and you have too few texts to train from scratch.
+    Beware: [CLS] and [SEP] are the first and the last part. A text of more than 256 tokens is truncated; a warning is
+    printed once. Training uses no dropout, unlike the original.
     """
 
     modality = "text"
@@ -92,8 +92,8 @@ class MiniLM(Encoder):
         return torch.tensor(encoding.ids)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        # All layers but attention run on real tokens only, so padding costs nothing. An exported graph cannot select
-        # them: it computes padding too, which attention masks.
+        # All layers except attention skip padding. An exported graph cannot skip padding: it computes the padding
+        # tokens too, and the attention mask excludes them.
         all_positions = torch.arange(mask.shape[0] * mask.shape[1], device=mask.device)
         real_positions = all_positions if torch.compiler.is_exporting() else all_positions[mask.flatten()]  # (T,)
         positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask).flatten()[real_positions]
@@ -112,7 +112,7 @@ class MiniLM(Encoder):
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
         """Load the published weights."""
         self.token_embedding.copy_(published["embeddings.word_embeddings.weight"])
-        # Inputs have one segment, so its type embedding is added to every position.
+        # Inputs have one segment, so the embedding of the first segment type is added to every position.
         positions, types = (
             published[f"embeddings.{tensor_name}_embeddings.weight"] for tensor_name in ("position", "token_type")
         )
@@ -142,7 +142,7 @@ class BertLayer(nn.Module):
         self.output_norm = nn.LayerNorm(FEATURE_DIM, EPSILON)
 
     def forward(self, x: Tensor, real_positions: Tensor, mask: Tensor) -> Tensor:
-        """Apply the layer to the real tokens (T, feature_dim), at these positions of the flattened (N, L)."""
+        """Apply the layer to T tokens (T, feature_dim); `positions` are their indices in the flattened (N, L) batch."""
         num_texts, length = mask.shape
         padded = x.new_zeros(num_texts * length, 3 * FEATURE_DIM).index_copy(0, real_positions, self.qkv(x))
         query, key, value = padded.view(num_texts, length, 3, NUM_HEADS, FEATURE_DIM // NUM_HEADS).permute(

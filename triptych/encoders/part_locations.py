@@ -11,7 +11,7 @@ FULL_IMAGE: Region = (0.0, 0.0, 1.0, 1.0)
 
 
 def grid_regions(rows: int, columns: int, box: Region = FULL_IMAGE, shift: float = 0.0) -> list[Region]:
-    """Return the tiles of an image, or of a box in it, row by row; shifted by a fraction of a tile, and clipped."""
+    """Return the tiles of an image or of a box in it, row by row, shifted by a fraction of a tile and clipped."""
     left, top, right, bottom = box
     x_spans = [_tile_span(i + shift, columns, left, right) for i in range(columns)]
     y_spans = [_tile_span(i + shift, rows, top, bottom) for i in range(rows)]
@@ -19,7 +19,7 @@ def grid_regions(rows: int, columns: int, box: Region = FULL_IMAGE, shift: float
 
 
 def square_grid_regions(parts: int, box: Region = FULL_IMAGE) -> list[Region]:
-    """Return the tiles of a square grid; parts before them, such as a class token, have no location."""
+    """Return the tiles of a square grid. Parts before the grid, such as a class token, get no location."""
     side = math.isqrt(parts)
     return [()] * (parts - side * side) + grid_regions(side, side, box)
 
@@ -33,9 +33,9 @@ def centre_crop_region(width: float, height: float, crop_width: float, crop_heig
 def time_spans(
     source: Source, parts: int, hop: float, first_centre: float, duration: float | None = None
 ) -> list[Region]:
-    """Return time spans of `duration` (default: hop) seconds, one per hop; the first is centred on `first_centre`.
+    """Return one time span per part, of `duration` (default: hop) seconds; the first is centred on `first_centre`.
 
-    Spans are clipped at the start of the source, not at its end, which the number of parts does not determine.
+    Time spans are clipped at the start of the source. They may exceed the end of the source, which is not known here.
     """
     start, half = source.start or 0.0, (hop if duration is None else duration) / 2
     centres = [start + first_centre + i * hop for i in range(parts)]

@@ -1,4 +1,4 @@
-"""Panics of Rust libraries as Python exceptions."""
+"""Convert panics of Rust libraries into Python exceptions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PYO3_MODULE = "pyo3_runtime"  # the module of PanicException; it cannot be impor
 
 @contextmanager
 def convert_rust_panics() -> Iterator[None]:
-    """Convert a panic, which is not an Exception and would end the thread or the program, into a RuntimeError."""
+    """Convert a Rust panic into a RuntimeError; `except Exception` would not catch the panic."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""SoundNet, trained on two million videos; its parts are frames of the raw waveform."""
+"""SoundNet, trained on two million videos; parts are frames of the waveform."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAYERS = ((16, 64, 8), (32, 32, 8), (64, 16, 1), (128, 8, 1), (256, 4, 4), (512,
 FEATURE_DIMS = {"pool5": 256, "conv7": 1024}
 NUM_LAYERS = {"pool5": 5, "conv7": 7}
 MIN_SAMPLES = 4_574  # samples of one part
-EPSILON = 1e-5  # of its batch norms
+EPSILON = 1e-5  # epsilon of the batch norms
 
 WEIGHTS = PackagedFile(
     package="soundnet",
@@ -33,15 +33,15 @@ WEIGHTS = PackagedFile(
 
 
 class SoundNet(Encoder):
-    """1-D convolutions over the waveform, trained to predict from its audio what a video shows.
+    """1-D convolutions over the waveform, trained to predict the objects and scenes of a video from its audio.
 
     x ← maxpool(relu(norm(conv(x)))), five layers (`pool5`, one part per 0.37 s) or seven (`conv7`, one per 1.49 s)
 
     Source: Aytar et al. 2016 (SoundNet, eight layers), without the last layer, which classifies scenes and objects.
-    Use when: you want features of the raw waveform, or to compare with YAMNet.
-    Beware: YAMNet features are better, and `pool5` is better than the layers above it, which were trained to predict
-    image classes: see `bench/probe.py`. Audio shorter than 0.21 s is repeated, as in the original. Of a file longer
-    than `max_seconds`, the start is used.
+    Use when: you want features of the waveform, or a comparison with YAMNet.
+    Beware: in linear probes (`bench/probe.py`), YAMNet is better than SoundNet, and `pool5` is better than `conv7`.
+    Audio shorter than 0.21 s is repeated, as in the original. If a file is longer than `max_seconds`, only its start is
+    used.
     """
 
     modality = "audio"
@@ -80,7 +80,7 @@ class SoundNet(Encoder):
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         x, lengths = inputs.unsqueeze(1), mask.sum(dim=1)  # (N, 1, samples), (N,)
         for convolution, pool in zip(self.convolutions, self.pools, strict=True):
-            # Padding is set to 0 before each convolution, as at the border of an item.
+            # Padding is set to 0 before each convolution, so that the result does not depend on padding.
             x = F.relu(convolution(x * _length_mask(lengths, x.shape[2]).unsqueeze(1)))
             lengths = lengths // 2 + 1
             if pool > 1:
@@ -88,7 +88,7 @@ class SoundNet(Encoder):
         return x.transpose(1, 2), _length_mask(lengths, x.shape[2])
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
-        hop, first_centre = 1, 0.0  # in samples: the distance of two values of a layer, and the centre of the first
+        hop, first_centre = 1, 0.0  # in samples: distance between two outputs of a layer, centre of the first
         for pool in self.pools:
             hop, first_centre = 2 * hop, first_centre - hop / 2  # an even kernel is centred half a sample early
             hop, first_centre = pool * hop, first_centre + hop * (pool - 1) / 2

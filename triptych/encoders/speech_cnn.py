@@ -1,4 +1,4 @@
-"""Wide 1-D convolutions for spoken captions, trained from scratch; its parts are frames of 160 ms."""
+"""1-D convolutions with long kernels for spoken captions, trained from scratch; parts are frames of 160 ms."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from triptych.errors import RecipeError, check_range, describe_unknown
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-SAMPLE_RATE, WINDOW, HOP = 16_000, 400, 160  # 25 ms every 10 ms
+SAMPLE_RATE, WINDOW, HOP = 16_000, 400, 160  # windows of 25 ms, one every 10 ms
 PREEMPHASIS, DB_FLOOR = 0.97, -80.0  # filter coefficient; dB below the maximum of the item
 KERNELS = (1, 11, 17, 17, 17)
-CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # of feature_dim: 128, 256, 512, 512, 1024 channels by default
+CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # channels of layer i = feature_dim / divisor i
 
 Norm = Literal["item", "batch"]
 
 
 class SpeechCNN(Encoder):
-    """Five convolutions along time over log-mel frames, with bands as channels; all but the first halve time.
+    """Five convolutions along time over log-mel frames, with mel bands as channels; layers 2 to 5 halve the frames.
 
     parts = pool(relu(conv_17(… pool(relu(conv_11(relu(conv_1(norm(mel))))))))),  one part per 16 frames of 10 ms
-    norm = item: mean and standard deviation over all bins of the item; batch: those of the batch in training, running
-    averages otherwise. Both are followed by a learned scale and shift.
+    norm = item normalises by the mean and standard deviation over all bins of the item. norm = batch normalises by the
+    mean and standard deviation of the batch in training, and by running averages otherwise. Both then apply a learned
+    scale and shift.
 
     Source: Harwath et al. 2019 (DAVEnet's audio network: feature_dim 1024, norm = batch).
     Use when: the audio is speech that describes images, and there are tens of thousands of captions.
-    Beware: with feature_dim 1024 it has 16 million weights, and 10 s of audio take 4 G multiplications; 256 needs a
-    sixteenth of both. norm = item is ours: with batch, the embedding of an item in training depends on the batch. The
-    original has a Hamming window and mel bands from 20 Hz; this has a Hann window and bands from 0 Hz. The original
-    pads with the maximum; here padding is masked.
+    Beware: with feature_dim = 1024, the network has 16 million weights and needs 4 billion multiplications for 10 s of
+    audio; with feature_dim = 256, 1 million weights and 0.25 billion multiplications. norm = item is ours; with
+    norm = batch, the embedding of an item in training depends on the other items of the batch. The original uses a
+    Hamming window, mel bands from 20 Hz and padding with the maximum; this encoder uses a Hann window, mel bands from
+    0 Hz and masked padding.
     """
 
     modality = "audio"
@@ -89,7 +91,7 @@ class ItemNorm(nn.Module):
         """(N, L, bins) and (N, L) -> (N, L, bins)."""
         mask3d = mask[:, :, None]
         count = mask3d.sum(dim=(1, 2), keepdim=True).clamp_min(1) * x.shape[2]
-        # In float64: the order of summation changes with the padding and must not change the result.
+        # In float64, because padding changes the order of summation, which changes the rounding errors of float32.
         x64 = x.double().masked_fill(~mask3d, 0)
         mean = x64.sum(dim=(1, 2), keepdim=True) / count
         variance = ((x64 - mean) * mask3d).square().sum(dim=(1, 2), keepdim=True) / count

@@ -15,15 +15,15 @@ class MaskedConv1d(nn.Module):
     def __init__(self, in_channels: int, out_channels: int, kernel: int, norm: bool) -> None:
         super().__init__()
         self.convolution = nn.Conv1d(in_channels, out_channels, kernel, padding=kernel // 2)
-        # He initialisation: PyTorch's default shrinks the signal by a third or more per layer.
+        # He initialisation, because PyTorch's default reduces the signal by a third or more per layer.
         nn.init.kaiming_normal_(self.convolution.weight, nonlinearity="relu")
         nn.init.zeros_(self.convolution.bias)  # pyright: ignore[reportArgumentType]
-        # Per time step: a norm over time or over the batch would depend on padding or on other items.
+        # Each time step is normalised separately; a norm over time or over the batch would depend on other items.
         self.norm = nn.LayerNorm(out_channels) if norm else None
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(N, in_channels, L) and (N, L) -> (N, out_channels, L)."""
-        # Padding is set to 0, as at the border of an item.
+        # Padding is set to 0, so that the result does not depend on padding.
         x = self.convolution(x.masked_fill(~mask[:, None], 0))
         if self.norm is not None:
             x = self.norm(x.transpose(1, 2)).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""1-D convolutions over byte-pair tokens, trained from scratch; its parts are tokens."""
+"""1-D convolutions over byte-pair tokens, trained from scratch; parts are tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class TextConv1d(Encoder):
 
     Source: Aytar et al. 2017 (See, Hear, and Read: the text network of the student), who start from word2vec; here
     embeddings of byte-level tokens are learned. Layers, channels and the norm per token are ours.
-    Use when: as the text encoder of `distill`, below layers that all modalities share; or if local word order suffices.
+    Use when: you train with the objective `distill` and layers that all modalities share (space.shared_hidden_dim), or
+    only the order of neighbouring words matters.
     Beware: distant words do not interact. A text of more than `max_length` tokens is truncated.
     """
 

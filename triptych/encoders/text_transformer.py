@@ -1,4 +1,4 @@
-"""A small transformer over byte-pair tokens, trained from scratch; its parts are tokens."""
+"""A small transformer over byte-pair tokens, trained from scratch; parts are tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TextTransformer(Encoder):
 
     Source: Vaswani et al. 2017; byte-level BPE: Sennrich et al. 2016, Radford et al. 2019.
     Use when: captions are short and there are thousands of them.
-    Beware: every language can be tokenised, but only words like those of the training captions are understood. A text
-    of more than `max_length` tokens is truncated.
+    Beware: every language can be tokenised, but words that do not occur in the training captions get untrained
+    embeddings. A text of more than `max_length` tokens is truncated.
     """
 
     modality = "text"

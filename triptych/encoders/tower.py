@@ -1,4 +1,4 @@
-"""A pretrained network for one modality with its preprocessing: the part that all Hugging Face encoders share."""
+"""A pretrained network for one modality with its preprocessing, used by all Hugging Face encoders."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from triptych.interfaces import Region, Source
 class Tower(nn.Module):
     """A network and its preprocessing.
 
-    `extract` calls the network with keyword arguments and returns parts (N, P, D). `pooled`: it returns one part per
-    item, the embedding of the model.
+    `extract` calls the network with keyword arguments and returns parts (N, P, D). With pooled = True, `extract`
+    returns one part per item: the embedding of the model.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Tower(nn.Module):
 
     @torch.no_grad()
     def _probe_feature_dim(self, pretrained: PretrainedModel) -> int:
-        """Return the dimension of the parts of an example; an unsuitable model fails here."""
+        """Return the dimension of the parts of an example; raise RecipeError if the network fails."""
         was_training = self.network.training
         self.network.eval()
         try:

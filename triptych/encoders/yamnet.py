@@ -1,4 +1,4 @@
-"""YAMNet, trained on AudioSet; its parts are frames of 0.96 s, one every 0.48 s."""
+"""YAMNet, trained on AudioSet; parts are frames of 0.96 s, one every 0.48 s."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOG_OFFSET = 0.001  # log(mel + 0.001)
 CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 FEATURE_DIM, NUM_CLASSES = CHANNELS[-1], 521
-FORWARD_CHUNK = 64  # patches at a time: more do not fit into the CPU caches
+FORWARD_CHUNK = 64  # patches per forward pass: more patches do not fit into the CPU caches
 
 WEIGHTS_FILE = "yamnet.safetensors"
 SHA256 = "afe67091b4be65337a67b7290077455df06afdea3f7484694e79068db971d7d7"
@@ -42,10 +42,10 @@ class YAMNet(Encoder):
     parts_t = mean over time and bands of mobilenet(log(mel_t + 0.001));  classify = mean_t sigmoid(W · parts_t + b)
 
     Source: Plakal & Ellis 2020 (tensorflow/models, yamnet); Howard et al. 2017 (MobileNet).
-    Use when: audio is of everyday sounds, and there is too little of it, or too little time, to train from scratch.
-    Beware: audio is resampled to 16 kHz, so frequencies above 8 kHz are lost. Of a file longer than `max_seconds`, the
-    start is used; audio shorter than 0.96 s is padded with silence. `classify` returns AudioSet classes only while
-    `frozen`.
+    Use when: audio contains everyday sounds, and you have too little audio or too little time to train from scratch.
+    Beware: audio is resampled to 16 kHz, so frequencies above 8 kHz are lost. If a file is longer than `max_seconds`,
+    only its start is used; audio shorter than 0.96 s is padded with silence. With frozen = false, training makes
+    `classify` meaningless.
     """
 
     modality = "audio"
@@ -82,7 +82,7 @@ class YAMNet(Encoder):
 
     def prepare(self, source: Source) -> Tensor:
         samples = torch.from_numpy(audio.read_source(source, SAMPLE_RATE, self.max_seconds))
-        # Pad with silence to a whole number of patches, at least one.
+        # Pad with silence to a multiple of the patch length.
         min_samples, hop = WINDOW + (PATCH - 1) * HOP, PATCH_HOP * HOP
         patches = 1 + max(0, math.ceil((len(samples) - min_samples) / hop))
         samples = F.pad(samples, (0, min_samples + (patches - 1) * hop - len(samples)))
@@ -91,7 +91,7 @@ class YAMNet(Encoder):
         return torch.log(mel + LOG_OFFSET).unfold(0, PATCH, PATCH_HOP).transpose(1, 2).contiguous()  # (patches, 96, 64)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        if torch.compiler.is_exporting():  # an exported graph cannot select real patches: it computes padding too
+        if torch.compiler.is_exporting():  # an exported graph cannot skip padding
             return self._embed_patches(inputs.flatten(0, 1)).view(*mask.shape, FEATURE_DIM), mask
         embedded = torch.cat([self._embed_patches(patches) for patches in inputs[mask].split(FORWARD_CHUNK)])
         return embedded.new_zeros(*mask.shape, FEATURE_DIM).masked_scatter(mask.unsqueeze(2), embedded), mask
@@ -107,13 +107,13 @@ class YAMNet(Encoder):
         return scores.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
 
     def class_names(self) -> tuple[str, ...]:
-        """Return the names of the AudioSet classes, in the order of `classify`, from the class map beside them."""
+        """Read the names of the AudioSet classes, in the order of `classify`, from the folder of the weights."""
         path = self._weights_path().with_name("yamnet_class_map.csv")
         try:
             with path.open(encoding="utf-8", newline="") as file:
                 return tuple(row["display_name"] for row in csv.DictReader(file))
         except (OSError, KeyError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path}: the class names cannot be read ({error}); put the file there") from error
+            raise CheckpointError(f"{path}: the class names cannot be read ({error}); add the file") from error
 
     def _embed_patches(self, patches: Tensor) -> Tensor:
         x = patches.unsqueeze(1).contiguous(memory_format=torch.channels_last)  # (patches, 1, 96, 64)
@@ -140,7 +140,7 @@ class YAMNet(Encoder):
 
 
 def _weights_path_from_environment() -> Path | None:
-    """Return the path of the weights by environment variables; with TRIPTYCH_YAMNET, the file may not exist."""
+    """Return the path of the weights from environment variables; a path from TRIPTYCH_YAMNET may not exist."""
     if weights_path := os.environ.get(WEIGHTS_VARIABLE):
         return Path(weights_path).expanduser()
     if data_folder := os.environ.get(DATA_VARIABLE):

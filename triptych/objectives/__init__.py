@@ -1,4 +1,4 @@
-"""Training objectives. To add one, write a module here and register it in OBJECTIVES."""
+"""Training objectives. To add an objective, write a module here and register its class in OBJECTIVES."""
 
 from triptych.interfaces import Objective
 from triptych.objectives.align_uniform import AlignUniform

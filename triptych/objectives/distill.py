@@ -50,7 +50,7 @@ class Distill(Objective):
     L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
     KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. heads = 1: both modalities share one linear head, which
     aligns their embeddings. heads = 2: each modality has its own head. The class heads are trained with the encoders.
-    They are needed only to resume training, and are not part of the trained space.
+    They are saved in the training state of the run folder, not in the space file.
 
     Source: Hinton et al. 2015; from an image classifier to audio and text: Aytar et al. 2016, 2017.
     Use when: one modality has a good classifier (images), and pairs of some modalities are rare or do not exist.

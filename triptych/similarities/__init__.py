@@ -1,4 +1,4 @@
-"""Similarities. To add one, write a module here and register it in SIMILARITIES."""
+"""Similarities. To add a similarity, write a module here and register its class in SIMILARITIES."""
 
 from triptych.interfaces import Similarity
 from triptych.similarities.cosine import Cosine
