@@ -27,11 +27,11 @@ BENCHES = [
 
 
 def main() -> None:
-    """Run the benchmarks named on the command line, or all; `mechanisms.infonce` runs one case of a benchmark."""
-    if sys.argv[1:2] == ["results"]:  # takes hours and writes pages: only by name
+    """Run the named benchmarks, or all benchmarks. A name such as `mechanisms.infonce` runs one case."""
+    if sys.argv[1:2] == ["results"]:  # runs only if named: it takes hours and writes pages
         import_module("bench.results.__main__").main(sys.argv[2:])
         return
-    if sys.argv[1:2] == ["mutants"]:  # takes an hour and has options: only by name
+    if sys.argv[1:2] == ["mutants"]:  # runs only if named: it takes an hour and has options
         sys.exit(import_module("bench.mutants").main(sys.argv[2:]))
     for name in sys.argv[1:] or BENCHES:
         bench, _, case = name.partition(".")

@@ -1,4 +1,4 @@
-"""How well an audit finds injected label noise in Flickr8k and ESC-50, for docs/audit.md.
+"""Measure how well an audit finds injected label noise in Flickr8k and ESC-50, for docs/audit.md.
 
 The list of swapped rows is read only here, to score the audit; the audit does not see it.
 """
@@ -21,7 +21,7 @@ from triptych.data.sources import SOURCES
 from triptych.data.sources.convert import convert
 from triptych.encoders.minilm import MiniLM
 
-WORK_FOLDER = Path(tempfile.gettempdir()) / "triptych-bench-audit"  # an interrupted benchmark resumes
+WORK_FOLDER = Path(tempfile.gettempdir()) / "triptych-bench-audit"  # kept, so that an interrupted benchmark resumes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training from cached features: later epochs against the first, and the fraction of time spent reading."""
+"""Training from cached features: time of later epochs against the first epoch, and the fraction spent reading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ batch_size = %d
 
 
 def main() -> None:
-    """Print the seconds of an epoch without and with the cache, and of reading only; with and without parts."""
+    """Print the seconds of an epoch without cache, with cache, and for reading only; with and without parts."""
     folder = find_dataset("flickr8k")
     if folder is None:
         sys.exit("flickr8k not available: set TRIPTYCH_DATA to the folder that contains it")
@@ -66,7 +66,7 @@ def main() -> None:
             f"{first_steps:.2f} s); "
             f"later epochs {later_seconds:.3f} s ({min(later_epochs):.3f}–{max(later_epochs):.3f}) = "
             f"{first_seconds / later_seconds:.0f}× faster; "
-            f"reading only {reading_seconds:.3f} s = {100 * reading_seconds / later_seconds:.0f}% of it",
+            f"reading only {reading_seconds:.3f} s = {100 * reading_seconds / later_seconds:.0f}% of a later epoch",
             flush=True,
         )
 
@@ -85,7 +85,7 @@ def time_epoch(
     features: dict[Modality, CachedFeatures],
     train: bool,
 ) -> float:
-    """Return the seconds of one epoch from cached features; train=False times reading only."""
+    """Return the seconds of one epoch from cached features. With train=False, features are only read."""
     objectives = ObjectiveSet(space.recipe)
     optimizer = build_optimizer(space.recipe, space, objectives)
     parts = objectives.reads_parts(space)

@@ -27,14 +27,14 @@ class Case:
 
     title: str
     peer: str
-    max_time_ratio: float  # target: our time over theirs
+    max_time_ratio: float  # target: time of triptych ÷ time of the peer
     make: Callable[[], tuple[Work, Work | None]]
-    max_memory_ratio: float = 0.0  # target: our extra memory over theirs; 0 = none
+    max_memory_ratio: float = 0.0  # target: memory of triptych ÷ memory of the peer; 0 = no target
     repeats: int = 5
 
 
 def embeddings(n: int, dim: int, noise: float = 1.0, rank: int = 0) -> tuple[Tensor, Tensor]:
-    """Make n pairs of noisy unit vectors; a low rank makes them cluster."""
+    """Make n pairs of noisy unit vectors. With a low rank, the vectors form clusters."""
     torch.manual_seed(0)
     x = torch.randn(n, rank or dim)
     x = x @ torch.randn(rank, dim) if rank else x
@@ -75,7 +75,7 @@ def sigmoid(n: int, dim: int) -> tuple[Work, Work]:
 
 
 def match(n: int, dim: int, epsilon: float, mass: float = 1.0) -> tuple[Work, Work]:
-    """Matching by entropic transport; both to a marginal error of 1e-6 where the peer has the option."""
+    """Matching by entropic transport, solved to a marginal error of 1e-6 if the peer has this option."""
     ot = import_peer("ot")
     a, b = embeddings(n, dim, noise=1.0, rank=32)
     positive_mask = torch.eye(n, dtype=torch.bool)

@@ -6,11 +6,11 @@ idle cores after W · (P + 1) / C seconds. The ratio is
 
     (CPU time of the training and of all busy processes while it ran) / (W · (P + 1))
 
-It is 1 at the fair share and does not depend on other load. All processes are children of this one, so that a scheduler
-that groups by session puts them in one group. Imports and the features of frozen encoders are not measured.
+The ratio is 1 at the fair share and does not depend on other load. All processes are children of this process, so that
+a scheduler that groups by session puts them in one group. Imports and the features of frozen encoders are not measured.
 
-`python -m bench contention` measures both cases; `contention.files` and `contention.features` one of them;
-`contention.spinning` the second with torch imported before triptych, so that waiting threads spin.
+`python -m bench contention` measures the cases `files` and `features`; `contention.files` or `contention.features`
+measures one case. `contention.spinning` is `features` with torch imported before triptych: waiting threads spin.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def train_and_measure(case: str, folder: str) -> None:
 
 
 def cpu_time(processes: Sequence[int]) -> float:
-    """Return the CPU seconds of some processes."""
+    """Return the total CPU seconds of processes, given by their ids."""
     total = 0
     for pid in processes:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -58,7 +58,7 @@ def build_published_network() -> Callable[[Tensor], Tensor]:
 
 
 def bench_images(paths: list[Path]) -> None:
-    """Compare EfficientNet-lite0 over image files with a loop over files and the published network."""
+    """Compare triptych's EfficientNet-lite0 with the published network in a loop over image files."""
     encoder, network = EfficientNetLite0().eval(), build_published_network()
     sources = [Source("image", path) for path in paths]
 
@@ -92,7 +92,7 @@ def bench_captions(texts: list[str]) -> None:
 
 
 def report(title: str, peer: str, times: Times, items: int, target: float) -> None:
-    """Print items per second of both, and the speed-up."""
+    """Print the items per second of triptych and of the peer, and the speed-up."""
     ours, theirs = (items / sorted(side)[len(side) // 2] for side in (times.ours, times.theirs))
     high, low = (1 / ratio for ratio in times.spread)
     print(

@@ -42,7 +42,7 @@ OVERRIDES += [
 
 
 def make_batch(space: Space, rows: int) -> Batch:
-    """Make random features of the sizes in the cache: mean and maximum of each item."""
+    """Make random features with the sizes of cached features: mean and maximum over the parts of each item."""
     torch.manual_seed(0)
     inputs: dict[Modality, Tensor] = {m: torch.randn(rows, 2, space.encoder(m).feature_dim) for m in space.modalities}
     masks: dict[Modality, Tensor] = {m: torch.ones(rows, 2, dtype=torch.bool) for m in space.modalities}
@@ -50,7 +50,7 @@ def make_batch(space: Space, rows: int) -> Batch:
 
 
 def measure(side: str, rows: int) -> dict[str, float]:
-    """Measure seconds and megabytes of a step of one implementation."""
+    """Measure the seconds and megabytes of a step with one implementation."""
     recipe = Recipe.load("clap", OVERRIDES).restrict_to(["image", "text"])
     torch.manual_seed(0)
     space, objectives = Space(recipe).train(), ObjectiveSet(recipe)

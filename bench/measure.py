@@ -22,7 +22,7 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """The median of ours over the median of theirs."""
+        """The median time of triptych divided by the median time of the peer."""
         return statistics.median(self.ours) / statistics.median(self.theirs)
 
     @property
@@ -33,7 +33,7 @@ class Times:
 
 
 def compare(ours: Work, theirs: Work, repeats: int = 5) -> Times:
-    """Time both alternately, after a warm-up round."""
+    """Time both implementations alternately, after a warm-up round."""
     result = Times([], [])
     for repeat in range(repeats + 1):
         for work, times in ((ours, result.ours), (theirs, result.theirs)):
@@ -45,13 +45,13 @@ def compare(ours: Work, theirs: Work, repeats: int = 5) -> Times:
 
 
 def extra_memory(case: str, side: str) -> float:
-    """Return the megabytes that one side of a case needs above the baseline, in a new process."""
+    """Return the megabytes above the baseline that triptych or the peer needs for a case, in a new process."""
     command = [sys.executable, "-m", "bench.memory", case, side]
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def peak_over_baseline(work: Work) -> float:
-    """Run once and return the peak resident memory above that before, in megabytes (Linux)."""
+    """Run a function once and return the increase of the peak resident memory in megabytes (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     baseline = _read_status("VmRSS")
     work()

@@ -35,7 +35,7 @@ def build_peer(paths: list[Path]) -> Callable[[], None]:
         import_peer("librosa"),
         import_peer("transformers").ClapFeatureExtractor(truncation="rand_trunc"),
     )
-    length = round(SECONDS * RATE)  # given, since it would repeat a clip to its default of ten seconds
+    length = round(SECONDS * RATE)  # given, since the extractor would repeat each clip to its default of ten seconds
 
     def work() -> None:
         for path in paths:
@@ -46,7 +46,7 @@ def build_peer(paths: list[Path]) -> Callable[[], None]:
 
 
 def build_ours(paths: list[Path], workers: int) -> Callable[[], None]:
-    """Build what our encoders do, on worker threads as in the loader."""
+    """Build the pipeline of triptych's audio encoders, on worker threads as in the loader."""
 
     def transform_file(path: Path) -> None:
         audio.log_mel_spectrogram(audio.read(path, RATE, 0.0, SECONDS), RATE, MELS, WINDOW, HOP)

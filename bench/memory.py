@@ -1,4 +1,4 @@
-"""Run one side of one case in a new process and print its peak memory. Called by bench.measure."""
+"""Run triptych or the peer on one case and print the peak memory. bench.measure starts this in a new process."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Mutation testing: make one small change of a module, run its tests, and list the changes that no test detects.
+"""Mutation testing: change one detail of a module, run its tests, and list the changes that no test detects.
 
     python -m bench mutants [MODULE …] [--sample N] [--seed S] [--jobs J]
 
@@ -42,9 +42,10 @@ RESULTS = Path(".mutants") / "results.jsonl"
 SURVIVORS = Path("bench") / "survivors.toml"
 NOT_COPIED = (".venv", ".git", ".mutants", "__pycache__", ".hypothesis", ".*_cache", "demo", "runs", "collection")
 SAMPLE, JOBS = 15, 2
-LEAST_SECONDS, TIMES_LONGER = 20.0, 4.0  # timeout of a mutant: a constant plus a multiple of the unchanged duration
+# The timeout of a mutant: a constant plus a multiple of the duration of the tests without mutation.
+LEAST_SECONDS, TIMES_LONGER = 20.0, 4.0
 MEMORY = 8 << 30  # bytes of address space: a mutant that allocates without end fails instead of filling the machine
-GOAL = 0.9  # fraction of mutants that the tests should catch
+GOAL = 0.9  # minimal fraction of mutants that the tests should catch
 CAUGHT, SURVIVED, TIMED_OUT = "caught", "survived", "timed out"
 NO_TESTS = {4, 5}  # pytest's exit codes for wrong arguments and for no test at all
 
@@ -98,7 +99,7 @@ TESTS: dict[str, list[str]] = {
     "triptych/training/metrics_log.py": ["tests/training/test_metrics_log.py"],
 }
 
-# In the process that runs the tests: a limit on memory, then pytest.
+# The program of the test process: limit the memory, then run pytest.
 RUN = """
 import resource, sys, pytest
 limit = int(sys.argv[1])
@@ -127,8 +128,8 @@ def sample(mutants: Sequence[Mutant], count: int, seed: int, path: str) -> list[
 
 
 def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) -> str:
-    """Run tests in a copy of the tree, and kill all their processes at the end."""
-    # No bytecode files: those of one mutant would be used for the next if time and size are equal.
+    """Run tests in a copy of the tree; kill all processes that the tests started."""
+    # No bytecode files: Python would reuse the bytecode of another mutant with equal time and size.
     # No plugins but Hypothesis: loading all of them takes seconds for each mutant.
     settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     environment = os.environ | {"PYTHONPATH": str(tree)} | settings
@@ -141,7 +142,7 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) ->
     except subprocess.TimeoutExpired:
         return TIMED_OUT
     finally:
-        with suppress(ProcessLookupError):  # all have exited
+        with suppress(ProcessLookupError):  # all processes have exited
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     if code in NO_TESTS:
@@ -176,7 +177,7 @@ def read_results(path: Path) -> dict[str, str]:
 
 
 def accepted_reason(root: Path, mutant: Mutant, diff: Sequence[str]) -> str:
-    """Return why a survivor is accepted; empty if it is not."""
+    """Return the reason why a survivor is accepted, or an empty string if it is not accepted."""
     path = root / SURVIVORS
     listed = tomllib.loads(path.read_text()).get("survivor", []) if path.exists() else []
     for survivor in listed:
@@ -272,13 +273,13 @@ def report(results: Sequence[Result], totals: dict[str, int]) -> str:
 
 
 def compute_caught_fraction(results: Sequence[Result]) -> float:
-    """Return the fraction of mutants that were caught or timed out, without the accepted ones."""
+    """Return the fraction of mutants that were caught or timed out. Accepted survivors are not counted."""
     counted = [result for result in results if not result.reason]
     return sum(result.outcome != SURVIVED for result in counted) / max(1, len(counted))
 
 
 def main(arguments: Sequence[str] = (), root: Path = ROOT, table: dict[str, list[str]] = TESTS) -> int:
-    """Run the sample of the named modules, or of all; return 1 if fewer are caught than the goal."""
+    """Run a sample of mutants of the named modules, or of all modules; return 1 if the goal is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench mutants", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="a path, or a prefix of paths; default: all")
     parser.add_argument("--sample", type=int, default=SAMPLE, help="mutants per module (default: %(default)s)")

@@ -92,7 +92,7 @@ def _differs(source: str, original: str) -> bool:
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield all nodes below a node whose change can matter."""
+    """Yield all descendants of a syntax node whose change can affect behaviour."""
     yield node
     for name, value in ast.iter_fields(node):
         if name in {"annotation", "returns", "decorator_list"}:
@@ -122,7 +122,7 @@ def _replace(operator: str, node: ast.AST, text: str) -> Change:
 
 
 def _changes(node: ast.AST) -> Iterator[Change]:
-    """Yield all changes of one node itself, not of its children."""
+    """Yield all changes of one syntax node, without changes of its children."""
     match node:
         case ast.Compare():
             yield from _compare(node)
@@ -153,7 +153,7 @@ def _unparse(node: ast.expr, **changes: object) -> str:
 
 
 def _negate(test: ast.expr) -> Iterator[Change]:
-    if not isinstance(test, ast.Compare | ast.UnaryOp):  # those have their own changes
+    if not isinstance(test, ast.Compare | ast.UnaryOp):  # these nodes have their own changes
         yield _replace("condition", test, f"(not ({ast.unparse(test)}))")
 
 

@@ -15,13 +15,13 @@ from triptych.interfaces import Encoder, Source
 from triptych.progress import track_progress
 
 FOLDS = range(1, 6)
-REGULARISATION = 0.01  # fixed: selecting it per fold would take fifteen times as long
+REGULARISATION = 0.01  # not tuned: selecting a value per fold would take fifteen times as long
 
 
 def fold_accuracies(
     encoder: Encoder, clips: list[Path], folds: tuple[int, ...], classes: tuple[str, ...]
 ) -> list[float]:
-    """Return the accuracy on each fold of a linear classifier trained on the other four."""
+    """Return the accuracy on each fold of a linear classifier that is trained on the other four folds."""
     sources = [Source("audio", clip) for clip in clips]
     with track_progress(type(encoder).__name__, len(sources)) as progress:
         features = compute_frozen_features(encoder, sources, Cache.default(), progress)

@@ -1,4 +1,4 @@
-"""One space for real audio, photographs, drawings and speech (recipe mixed), and searches in a collection of them."""
+"""Train a space for audio clips, photographs, drawings and speech (recipe `mixed`), and search a collection."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def _search_by_class_name(collection: Collection, rows: Sequence[manifest.Row]) -> None:
-    """Search all audio items, clips and speech, by class name."""
+    """Search all audio items (clips and speech) by class name."""
     names = sorted({row.label or "" for row in rows})
     hits_by_class = [collection.search(Source("text", name), ["audio"], k=5, fold_duplicates=False) for name in names]
     num_first_correct = sum(_read_label(hits[0]) == name for name, hits in zip(names, hits_by_class, strict=True))

@@ -12,13 +12,13 @@ SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"  # beside 
 
 
 def find_dataset(name: str) -> Path | None:
-    """Return the folder of a dataset below TRIPTYCH_DATA or below shared/data beside the checkout, or None."""
+    """Return the folder of a dataset in TRIPTYCH_DATA, or in shared/data beside the checkout, or None."""
     roots = [Path(root) for root in (os.environ.get(yamnet.DATA_VARIABLE), SHARED_DATA) if root]
     return next((root / name for root in roots if (root / name).is_dir()), None)
 
 
 def find_yamnet_weights() -> str:
-    """Return the path of the YAMNet weights; empty to let the encoder find them."""
+    """Return the path of the YAMNet weights, or an empty string if the encoder should find the weights itself."""
     folder = find_dataset("yamnet")
     return str(folder / yamnet.WEIGHTS_FILE) if folder else ""
 
@@ -40,5 +40,5 @@ def read_flickr8k_captions(folder: Path) -> dict[Path, list[str]]:
 
 
 def all_contain_word(captions: list[str], word: str) -> bool:
-    """Whether all captions contain a word or its plural."""
+    """Return whether every caption contains a word or its plural."""
     return all(re.search(rf"\b{word}s?\b", caption, re.IGNORECASE) for caption in captions)

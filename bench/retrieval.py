@@ -1,4 +1,4 @@
-"""Ranks in a gallery of a million items: tiles against sorting all scores; seconds and peak memory."""
+"""Time and memory to rank a gallery of a million items: by tiles, and by sorting all scores."""
 
 from __future__ import annotations
 
@@ -61,12 +61,13 @@ def build_sides(queries: int) -> tuple[Work, Work]:
 
 
 def main(names: list[str] | None = None) -> None:
-    """Compare both on a few queries; then compute all metrics for a thousand queries by tiles."""
+    """Compare tiles with sorting on a few queries; then compute all metrics for a thousand queries by tiles."""
     torch.set_grad_enabled(False)
     print(f"{ITEMS:,} items of {DIM} numbers, {torch.get_num_threads()} threads")
     if names != ["whole"]:
         ours, theirs = build_sides(NUM_COMPARED_QUERIES)
-        memory = [peak_over_baseline(work) for work in (ours, theirs)]  # first: later runs reuse freed memory
+        # Memory is measured first, since later measurements reuse freed memory.
+        memory = [peak_over_baseline(work) for work in (ours, theirs)]
         times = compare(ours, theirs, repeats=3)
         low, high = times.spread
         print(

@@ -12,7 +12,7 @@ from bench.cases import matchmap as matchmaps
 from bench.measure import Work
 
 FIGURE = Path(__file__).parent.parent / "docs" / "speed.png"
-MAX_STEP_SECONDS = 4.0  # a line ends where the next size would take longer
+MAX_STEP_SECONDS = 4.0  # a size is not measured if its step is expected to take longer
 OUR_COLOUR, PEER_COLOUR = "#1f77b4", "#d9772b"
 BATCH_SIZES = [128, 256, 512, 1024, 2048, 4096, 8192, 16384]
 SMALL_BATCH_SIZES = [8, 16, 32, 64, 128]

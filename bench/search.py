@@ -236,7 +236,7 @@ def _measure_absent_queries(
         print(
             f"text → {modality}: the first hit is above the relevance threshold for {100 * present_rate:.0f}% of "
             "captions "
-            f"whose object is present, for {100 * absent_rate:.0f}% of those whose object is absent",
+            f"whose object is present, and for {100 * absent_rate:.0f}% of captions whose object is absent",
             flush=True,
         )
 
@@ -263,7 +263,7 @@ def bench_ingest() -> None:
 
 
 def bench_kills() -> None:
-    """Kill `triptych index` at random times and resume: is the result that of an uninterrupted run?"""
+    """Kill `triptych index` at random times, resume it, and compare the result with an uninterrupted run."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         manifest_path = generate(SyntheticConfig(scenes=2000, seed=2), folder / "world")
@@ -277,7 +277,7 @@ def bench_kills() -> None:
             is_new, started = not (folder / "killed").exists(), time.perf_counter()
             child = _start_indexing(manifest_path.parent, run, folder / "killed", folder / "cache-killed")
             try:
-                # The first part only loads libraries: place more of the kills later.
+                # The first seconds only load libraries, so most kills come later.
                 child.wait(rng.uniform(0.3, 1.0) * build_seconds)
                 build_seconds = time.perf_counter() - started if is_new else build_seconds
             except subprocess.TimeoutExpired:
@@ -290,7 +290,7 @@ def bench_kills() -> None:
                 expected[0]
             ):
                 is_same.append(_is_same(read_contents(folder / "killed"), expected))
-                shutil.rmtree(folder / "killed")  # complete: start again
+                shutil.rmtree(folder / "killed")  # the index is complete: start with an empty collection
                 shutil.rmtree(folder / "cache-killed")
         _start_indexing(manifest_path.parent, run, folder / "killed", folder / "cache-killed").wait()
         is_same.append(_is_same(read_contents(folder / "killed"), expected))
@@ -312,7 +312,7 @@ def read_contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
 
 
 def _is_same(one: tuple[list[list[object]], np.ndarray], other: tuple[list[list[object]], np.ndarray]) -> bool:
-    """Vectors may differ by rounding with the composition of a batch."""
+    """Return whether two collections are equal. Vectors may differ by rounding, which depends on the batch."""
     return one[0] == other[0] and bool(np.allclose(one[1], other[1], rtol=0, atol=1e-5))
 
 
@@ -333,7 +333,7 @@ def _start_indexing(source: Path, run: Path, collection: Path, cache: Path) -> s
 
 
 def _train_briefly(manifest_path: Path, folder: Path) -> Path:
-    """Train a space for one epoch: its quality does not matter here."""
+    """Train a space for one epoch. The quality of the space does not matter here."""
     train(
         Recipe.load("trimodal", [f"data.manifest={manifest_path}", "training.epochs=1"]),
         folder / "run",

@@ -16,7 +16,7 @@ REPEATS = 7
 
 
 def main() -> None:
-    """Time all commands in rounds, so that load affects all of them equally."""
+    """Time the commands alternately, so that other load affects all commands equally."""
     times: dict[str, list[float]] = {name: [] for name in COMMANDS}
     for _ in range(REPEATS):
         for name, arguments in COMMANDS.items():

@@ -1,4 +1,4 @@
-"""Run what the named pages lack, or all pages, and write them: python -m bench results [RECIPE …]"""
+"""Run the missing rows of the named pages, or of all pages, and write the pages: python -m bench results [RECIPE …]"""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from bench.results.runner import format_elapsed, measure_run
 
 
 def main(names: Sequence[str]) -> None:
-    """Run all rows of the named pages, or of all; `--write` only writes the pages from stored measurements."""
+    """Run all rows of the named pages, or of all pages. `--write` only writes pages from stored measurements."""
     only_write = "--write" in names
     selected = [name for name in names if name != "--write"] or list(PAGES)
     for name in selected:

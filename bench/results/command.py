@@ -20,7 +20,7 @@ for module in ("triptych.training.loop", "triptych.evaluation.evaluate", "tripty
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The output of a command, and the resources it used."""
+    """The output of a command and the resources that the command used."""
 
     output: str
     usage: resource.struct_rusage
@@ -43,7 +43,7 @@ def run(command: Sequence[str], log: Path) -> CommandResult:
     pid = os.fork()
     if pid == 0:
         _run_in_child(arguments, output, log)
-    _, status, usage = os.wait4(pid, 0)  # the only call that reports the memory of one child
+    _, status, usage = os.wait4(pid, 0)  # wait4 is the only call that reports the memory of one child process
     if status:
         sys.exit(f"failed: {' '.join(command)}\n{log.read_text()[-LOG_TAIL:]}")
     return CommandResult(output.read_text(), usage)

@@ -47,7 +47,7 @@ def localisation_columns(query: str, gallery: str, about: str = "all") -> list[C
 
 
 def lift_column(query: str, gallery: str, measure: str = "recall") -> Column:
-    """Return the column of R@10 as a multiple of chance on the same items."""
+    """Return the column of R@10 divided by the R@10 of random ranking."""
 
     def read(measurements: Measurements) -> float:
         direction = next(d for d in measurements[measure] if (d["query"], d["gallery"]) == (query, gallery))
@@ -57,7 +57,7 @@ def lift_column(query: str, gallery: str, measure: str = "recall") -> Column:
 
 
 def synthetic_row(recipe: str, label: str, *overrides: str, **fields: object) -> Row:
-    """Make a row of a recipe with small encoders from scratch, on synthetic data."""
+    """Make a row of a recipe on synthetic data, with small encoders trained from scratch."""
     small_encoders = {
         "damsm": (IMAGE_ENCODER, TEXT_ENCODER),
         "davenet": (IMAGE_ENCODER, AUDIO_ENCODER),

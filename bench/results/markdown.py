@@ -18,7 +18,7 @@ LINE_WIDTH = 120
 
 
 def write_page(page: Page) -> Path:
-    """Write docs/results/RECIPE.md from stored measurements; rows without any are marked."""
+    """Write docs/results/RECIPE.md from stored measurements; mark rows without measurements."""
     sections = [f"# {page.recipe}", _wrap_text(page.about)]
     for table in page.tables:
         if not any(_load_row(row) for row in table.rows):
@@ -35,7 +35,7 @@ def write_page(page: Page) -> Path:
 
 
 def write_overview(pages: Sequence[Page]) -> Path:
-    """Write docs/results/README.md: the headline rows of all pages; keep those of pages without measurements."""
+    """Write the main rows of all pages to docs/results/README.md; keep old rows of pages without measurements."""
     path = DOCS / "README.md"
     old_lines = path.read_text().splitlines() if path.exists() else []
     lines = ["| recipe | data | row | results |", "|---|---|---|---|"]
@@ -69,7 +69,7 @@ def _format_table(table: Table) -> str:
 
 
 def _format_grid(grid: Grid) -> str:
-    """Format one table per number: a line per label, a column per row of it."""
+    """Format one table per measured number, with a line per label and a column per variant."""
     tables = []
     for column in grid.columns:
         names = list(dict.fromkeys(name for line in grid.cells.values() for name in line))
@@ -86,7 +86,7 @@ def _format_grid(grid: Grid) -> str:
 
 
 def _format_retained(row: Row, first: Row, column: Column) -> str:
-    """Format a number relative to the first row, if both have run."""
+    """Format a number relative to the first row, if both rows have measurements."""
     first_values, row_values = _load_row(first), _load_row(row)
     if row is first or first_values is None or row_values is None:
         return ""

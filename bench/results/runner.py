@@ -1,4 +1,4 @@
-"""Run the commands of a page. Measurements are stored by recipe, data and code version, so that each runs once."""
+"""Run the commands of a page. Measurements are stored by recipe, data and version, so that each run is made once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triptych.files import write_text
 from triptych.recipe import Recipe
 from triptych.training.metrics_log import read_metrics
 
-FORMAT_VERSION = 2  # raise it when a change of the code changes results: stored measurements are then repeated
+FORMAT_VERSION = 2  # increase it when a change of the code changes results, so that stored measurements are repeated
 
 
 def ensure_manifest(name: str) -> Path:
@@ -30,7 +30,7 @@ def ensure_manifest(name: str) -> Path:
         ensure_manifest(need)
     with _exclusive_lock(dataset.path):
         if not dataset.path.exists():
-            # The log is elsewhere: a command may need an empty folder.
+            # The log is in another folder, since a command may need an empty folder.
             command.run(dataset_command(name), RESULTS_FOLDER / "logs" / f"{name}.log")
     return dataset.path
 
@@ -93,7 +93,7 @@ def _measurements_path(run: Run) -> Path:
 
 
 def _clear_stale_run(folder: Path, key: str) -> None:
-    """Keep an interrupted run; remove one of another recipe or other data."""
+    """Keep the folder of an interrupted run; remove a run folder of another recipe or other data."""
     key_file = folder.with_suffix(".key")
     if not key_file.exists() or key_file.read_text() != key:
         shutil.rmtree(folder, ignore_errors=True)
@@ -110,9 +110,9 @@ def _train(run: Run, folder: Path, data: Path) -> dict[str, Any]:
 
 @contextmanager
 def _exclusive_lock(path: Path) -> Iterator[None]:
-    """Let one process at a time make a file; others wait. Waiting is not measured."""
+    """Hold a lock while a file is made; other processes wait. The waiting time is not measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    locks = RESULTS_FOLDER / "locks"  # elsewhere, as the logs
+    locks = RESULTS_FOLDER / "locks"  # in another folder, like the logs
     locks.mkdir(parents=True, exist_ok=True)
     with (locks / "-".join(path.parts).strip("/")).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

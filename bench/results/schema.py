@@ -1,4 +1,4 @@
-"""A page of results: tables of rows; a row is a few runs of the same commands."""
+"""The structure of a page of results: tables of rows. A row is the mean of a few runs of the same commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row:
 
     label: str
     recipe: str
-    data: tuple[str, ...]  # manifests; several are folds
+    data: tuple[str, ...]  # names of manifests; several names are folds
     overrides: tuple[str, ...] = ()
     seeds: tuple[int, ...] = (0,)
     measures: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"recall": EVALUATE})
@@ -73,7 +73,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Column:
-    """A number of a row, read from its measurements."""
+    """A column of a table: a number that is read from the measurements of a row."""
 
     title: str
     read: Callable[[Measurements], float]
@@ -93,7 +93,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows that differ in two ways, as one table per number."""
+    """Rows that vary along two axes (label and column), shown as one table per measured number."""
 
     title: str
     columns: Sequence[Column]

@@ -25,7 +25,8 @@ NOISE_LEVELS = {
 }
 REPEATED = ("no wrong pairs", "40% wrong")
 TRIPLETS = "objectives.0={name='triplet', pairs=[['image','text'],['audio','text']], negatives='all', margin=0.2}"
-SAME_BUDGET = ("training.epochs=12", "training.batch_size=256", "training.learning_rate=1e-3")  # those of mltm_partial
+# The training settings of mltm_partial.
+SAME_BUDGET = ("training.epochs=12", "training.batch_size=256", "training.learning_rate=1e-3")
 METHODS: dict[str, tuple[str, tuple[str, ...]]] = {
     "partial matching, trimmed (default)": ("mltm_partial", ()),
     "partial matching, target": ("mltm_partial", ("objectives.0.form=target",)),

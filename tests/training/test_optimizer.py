@@ -36,7 +36,7 @@ def test_learning_rates_weight_decay_and_freezing_apply_to_their_parameters(tiny
         else:
             assert learning_rates[id(parameter)] == pytest.approx((0.1 if name.startswith("encoders") else 1.0) * 1e-3)
             assert (weight_decays[id(parameter)] > 0) == (parameter.dim() >= 2)
-    with pytest.raises(RecipeError, match=r"no parameter starts with 'encoders\.nose'"):
+    with pytest.raises(RecipeError, match=r"no parameter name starts with 'encoders\.nose'"):
         build_optimizer(with_training(tiny_recipe, freeze=("encoders.nose",)), Space(tiny_recipe), objectives)
 
 

@@ -48,7 +48,7 @@ PROC_STATUS, PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Train with each objective at each batch size up to its largest."""
+    """Train each objective with all batch sizes up to the largest batch size of the objective."""
     table = experiment.splits["train"].expand_captions()
     results: dict[str, dict[int, Values]] = {}
     for name, (objective, settings, max_size) in METHODS.items():

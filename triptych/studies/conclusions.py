@@ -16,10 +16,10 @@ def format_mean_and_range(values: Sequence[float]) -> str:
 
 
 def compare_to_reference(reference: str, hits: Mapping[str, Sequence[Sequence[float]]], metric: str) -> list[str]:
-    """Compare each method to a reference that was chosen without these numbers: differences with 95% intervals.
+    """Return the differences of all methods to a reference method, with 95% intervals.
 
-    hits: for each method and each of at least two seeds, the hit rate of each item. The intervals cover the variation
-    over items and over seeds.
+    The reference must be chosen without these numbers. `hits` has, for each method and at least two seeds, the hit rate
+    of each item. The intervals cover the variation over items and over seeds.
     """
     runs = {name: [100 * np.array(seed) for seed in seeds] for name, seeds in hits.items()}
     means = {name: float(np.mean(seeds)) for name, seeds in runs.items()}

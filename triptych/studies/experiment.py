@@ -1,4 +1,4 @@
-"""Frozen features of a manifest in memory, and fits of the heads over them that take seconds."""
+"""Load the features of a manifest from frozen encoders, and train heads over these features in seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer
 
 SPLITS = ("train", "valid", "test")
-MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # smaller batches where an epoch would have fewer steps
+MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # batches are smaller if an epoch would have fewer steps
 CHUNK_SIZE = 4096  # vectors per forward pass of a head
 
 
@@ -53,19 +53,19 @@ class FeatureTable:
         return len(self.ids)
 
     def sample_vectors(self, modality: Modality, rows: Tensor, random_numbers: np.ndarray) -> Tensor:
-        """Pick one vector of each row by a random number: (N, 2, W)."""
+        """Return one randomly drawn vector per row: (N, 2, W)."""
         column = torch.from_numpy(random_numbers) % self.vector_counts[modality][rows]
         return self.vectors[modality][self.vector_indices[modality][rows, column]]
 
     def collect_items(self, modality: Modality) -> tuple[Tensor, Tensor]:
-        """Return each vector of a modality once per group, with that group: (K, 2, W), (K,)."""
+        """Return the vectors of a modality, each vector once per group, and their groups: (K, 2, W), (K,)."""
         mask = torch.arange(self.vector_indices[modality].shape[1]) < self.vector_counts[modality][:, None]  # (R, C)
         groups = self.group[:, None].expand(mask.shape)[mask]
         indices, group = torch.stack([self.vector_indices[modality][mask], groups]).unique(dim=1)
         return self.vectors[modality][indices], group
 
     def apply_swaps(self, swaps: Sequence[Swap]) -> FeatureTable:
-        """Return the table with the contents of rows swapped."""
+        """Return the table in which each swap gives a row the vectors of another row."""
         row_of = {name: i for i, name in enumerate(self.ids)}
         vector_indices, vector_counts = dict(self.vector_indices), dict(self.vector_counts)
         modalities: set[Modality] = {swap.modality for swap in swaps}
@@ -87,7 +87,7 @@ class FeatureTable:
         return replace(self, vector_counts=vector_counts)
 
     def expand_captions(self) -> FeatureTable:
-        """Return a table with one row per caption, in the group of its row."""
+        """Return a table with one row per caption. Captions of one original row stay in one group."""
         row_indices = torch.repeat_interleave(torch.arange(len(self)), self.vector_counts["text"])
         caption_indices = torch.cat([torch.arange(int(count)) for count in self.vector_counts["text"]])
         vector_indices: TensorsByModality = {m: indices[row_indices] for m, indices in self.vector_indices.items()}
@@ -99,7 +99,7 @@ class FeatureTable:
 
 
 class Experiment:
-    """Frozen features of the splits of a manifest, and fits of the heads over them."""
+    """The features of the splits of a manifest from frozen encoders, and methods to train and evaluate heads."""
 
     def __init__(
         self,
@@ -151,9 +151,9 @@ class Experiment:
     def make_recipe(
         self, *objectives: ObjectiveConfig, space: Mapping[str, Any] | None = None, **training: Any
     ) -> Recipe:
-        """Make a recipe over the encoders; by default with linear heads on the sphere and cosine similarity.
+        """Make a recipe with the frozen encoders; by default with linear heads on the sphere and cosine similarity.
 
-        All settings of similarity and objectives are written out, so that a changed default makes another recipe.
+        All settings of similarity and objectives are written out, so that a changed default changes the recipe.
         """
         modalities = {m for config in objectives for pair in config.pairs for m in pair}
         encoders: dict[Modality, Component] = {
@@ -194,7 +194,7 @@ class Experiment:
 
     @torch.inference_mode()
     def embed_split(self, space: Space, split: str, modality: Modality) -> tuple[Features, Tensor]:
-        """Embed the items of a split; return their features and groups."""
+        """Embed the items of a split; return the features and groups of the items."""
         vectors, group = self.splits[split].collect_items(modality)
         mask = torch.ones(vectors.shape[:2], dtype=torch.bool)
         chunks = [
@@ -206,7 +206,7 @@ class Experiment:
     def evaluate(
         self, space: Space, split: str = "test", a: Modality = "image", b: Modality = "text"
     ) -> RetrievalRanks:
-        """Rank both directions between two modalities of a split."""
+        """Compute the ranks of the positives in both directions between two modalities of a split."""
         features = {m: self.embed_split(space, split, m) for m in (a, b)}
         ranks = {}
         directions: tuple[tuple[Modality, Modality], ...] = ((a, b), (b, a))
@@ -237,7 +237,7 @@ class RetrievalRanks:
         return float(np.mean([self.recall(*direction, k) for direction in self.ranks for k in (1, 5, 10)]))
 
     def to_dict(self) -> dict[str, float]:
-        """Return R@1 and R@10 by name, and the score."""
+        """Return R@1 and R@10 of each direction, and the score, by column name."""
         recalls = {f"{q} → {g} R@{k}": self.recall(q, g, k) for q, g in self.ranks for k in (1, 10)}
         return recalls | {"score": self.score()}
 
@@ -267,7 +267,7 @@ def _fill_defaults(component: Component, registry: Mapping[str, type], label: st
 
 
 def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
-    """Raise a UsageError if an encoder is unknown, for another modality, or not frozen."""
+    """Raise a UsageError if an encoder is unknown, belongs to another modality, or is not frozen."""
     for modality, name in encoder_names.items():
         frozen_names = sorted(n for n, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen)
         if name not in ENCODERS:
@@ -276,7 +276,7 @@ def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
             actual = ENCODERS[name].modality
             problem = f"is for {actual}" if actual != modality else "is not frozen"
             raise UsageError(
-                f"{modality} encoder {name!r} {problem}; frozen ones for {modality}: {', '.join(frozen_names)}"
+                f"{modality} encoder {name!r} {problem}; frozen encoders for {modality}: {', '.join(frozen_names)}"
             )
 
 
@@ -303,7 +303,7 @@ def _build_table(
 def _plan_batches(
     table: FeatureTable, pairs: Sequence[tuple[Modality, Modality]], training: TrainingConfig, epoch: int
 ) -> Iterator[tuple[tuple[Modality, ...], Tensor]]:
-    """Yield the batches of an epoch: the trained modalities that all rows of a batch have, and the rows."""
+    """Yield for each batch of an epoch its rows, and the trained modalities that all of these rows have."""
     rng = np.random.default_rng([training.seed, epoch])
     modalities: list[Modality] = list(dict.fromkeys(m for pair in pairs for m in pair))
     has_modality = torch.stack([table.vector_counts[m] > 0 for m in modalities], dim=1)  # (R, modalities)

@@ -89,7 +89,7 @@ def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
 
 
 def _mean_cosines(experiment: Experiment, space: Space) -> tuple[float, float]:
-    """Return the mean cosine of images with texts of other groups, and with those of the same group."""
+    """Return the mean cosine of images with texts of other groups, and with texts of the same group."""
     (image, a), (text, b) = (experiment.embed_split(space, "valid", m) for m in ("image", "text"))
     cosines, same_group = image.embedding @ text.embedding.T, a[:, None] == b
     return cosines[~same_group].mean().item(), cosines[same_group].mean().item()

@@ -60,7 +60,7 @@ def _measure(experiment: Experiment, noise: tuple[str, float] | None, recipe: Re
 
 
 def inject_noise(table: FeatureTable, noise_kind: str, noise_rate: float, seed: int = 0) -> FeatureTable:
-    """Return a table in which a fraction of the rows has the captions of another row: any, or a similar one."""
+    """Return a table in which a fraction of the rows has the captions of another row, random or similar."""
     if noise_kind == "random":
         return table.apply_swaps(choose_swaps(table.ids, [""] * len(table), noise_rate, "random", seed))
     mean_vectors = table.vectors["text"][table.vector_indices["text"], 0]  # (R, C, W)

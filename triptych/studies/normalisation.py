@@ -48,7 +48,7 @@ EXPLANATIONS = (
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Compare geometries over the epochs, temperatures on the sphere, and two ways to spread the items."""
+    """Compare geometries over the epochs, temperatures on the sphere, and uniformity with mean distance."""
     over_time = {
         g: cache.cached_run(
             partial(_track_epochs, experiment), _make_geometry_recipe(experiment, g), sweep="geometry", geometry=g

@@ -17,7 +17,7 @@ MAX_MARKED_POINTS = 20  # lines with more points have no markers
 
 
 def draw_bars(axes: Axes, values: Mapping[str, Sequence[float]], label: str) -> None:
-    """Draw a bar per name, best on top: the mean of its values, and each value as a dot."""
+    """Draw a horizontal bar for the mean of each method, the best on top, and a dot for each value."""
     order = sorted(values, key=lambda name: float(np.mean(values[name])))
     axes.barh(order, [float(np.mean(values[name])) for name in order], color=BAR_COLOUR, alpha=0.55)
     for position, name in enumerate(order):
@@ -37,7 +37,7 @@ def draw_lines(
     log_x: bool = False,
     title: str = "",
 ) -> None:
-    """Draw a line per name."""
+    """Draw a line for each method."""
     for index, (name, points) in enumerate(series.items()):
         # Every second line is dashed, so that overlapping lines are visible.
         marker_size = 3.5 if len(points) <= MAX_MARKED_POINTS else 0
@@ -60,6 +60,6 @@ def set_log_y(axes: Axes) -> None:
 
 
 def add_legend(figure: Figure) -> None:
-    """Add one legend beside all axes, which share their lines."""
+    """Add one legend for all axes, which show the same methods."""
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=8)

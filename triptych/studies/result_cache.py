@@ -1,4 +1,4 @@
-"""The cache of a study's runs: an interrupted study resumes, and only what changed is computed again."""
+"""The cache of a study's results: an interrupted study resumes, and only fits with changed recipes are repeated."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from triptych.progress import ProgressBar
 from triptych.recipe import Recipe
 
 Values = dict[str, Any]
-# Raise this by hand when the same recipe gives other numbers than before: fits, measures or rows have changed.
+# Increase this number when a change of the code changes the results of the same recipe.
 FORMAT_VERSION = 1
 
 
 class ResultCache:
-    """The results of a study's runs, by a key and the recipe. Stored as JSON lines."""
+    """The results of a study's fits by key and recipe, stored as JSON lines."""
 
     def __init__(self, path: Path, metadata: Mapping[str, Any], progress: ProgressBar | None = None) -> None:
         self.path, self.progress = path, progress
@@ -41,13 +41,13 @@ class ResultCache:
             self._rewrite()
 
     def cached_run(self, compute: Callable[[Recipe], Values], recipe: Recipe, **key: Any) -> Values:
-        """Return the result of a run: from the cache, or computed from its recipe and stored."""
+        """Return the result of a fit from the cache, or compute it from its recipe and store it."""
         recipe_hash = hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:16]
         cache_key = json.dumps(key | {"recipe": recipe_hash}, sort_keys=True)
         if cache_key not in self._results:
-            # Through JSON at once, so that a resumed study sees the same numbers as an uninterrupted one.
+            # Convert to JSON and back, so that a resumed study has the same numbers as an uninterrupted study.
             self._results[cache_key] = json.loads(json.dumps(compute(recipe)))
-            if not self.path.exists():  # not earlier: a study that rejects its data leaves no file
+            if not self.path.exists():  # created only here, so that a study that rejects its data leaves no file
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 write_text(self.path, self._header + "\n")
             with self.path.open("a", encoding="utf-8") as file:

@@ -21,7 +21,7 @@ DEFAULT_ENCODERS: dict[Modality, str] = {"image": "efficientnet_lite0", "audio":
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """Which study to run, on which rows, with which frozen encoders."""
+    """The settings of a study: its name, its manifest and number of rows, and the frozen encoders."""
 
     name: str
     manifest: Path
@@ -65,7 +65,9 @@ def run_study(request: StudyRequest, folder: Path, command: str, restart: bool =
         "rows": request.max_rows,
         "encoders": dict(encoder_names),
     }
-    ResultCache(results_path, metadata)  # fail on results of other data before the features are computed
+    ResultCache(
+        results_path, metadata
+    )  # raises an error if the folder has results of other data, before features are computed
     experiment = Experiment.from_manifest(
         request.manifest, encoder_names, request.max_rows, request.allow_outside, study.list_sources
     )

@@ -64,7 +64,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         {"method": method, "fraction of rows": f"{fraction:.3g}", **v} for (method, fraction), v in results.items()
     ]
     records.append({"method": "ranking, with text–audio pairs", "fraction of rows": "1", **supervised})
-    unsupervised = results["ranking", 1.0]  # the counterpart of `supervised`
+    unsupervised = results["ranking", 1.0]  # the same fit without text–audio pairs
     conclusions = [
         f"With all rows, ranking without text–audio pairs reaches a text → audio R@10 of "
         f"{unsupervised[UNTRAINED_KEY]:.1f}%, {unsupervised[UNTRAINED_KEY] / unsupervised['chance']:.1f} times chance; "
@@ -93,7 +93,7 @@ def compute_teacher_targets(experiment: Experiment) -> Tensor:
 
 
 def make_disjoint_pairs(table: FeatureTable, fraction: float) -> FeatureTable:
-    """Return a fraction of the rows: every second without audio, every other without text."""
+    """Return a fraction of the rows, alternately without audio and without text."""
     rows = torch.arange(len(table))
     is_used = rows < round(fraction * len(table))
     return table.keep_modalities(
@@ -113,14 +113,14 @@ def make_bridge_recipe(experiment: Experiment, method: str, fraction: float) -> 
 
 
 def measure(experiment: Experiment, teacher_targets: Tensor, fraction: float, recipe: Recipe) -> Values:
-    """Train, and return the recall of the untrained pair and of a trained one."""
+    """Train, and return the recall of the untrained pair text–audio and of the trained pair image–text."""
     return _measure_recalls(
         experiment, experiment.fit(recipe, make_disjoint_pairs(experiment.splits["train"], fraction), teacher_targets)
     )
 
 
 def _training_settings(fraction: float) -> dict[str, Any]:
-    """Return training settings with the same number of steps for fewer rows, up to eight times the epochs."""
+    """Return settings with more epochs for fewer rows (at most eight times), to keep the number of steps constant."""
     return {"space": {"embed_dim": EMBED_DIM}, "epochs": round(EPOCHS * min(8, 1 / fraction)), "batch_size": 64}
 
 

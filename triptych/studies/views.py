@@ -35,7 +35,7 @@ RECALL_KEYS = ("image → audio R@10", "audio → image R@10")
 
 
 def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
-    """List the frames of a video at even intervals, the middle one first; for other rows their usual sources."""
+    """List evenly spaced frames of a video, the middle frame first. For other rows, list the usual sources."""
     if modality != "image" or row.video is None:
         return sources_of(row, modality)
     length = read_info(row.video).duration
@@ -46,7 +46,7 @@ def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
-    """Train with each kind of view, and evaluate with each."""
+    """Train with each kind of image (one frame, random frame, mean) and evaluate with one frame and with the mean."""
     if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
         raise UsageError(
             "this study needs rows with a video column; generate some: `triptych data synthetic FOLDER --video`"
@@ -85,9 +85,9 @@ def _mean_of_key(runs: list[Values], key: str) -> float:
 
 
 def select_views(table: FeatureTable, view: str) -> FeatureTable:
-    """Return the table with one view of each video: its middle frame (the first), any of the others, or their mean.
+    """Return the table with one kind of image: the middle frame (listed first), another frame at random, or the mean.
 
-    A row with a single image keeps it.
+    A row with a single image keeps this image.
     """
     vector_indices, vector_counts, vectors = dict(table.vector_indices), dict(table.vector_counts), dict(table.vectors)
     image_indices, image_counts = table.vector_indices["image"], table.vector_counts["image"]  # (R, C), (R,)
@@ -99,7 +99,7 @@ def select_views(table: FeatureTable, view: str) -> FeatureTable:
     elif view == "one of eight, random":
         vector_indices["image"], vector_counts["image"] = frames, num_frames
     else:
-        # Padding refers to images of other rows.
+        # Padded entries point to images of other rows.
         mask = (torch.arange(frames.shape[1]) < num_frames[:, None])[:, :, None, None]
         sums = (table.vectors["image"][frames] * mask).sum(dim=1)  # (R, 2, W)
         vectors["image"] = sums / num_frames.clamp_min(1)[:, None, None]

@@ -19,12 +19,12 @@ from triptych.recipe import Recipe
 
 TIMEOUT = timedelta(
     hours=12
-)  # the other processes wait while the main one validates or saves; torchrun detects dead processes
+)  # long, since the other processes wait while the main process validates or saves; torchrun detects dead processes
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 class DistributedContext:
-    """The process group and this process in it. Each batch is sharded for encoding; all else is replicated."""
+    """The rank of this process and its collective operations. Each process encodes a shard of each batch."""
 
     def __init__(self, rank: int = 0, world_size: int = 1, device: torch.device | None = None) -> None:
         self.rank, self.world_size, self.device = rank, world_size, device or torch.device("cpu")
@@ -32,16 +32,16 @@ class DistributedContext:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process (rank 0) writes files and shows progress."""
+        """Whether this process has rank 0. Only rank 0 writes files and shows progress."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Wait until all processes are here."""
+        """Wait until all processes have called this method."""
         if self.world_size > 1:
             self.all_reduce_sum(0)
 
     def all_reduce_sum(self, value: int) -> int:
-        """Return the sum of a number over all processes."""
+        """Return the sum of the values that the processes passed."""
         if self.world_size == 1:
             return value
         tensor = torch.tensor(value, device=self.device)
@@ -49,7 +49,7 @@ class DistributedContext:
         return int(tensor)
 
     def broadcast(self, value: float) -> float:
-        """Return the number of the main process."""
+        """Return the value that the main process passed."""
         if self.world_size == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -78,14 +78,14 @@ class DistributedContext:
         return torch.cat([rows[: int(size[0])] for rows, size in zip(gathered, shapes, strict=True)])
 
     def all_gather_strings(self, strings: Iterable[str]) -> list[str]:
-        """Concatenate the strings of all processes. They are sent as JSON: nothing is unpickled."""
+        """Concatenate the strings of all processes. The strings are sent as JSON, so that nothing is unpickled."""
         if self.world_size == 1:
             return list(strings)
         encoded = torch.tensor(list(json.dumps(list(strings)).encode() + b"\n"), dtype=torch.uint8, device=self.device)
         return [text for line in bytes(self.all_gather(encoded).tolist()).splitlines() for text in json.loads(line)]
 
     def broadcast_parameters(self, modules: Iterable[nn.Module]) -> None:
-        """Copy the parameters of the main process to all: initialisation may differ between machines."""
+        """Copy the main process's parameters to all processes, since initialisation may differ between machines."""
         if self.world_size > 1:
             for parameter in _trainable_parameters(modules):
                 _run_collective(dist.broadcast, parameter.data, 0)
@@ -94,7 +94,7 @@ class DistributedContext:
         """Sum the gradients over all processes in one all-reduce.
 
         Sharded modules (encoders, heads) have a part of the gradient in each process. Replicated modules (similarity,
-        objectives) have the full gradient in every process, so only that of the main process is added.
+        objectives) have the full gradient in every process, so only the gradient of the main process is added.
         """
         if self.world_size == 1:
             return
@@ -113,9 +113,9 @@ class DistributedContext:
             parameter.grad = gradient.view_as(parameter).clone() if is_present else None
 
     def seed(self, seed: int) -> None:
-        """Seed the shared random numbers, and different ones per rank for `per_rank_rng`."""
+        """Seed the generator that all ranks share, and a different generator per rank for `per_rank_rng`."""
         if self.world_size > 1:
-            # Hashed, not added: consecutive epochs have consecutive seeds.
+            # A hash, not seed + rank: consecutive epochs have consecutive seeds, so sums would coincide.
             rank_seed = np.random.SeedSequence([seed, self.rank + 1]).generate_state(1, np.uint64)
             torch.manual_seed(int(rank_seed[0] >> 1))
             self._rank_rng_state = read_rng_state(self.device)
@@ -123,7 +123,7 @@ class DistributedContext:
 
     @contextmanager
     def per_rank_rng(self) -> Iterator[None]:
-        """Use this rank's random numbers: dropout differs between shards, random draws of the loss do not."""
+        """Use the generator of this rank inside the block, so that dropout masks differ between shards."""
         if self._rank_rng_state is None:
             yield
             return
@@ -141,7 +141,7 @@ SINGLE_PROCESS = DistributedContext()
 
 @contextmanager
 def init_distributed() -> Iterator[DistributedContext]:
-    """Join the process group of torchrun, if there is one. Each process uses its own GPU where there are GPUs."""
+    """Join the process group if torchrun started this process. Each process uses its own GPU, if there are GPUs."""
     environment = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"} | os.environ
     world_size, rank, local_rank = (int(environment[key]) for key in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
     num_gpus = torch.cuda.device_count()
@@ -160,7 +160,7 @@ def init_distributed() -> Iterator[DistributedContext]:
 
 
 def is_main_process() -> bool:
-    """Whether this process has rank 0, also outside of `init_distributed`."""
+    """Return whether this process has rank 0. May be called outside of `init_distributed`."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -171,7 +171,7 @@ def check_batch_norm(space: nn.Module, recipe: Recipe, context: DistributedConte
     for name, module in space.named_modules():
         if cause and isinstance(module, BATCH_NORMS) and module.training:
             raise RecipeError(
-                f"{name} is a batch norm: with {cause} its statistics would be those of a part of the batch; "
+                f"{name} is a batch norm: with {cause} its statistics would cover only a part of the batch; "
                 "use another norm (speech_cnn: norm = item), or one process and training.grad_cache_chunk = 0"
             )
 
@@ -190,7 +190,7 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
 
 
 def _run_collective(collective: Callable[..., Any], *arguments: Any) -> None:
-    """Run a collective operation. If another process has died, its own error message gives the cause."""
+    """Run a collective operation. Raise a TrainingError if another process has failed."""
     try:
         collective(*arguments)
     except RuntimeError as error:

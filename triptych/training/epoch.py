@@ -1,4 +1,4 @@
-"""One epoch of training: an optimizer step for each batch. The trainer and the studies share it."""
+"""One epoch of training: an optimizer step for each batch. Used by `train` and by the studies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triptych.training.optimizer import set_learning_rates
 from triptych.training.step import check_divergence, take_step
 
 
-def _make_error(reason: str, row_ids: Sequence[str]) -> TrainingError:  # noqa: ARG001 - the trainer's writes them down
+def _make_error(reason: str, row_ids: Sequence[str]) -> TrainingError:  # noqa: ARG001 - RunDirectory.abort uses it
     return TrainingError(reason)
 
 
@@ -31,13 +31,14 @@ def train_one_epoch(
     on_step: Callable[[dict[str, float], Batch], None] | None = None,
     make_error: Callable[[str, Sequence[str]], TrainingError] = _make_error,
 ) -> dict[str, float]:
-    """Train on all batches of one epoch (numbered from 0) and return its metrics; empty if there was no batch.
+    """Train on all batches of an epoch (numbered from 0) and return its metrics, or {} if there was no batch.
 
-    The metrics are the number of steps, the mean of each loss term and what the objectives log. A step whose loss or
-    gradient is not finite, collapses or diverges raises make_error(reason, row ids of the batch).
+    The metrics are the number of steps, the mean of each loss term and the metrics that the objectives log.
+    make_error(reason, row ids of the batch) is raised if a loss or gradient is not finite, a loss term diverges, or
+    the embeddings collapse.
     """
     recipe, training = space.recipe, space.recipe.training
-    # Seeded anew each epoch, so that a resumed run draws the same random numbers as an uninterrupted one.
+    # Seed each epoch, so that a resumed run draws the same random numbers as an uninterrupted run.
     context.seed(training.seed * 1_000_003 + epoch + 1)
     space.train()
     totals, counts = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""train(): from a recipe and its manifests to a trained space in a run folder."""
+"""Train a space from a recipe and its manifests, and save it in a run folder."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from triptych.training.validation import EarlyStopping, compute_validation_score
 
 
 def train(recipe: Recipe, folder: str | Path, restart: bool = False, show_progress: bool = True) -> Space:
-    """Train a space on the recipe's manifests into a run folder, or resume the run that was interrupted there.
+    """Train a space on the recipe's manifests and save it in a run folder, or resume an interrupted run in this folder.
 
     The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows
-    the space of the best epoch is saved and returned, else that of the last. Started by torchrun, the processes share
-    the encoding of each batch, and the main process writes the files.
+    the space of the best epoch is saved and returned, else the space of the last epoch. If torchrun started several
+    processes, each process encodes a shard of each batch, and the main process writes the files.
     """
     with init_distributed() as context:
         show_progress = show_progress and context.is_main
@@ -102,7 +102,7 @@ def _train(
 def _build_model(
     recipe: Recipe, data: TrainingData, run: RunDirectory, resume_state: ResumeState | None, context: DistributedContext
 ) -> tuple[Space, ObjectiveSet, torch.optim.Optimizer]:
-    """Build space, objectives and optimizer from the recipe's seed, or as the interrupted run left them."""
+    """Build space, objectives and optimizer from the recipe's seed, or restore them from the interrupted run."""
     torch.manual_seed(recipe.training.seed)
     space = resume_state.space if resume_state else Space(recipe)
     if not resume_state:
@@ -121,7 +121,7 @@ def _build_model(
 
 
 def _should_validate(epoch: int, recipe: Recipe, data: TrainingData) -> bool:
-    """Whether to evaluate the validation rows after this epoch: after each `eval_every` epochs and after the last."""
+    """Return whether to compute the validation score: after every `eval_every`-th epoch and after the last epoch."""
     training = recipe.training
     is_due = training.eval_every > 0 and ((epoch + 1) % training.eval_every == 0 or epoch + 1 == training.epochs)
     return is_due and bool(data.valid)

@@ -15,7 +15,7 @@ from typing import Any
 from triptych.files import write_text
 
 METRICS_FILE, TENSORBOARD_FOLDER = "metrics.jsonl", "tensorboard"
-# TensorBoard looks for "tfevents"; its own writer would put the host name into the file name.
+# TensorBoard reads files with "tfevents" in the name. TensorBoard's writer would add the host name.
 EVENTS_FILE = "events.out.tfevents.0.triptych"
 
 
@@ -30,23 +30,23 @@ def count_steps(folder: Path) -> int:
 
 
 def is_improving(folder: Path) -> bool:
-    """Whether more epochs may help a run: its last validation score is its best, or it has none."""
+    """Return whether more epochs may help a run: the last validation score is the best, or there is no score."""
     scores = [metrics["valid"] for metrics in read_metrics(folder) if "valid" in metrics]
     return not scores or scores[-1] == max(scores)
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines of a text file; none if it does not exist."""
+    """Read the lines of a text file; return an empty list if the file does not exist."""
     return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
 
 
 class MetricsLog:
-    """The metrics of one run. The events are written anew from metrics.jsonl, so that the two always agree."""
+    """The metrics of one run. TensorBoard events are rewritten from metrics.jsonl, so that both files agree."""
 
     def __init__(self, folder: Path, epochs_done: int) -> None:
         self.path = folder / METRICS_FILE
         self.events_path = folder / TENSORBOARD_FOLDER / EVENTS_FILE if find_spec("tensorboard") else None
-        # An epoch that was logged but not saved is trained again: drop its line.
+        # An epoch that was logged but not saved is trained again, so its line is dropped.
         lines = read_lines(self.path)[:epochs_done]
         write_text(self.path, "".join(f"{line}\n" for line in lines))
         shutil.rmtree(folder / TENSORBOARD_FOLDER, ignore_errors=True)

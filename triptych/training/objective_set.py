@@ -52,11 +52,11 @@ class ObjectiveSet(nn.Module):
         return values
 
     def reads_parts(self, space: Space) -> bool:
-        """Whether any similarity reads parts; if not, they need not be computed."""
+        """Return whether any similarity reads parts. If none does, parts need not be computed."""
         return any((similarity or space.similarity).reads_parts for similarity in self.similarities)
 
     def metrics_to_log(self) -> dict[str, float]:
-        """Return what the objectives log beside their terms: temperatures, masses, solver errors."""
+        """Return the metrics that the objectives log beside their loss terms: temperatures, masses, solver errors."""
         return {
             f"{name}.{key}": value
             for (name, *_), objective in zip(self.entries, self.objectives, strict=True)
@@ -65,7 +65,7 @@ class ObjectiveSet(nn.Module):
         }
 
     def after_step(self) -> None:
-        """Let each objective project its parameters to their valid range."""
+        """Project the parameters of each objective to their valid range."""
         for objective in self.objectives:
             if isinstance(objective, Objective):
                 objective.after_step()

@@ -13,7 +13,7 @@ from triptych.space import Space
 
 
 def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torch.optim.Optimizer:
-    """Build AdamW or SGD over the trainable parameters. Biases, norms and temperatures have no weight decay.
+    """Build AdamW or SGD over the trainable parameters. Biases, norm layers and temperatures have no weight decay.
 
     Each parameter group has an `lr_scale`, which multiplies the recipe's learning rate.
     """
@@ -29,7 +29,7 @@ def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torc
             weight_decay = training.weight_decay if parameter.dim() >= 2 else 0.0
             groups.setdefault((lr_scale, weight_decay), []).append(parameter)
     if not groups:
-        raise RecipeError("no trainable parameters: all are frozen; see training.freeze and space.head")
+        raise RecipeError("no trainable parameters: all parameters are frozen; change training.freeze or space.head")
     param_groups = [
         {"params": parameters, "lr_scale": lr_scale, "weight_decay": weight_decay}
         for (lr_scale, weight_decay), parameters in groups.items()
@@ -44,14 +44,14 @@ def freeze_parameters(space: Space, prefixes: tuple[str, ...]) -> None:
     names = [name for name, _ in space.named_parameters()]
     for prefix in prefixes:
         if not any(name.startswith(prefix) for name in names):
-            raise RecipeError(f"training.freeze: no parameter starts with {prefix!r}; the first is {names[0]!r}")
+            raise RecipeError(f"training.freeze: no parameter name starts with {prefix!r}; the first is {names[0]!r}")
     for name, parameter in space.named_parameters():
         if name.startswith(prefixes):
             parameter.requires_grad_(False)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total_steps: int) -> None:
-    """Set the learning rates of a step."""
+    """Set the learning rate of each parameter group for a step."""
     base_lr = compute_learning_rate(recipe, step, total_steps)
     for group in optimizer.param_groups:
         group["lr"] = base_lr * group["lr_scale"]

@@ -28,14 +28,14 @@ LAST_FILE, SKIPPED_FILE = "last.safetensors", "skipped.txt"
 ENVIRONMENT_FILE, ERROR_FILE = "environment.json", "error.json"
 RUN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, SKIPPED_FILE, checkpoint.SPACE_FILE}
 RUN_FILES |= {ENVIRONMENT_FILE, ERROR_FILE, MODEL_CARD_FILE}
-MAX_ROWS_IN_MESSAGE = 8  # rows of a failed batch that the message names; error.json lists all
-OTHER_FILES_BYTES = 2_000_000  # reserved for all files but checkpoints
+MAX_ROWS_IN_MESSAGE = 8  # number of rows of a failed batch in the error message; error.json lists all rows
+OTHER_FILES_BYTES = 2_000_000  # disk space reserved for all files except checkpoints
 _STATE_PREFIXES = ("objectives.", "optimizer.")
 
 
 @dataclass(frozen=True)
 class ResumeState:
-    """The state of a run after some epochs, complete enough to resume it to the same weights."""
+    """The state of a run after some epochs. A resumed run ends with the same weights as an uninterrupted run."""
 
     epochs_done: int
     space: Space
@@ -45,7 +45,7 @@ class ResumeState:
 
 
 class RunDirectory:
-    """The folder of one training run. Only the main process writes; in others the writing methods do nothing."""
+    """The folder of one training run. Only the main process writes files; in other processes writing does nothing."""
 
     def __init__(self, folder: Path, recipe: Recipe, data: TrainingData, is_writer: bool = True) -> None:
         self.folder, self.recipe, self.data, self.is_writer = folder, recipe, data, is_writer
@@ -61,7 +61,7 @@ class RunDirectory:
             yield
 
     def load_resume_state(self) -> ResumeState | None:
-        """Load the state of an interrupted run of the same recipe and data; None if there is none. Changes no file."""
+        """Load the state of an interrupted run of the same recipe and data, or return None. No file is changed."""
         self._check_foreign_files()
         state_file, recipe_file = self.folder / LAST_FILE, self.folder / RECIPE_FILE
         if not state_file.exists():
@@ -118,7 +118,7 @@ class RunDirectory:
         copies = 2 if isinstance(optimizer, torch.optim.AdamW) else 1  # optimizer state per parameter
         weight_bytes = _count_bytes(space.state_dict_without_frozen().values())
         state_bytes = weight_bytes + _count_bytes(objectives.state_dict().values()) + copies * _count_bytes(parameters)
-        # A new state is written completely before it replaces the old one.
+        # A new state file is complete before it replaces the old file, so both need disk space.
         existing = [self.folder / name for name in (checkpoint.SPACE_FILE, LAST_FILE)]
         existing_bytes = sum(file.stat().st_size for file in existing if file.is_file())
         check_disk_space(
@@ -152,10 +152,10 @@ class RunDirectory:
         optimizer: torch.optim.Optimizer,
         early_stopping: EarlyStopping,
     ) -> None:
-        """Save an epoch: the skipped rows, its metrics, and the state to resume from."""
+        """Save the skipped rows and the metrics of an epoch, and the state to resume from."""
         if self.is_writer:
             self.log_skipped(skip_reasons)
-            # Logged before it is saved: on resume a surplus line is dropped, a missing one would be lost.
+            # Log before saving: a surplus line is dropped on resume, but a missing line could not be restored.
             self.log_metrics(metrics)
             self.save_checkpoints(metrics["epoch"], space, objectives, optimizer, early_stopping)
 
@@ -167,7 +167,7 @@ class RunDirectory:
         optimizer: torch.optim.Optimizer,
         early_stopping: EarlyStopping,
     ) -> None:
-        """Save the space if it is the best, then the resume state; if killed between the two, the epoch is repeated."""
+        """Save the space if its score is the best, then the resume state. A run killed in between repeats the epoch."""
         extra_tensors = {f"objectives.{name}": value for name, value in objectives.state_dict().items()}
         for i, state in optimizer.state_dict()["state"].items():
             extra_tensors |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
@@ -198,7 +198,7 @@ class RunDirectory:
         )
 
     def finalize(self, last_space: Space) -> Space:
-        """Return the best space by validation score, or the last, and write its model card."""
+        """Return the space with the best validation score, else the last space, and write its model card."""
         path = self.folder / checkpoint.SPACE_FILE
         space = checkpoint.load(path) if path.is_file() else last_space.eval()
         if self.is_writer:
@@ -211,7 +211,7 @@ class RunDirectory:
         self._metrics_log.append(metrics)
 
     def log_skipped(self, reasons: Iterable[str]) -> None:
-        """Add what training skipped to skipped.txt, one line each."""
+        """Write one line per skipped row or file to skipped.txt."""
         lines = {*read_skipped(self.folder), *(" ".join(reason.split()) for reason in reasons)}
         if lines:
             write_text(self.folder / SKIPPED_FILE, "".join(f"{line}\n" for line in sorted(lines)))
@@ -225,7 +225,7 @@ class RunDirectory:
         run_files = run_files | {TENSORBOARD_FOLDER} | lock_file_names(LOCK_FILE)
         foreign = names - run_files - find_stale_temp_files(self.folder, RUN_FILES)
         if RECIPE_FILE in foreign and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.to_toml().encode():
-            foreign.remove(RECIPE_FILE)  # of a run that was stopped before its first epoch
+            foreign.remove(RECIPE_FILE)  # written by a run that was stopped before its first epoch
         if foreign:
             raise TrainingError(
                 f"{self.folder}: contains other files ({min(foreign)} …); give an empty or new folder for the run"
@@ -241,7 +241,7 @@ def _parse_early_stopping(path: Path, header: Mapping[str, Any]) -> EarlyStoppin
 
 
 def read_skipped(folder: Path) -> list[str]:
-    """Read what a run skipped, and why."""
+    """Read the lines of skipped.txt: skipped rows and files, with reasons."""
     return read_lines(folder / SKIPPED_FILE)
 
 
@@ -264,6 +264,6 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[str,
 
 
 def _weight_relevant_recipe(recipe: Recipe) -> Recipe:
-    """Return the recipe without what does not affect the weights: names, paths and how files are read."""
+    """Return the recipe without settings that do not affect the weights: names, paths, file-reading options."""
     data = replace(recipe.data, manifest="", allow_outside=False, workers=1, input_cache_mb=0, cache="")
     return replace(recipe, name="", description="", data=data)

@@ -15,12 +15,12 @@ from triptych.files import TEMP_SUFFIX, is_locked, lock
 
 LOCK_FILE = "training.lock"
 PROBE_BYTES = 4096
-FALLOCATE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # file systems without preallocation
+FALLOCATE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems without preallocation
 
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the lock of a run folder until the block ends. The system releases it when the process dies."""
+    """Hold the lock of a run folder until the block ends. If the process dies, the system releases the lock."""
     is_new = not folder.exists()
     try:
         with ExitStack() as stack:
@@ -28,7 +28,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
                 folder.mkdir(parents=True, exist_ok=True)
                 is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
                 if not is_acquired:
-                    time.sleep(0.1)  # `is_running` of another process holds the lock for an instant
+                    time.sleep(0.1)  # try again: `is_running` in another process may hold the lock for an instant
                     is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
             except OSError as error:
                 raise TrainingError(
@@ -41,17 +41,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
     finally:
         if is_new:
-            with suppress(OSError):  # only an empty folder is removed: the run wrote nothing
+            with suppress(OSError):  # removes the folder only if it is empty, that is, if the run wrote nothing
                 folder.rmdir()
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process is training in a folder."""
+    """Return whether a process is training in a folder."""
     return is_locked(folder / LOCK_FILE)
 
 
 def check_disk_space(path: Path, required_bytes: int) -> None:
-    """Reserve bytes beside a file and release them, so that a full disk fails before training, not after an hour."""
+    """Reserve disk space beside a file and release it, so that a full disk raises an error before training starts."""
     folder = path.parent
     free_bytes = shutil.disk_usage(folder).free
     requirement = f"this run needs {required_bytes / 1e6:,.1f} MB for its checkpoints"

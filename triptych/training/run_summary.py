@@ -1,4 +1,4 @@
-"""The runs below a folder: their state, scores and duration."""
+"""Summaries of all run folders under a folder: state, score and duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from triptych.training.metrics_log import METRICS_FILE, read_metrics
 from triptych.training.run_directory import ERROR_FILE
 from triptych.training.run_lock import is_running
 
-MAX_DEPTH = 4  # levels of folders that are searched for runs
+MAX_DEPTH = 4  # levels of subfolders that are searched for run folders
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,16 @@ class RunSummary:
     folder: str
     recipe: str
     state: str  # running, finished or stopped
-    stop_reason: str  # empty unless stopped
+    stop_reason: str  # empty unless the state is "stopped"
     epochs: int
     total_epochs: int
-    loss: float | None  # of the last epoch
+    loss: float | None  # mean loss of the last epoch
     valid: float | None  # best mean of R@1, R@5 and R@10 in % on the validation rows
     seconds: float
 
 
 def list_runs(folder: Path) -> list[RunSummary]:
-    """Summarise each run in a folder and below it, sorted by path."""
+    """Summarise all run folders in a folder and its subfolders, sorted by path."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; `triptych train` writes its runs to runs/ by default")
     patterns = ["/".join(["*"] * depth + [METRICS_FILE]) for depth in range(MAX_DEPTH + 1)]
@@ -42,7 +42,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 def _summarise_run(folder: Path) -> RunSummary | None:
-    """Summarise one run; None if the folder has no valid recipe."""
+    """Summarise one run; return None if the folder has no valid recipe."""
     try:
         recipe = Recipe.load(folder / RECIPE_FILE)
     except TriptychError:

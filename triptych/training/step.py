@@ -1,4 +1,4 @@
-"""One optimizer step, on the whole batch at once or with gradient caching in chunks."""
+"""One optimizer step, with or without gradient caching in chunks of the batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def take_step(
     config: TrainingConfig,
     context: DistributedContext = SINGLE_PROCESS,
 ) -> dict[str, float]:
-    """Take one optimizer step; return all loss terms and their sum. Values that are not finite raise an InputError."""
+    """Take one optimizer step; return all loss terms and their sum. Raise an InputError if a value is not finite."""
     optimizer.zero_grad(set_to_none=True)
     values = backward(space, objectives, batch, config.grad_cache_chunk, config.precision, context)
     norm = nn.utils.clip_grad_norm_([*space.parameters(), *objectives.parameters()], config.max_grad_norm)
@@ -67,11 +67,11 @@ def backward(
 ) -> dict[str, Tensor]:
     """Compute the loss terms of a batch and accumulate the gradient of their sum in the parameters.
 
-    With a chunk size, features are computed chunk by chunk without a graph, the loss terms over all of them, and the
-    gradient flows back through each chunk, computed a second time. The gradient equals that of the whole batch for any
-    objective and similarity; memory is that of one chunk, at the cost of a second forward pass.
+    With a chunk size, the features of all chunks are computed without a graph, and the loss terms over all rows. Then
+    each chunk is encoded a second time to backpropagate. The gradient equals the gradient without chunks for any
+    objective and similarity. Only one chunk at a time is in memory with its graph.
 
-    With several processes, each encodes its own rows (`batch`) and computes the loss terms over the rows of all.
+    With several processes, each process encodes its own rows (`batch`) and computes the loss terms over all rows.
 
     Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache).
     """
@@ -91,7 +91,7 @@ def backward(
         }
     full_batch = batch if context.world_size == 1 else _gather_batch(batch, context)
     features = {m: grad_cache.to_features() for m, grad_cache in grad_caches.items()}
-    if context.world_size == 1:  # else other processes have the inputs of some rows
+    if context.world_size == 1:  # with several processes, the inputs of the other rows are not in this process
         _check_collapse(batch, features)
     values = _check_finite(objectives(space, full_batch, features))
     torch.stack(list(values.values())).sum().backward()
@@ -102,14 +102,14 @@ def backward(
 
 
 def _gather_batch(batch: Batch, context: DistributedContext) -> Batch:
-    """Gather what the objectives read of a batch from all processes."""
+    """Gather the fields of a batch that objectives read from all processes."""
     teacher_targets = None if batch.teacher_targets is None else context.all_gather(batch.teacher_targets)
     return replace(batch, group=context.all_gather(batch.group), teacher_targets=teacher_targets)
 
 
 @dataclass(frozen=True)
 class _ForwardConfig:
-    """How to compute features: with or without parts, in which precision. The result is at least float32."""
+    """Settings for computing features: with or without parts, and the precision. Features are at least float32."""
 
     with_parts: bool
     precision: Precision
@@ -151,17 +151,17 @@ def _check_finite(values: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @dataclass
 class _GradCache:
-    """The features of one modality for all rows, detached, and what is needed to recompute those of this process."""
+    """The detached features of one modality for all rows, and the data to recompute those of this process."""
 
     space: Space
     batch: Batch
     modality: Modality
     forward_config: _ForwardConfig
     chunk_size: int
-    rng_states: list[Tensor]  # before each chunk, so that dropout repeats its mask
-    graph_features: Features | None  # with their graph, if there is one chunk only: nothing is recomputed
+    rng_states: list[Tensor]  # the state before each chunk, so that dropout masks are the same in both passes
+    graph_features: Features | None  # with graph, if there is only one chunk, which need not be recomputed
     embedding: Tensor  # (N, D), a leaf
-    parts: Tensor | None  # (N, P, D), a leaf; None where the only part is the embedding
+    parts: Tensor | None  # (N, P, D), a leaf; None if the only part is the embedding
     mask: Tensor
 
     @staticmethod
@@ -195,7 +195,7 @@ class _GradCache:
         )
 
     def backward(self, local_rows: slice) -> None:
-        """Backpropagate through the encoder, from the gradients of this process's rows of the leaves."""
+        """Backpropagate the gradients of the leaves, restricted to the rows of this process, through the encoder."""
         leaf_grads = (self.embedding.grad, None if self.parts is None else self.parts.grad)
         grads = [None if leaf is None else leaf[local_rows] for leaf in leaf_grads]
         if self.graph_features is not None:

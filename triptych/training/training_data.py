@@ -38,7 +38,7 @@ class TrainingData:
 
     @property
     def data_hash(self) -> str:
-        """One hash of all manifests."""
+        """A single hash over all manifests."""
         first, *others = self.manifest_hashes.values()
         return hashlib.sha256("".join([first, *others]).encode()).hexdigest() if others else first
 
@@ -51,7 +51,7 @@ def load_training_data(recipe: Recipe, show_progress: bool) -> TrainingData:
     tables = [manifest.read(path, recipe.data.allow_outside) for path in paths]
     train, valid, row_errors = list[Row](), list[Row](), list[str]()
     for i, table in enumerate(tables):
-        # Groups of different manifests are unrelated, even where their names are equal.
+        # Groups of different manifests are unrelated, even if their group keys are equal.
         group_prefix = f"{i} " if i else ""
         train_rows = _select_training_rows(table, recipe, show_progress)
         train += [replace(row, group=group_prefix + row.group) for row in train_rows]
@@ -60,14 +60,14 @@ def load_training_data(recipe: Recipe, show_progress: bool) -> TrainingData:
         row_errors += map(str, table.errors)
     manifest_hashes: dict[str, str] = {}
     for i, table in enumerate(tables):
-        # Only the file name: runs are shared, and the path of the data is private.
+        # Use only the file name: run folders are shared, and the path of the data is private.
         name = f"{table.path.name} ({i + 1})" if table.path.name in manifest_hashes else table.path.name
         manifest_hashes[name] = hashlib.sha256(table.path.read_bytes()).hexdigest()
     return TrainingData(train, valid, row_errors, manifest_hashes)
 
 
 def _select_training_rows(table: manifest.Manifest, recipe: Recipe, show_progress: bool) -> Sequence[Row]:
-    """Return the rows of the training split, or all rows if the manifest has no splits; notify of unusable rows."""
+    """Return the training rows (all rows if there are no splits). Print the number of unusable rows."""
     counts = table.counts
     if counts.unusable:
         unusable = f"{counts.unusable} of {counts.rows + counts.unusable} rows"
@@ -82,7 +82,7 @@ def _select_training_rows(table: manifest.Manifest, recipe: Recipe, show_progres
 
 
 def drop_absent_modalities(recipe: Recipe, rows: Sequence[Row], show_progress: bool) -> Recipe:
-    """Return the recipe without the modalities that no row has; notify of each."""
+    """Return the recipe without the modalities that no row has; print a notice for each of them."""
     available: set[Modality] = {m for row in rows for m in row.modalities}
     for modality in recipe.space.encoders:
         if modality not in available:
@@ -98,7 +98,7 @@ def build_loader(
     context: DistributedContext,
     show_progress: bool,
 ) -> Loader:
-    """Build the loader of the rows that have a trained pair; notify of each pair that no row has."""
+    """Build the loader of the rows that have a trained pair; print a notice for each pair that no row has."""
     encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
     training, data = recipe.training, recipe.data
     if data.all_windows and "audio" in encoders and math.isfinite(encoders["audio"].max_seconds):
@@ -133,7 +133,7 @@ def split_into_windows(rows: Sequence[Row], window_seconds: float, hop_seconds: 
         try:
             media_seconds = read_duration(path) if path else 0.0
         except MediaError:
-            media_seconds = 0.0  # the loader reports the unreadable file, once
+            media_seconds = 0.0  # ignored here: the loader reports the unreadable file
         start, end = row.start or 0.0, min(row.end or media_seconds, media_seconds)
         if end - start <= window_seconds:
             window_rows.append(row)
@@ -149,7 +149,7 @@ def split_into_windows(rows: Sequence[Row], window_seconds: float, hop_seconds: 
 def compute_teacher_targets(
     recipe: Recipe, rows: Sequence[Row], show_progress: bool, context: DistributedContext = SINGLE_PROCESS
 ) -> dict[Source, Tensor]:
-    """Return the teacher's class probabilities of each image in half precision; empty if the recipe has no teacher."""
+    """Return the teacher's class probabilities for each image in float16; empty if the recipe has no teacher."""
     if not recipe.data.teacher:
         return {}
     teacher, cache = ENCODERS[recipe.data.teacher](), resolve_cache(recipe.data.cache) or Cache.default()
@@ -177,7 +177,7 @@ def _load_frozen_features(
     context: DistributedContext,
     show_progress: bool,
 ) -> dict[Modality, CachedFeatures]:
-    """Return the features of all rows from frozen encoders, computed once and cached."""
+    """Return the features of all rows from the frozen encoders. Features are computed once and cached."""
     cache = resolve_cache(recipe.data.cache)
     features = {}
     for modality, encoder in encoders.items():

@@ -22,7 +22,7 @@ def compute_validation_score(space: Space, rows: Sequence[Row], recipe: Recipe) 
 
 
 def has_validation_pairs(rows: Sequence[Row], recipe: Recipe) -> bool:
-    """Whether a row has both modalities of a trained pair."""
+    """Return whether any row has both modalities of a trained pair."""
     return any(
         a in row.modalities and b in row.modalities
         for row in rows
@@ -33,11 +33,11 @@ def has_validation_pairs(rows: Sequence[Row], recipe: Recipe) -> bool:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """The validation scores so far, and whether to stop."""
+    """The best and the last validation score, and the number of evaluations since the best."""
 
     best: float = -math.inf
     last: float = -math.inf
-    num_bad_evals: int = 0  # evaluations since the best
+    num_bad_evals: int = 0  # evaluations since the best score
     was_evaluated: bool = False  # whether the last epoch was evaluated
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class EarlyStopping:
 
     @property
     def is_best(self) -> bool:
-        """Whether to save the current space: it has the best score so far, or none was evaluated yet."""
+        """Whether to save the current space: it has the best score so far, or no space was evaluated yet."""
         return math.isinf(self.best) or (self.was_evaluated and self.num_bad_evals == 0)
 
     def update(self, score: float) -> EarlyStopping:
@@ -60,5 +60,5 @@ class EarlyStopping:
         return replace(self, was_evaluated=False)
 
     def should_stop(self, patience: int) -> bool:
-        """Whether `patience` evaluations in a row brought no new best score; never if patience is 0."""
+        """Return whether the last `patience` evaluations brought no new best score. With patience 0, return False."""
         return bool(patience) and self.num_bad_evals >= patience
