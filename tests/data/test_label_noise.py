@@ -42,7 +42,7 @@ def test_category_swaps_stay_in_the_category(labels, noise_rate, seed):
     label_of, sizes = dict(zip(ids, labels, strict=True)), Counter(labels)
     eligible = sum(size for size in sizes.values() if size > 1)
     if round(noise_rate * len(ids)) > eligible:
-        with pytest.raises(UsageError, match=f"only {eligible} have a partner.*the only row of their category"):
+        with pytest.raises(UsageError, match=f"only {eligible} rows have a donor.*the only row of its category"):
             choose_swaps(ids, labels, noise_rate, "category", seed)
         return
     swaps = choose_swaps(ids, labels, noise_rate, "category", seed)
@@ -132,9 +132,9 @@ def test_invalid_swaps_raise():
         choose_swaps(["a", "b"], ["x", "x"], 0.5, noise_kind, 0)
     with pytest.raises(UsageError, match="2 ids and 1 labels"):
         choose_swaps(["a", "b"], ["x"], 0.5, "random", 0)
-    with pytest.raises(UsageError, match="1 of 2 ids occur twice"):
+    with pytest.raises(UsageError, match="1 of 2 ids repeat an earlier id"):
         choose_swaps(["a", "a"], ["x", "x"], 0.5, "random", 0)
-    with pytest.raises(UsageError, match="only 0 have a partner"):
+    with pytest.raises(UsageError, match="only 0 rows have a donor"):
         choose_swaps(["a"], ["x"], 1, "random", 0)
     with pytest.raises(UsageError, match="no such row"):
         apply_swaps({"a": {"caption": "x"}}, [Swap("a", "text", "b")], take_columns)

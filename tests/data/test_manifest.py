@@ -136,7 +136,7 @@ def test_require(folder: Path) -> None:
     lines = str(caught.value).splitlines()
     assert lines[0] == f"{folder / 'm.csv'}: 1,200 errors"
     assert lines[1] == "  row 2, audio: no such file: 0.wav"
-    assert lines[-2:] == ["  … and 1,195 more", f"run `triptych validate {folder / 'm.csv'}` for all"]
+    assert lines[-2:] == ["  … and 1,195 more", f"run `triptych validate {folder / 'm.csv'}` to list all errors"]
 
 
 def test_problems_come_in_the_order_of_rows(folder: Path) -> None:

@@ -27,14 +27,14 @@ def test_duplicate_id(folder: Path) -> None:
     rows = [{"id": "x", "audio": "a.wav", "text": "a"}, {"id": "x", "audio": "b.wav", "text": "b"}]
     manifest = read(write_manifest(folder / "m.csv", rows))
     assert [row.number for row in manifest.rows] == [2]
-    message = "x is the id of row 2 too; to relate rows, use one group"
+    message = "x is the id of row 2 too; to link rows, use the same group"
     assert manifest.problems == (ManifestProblem("error", "duplicate id", 3, "id", message),)
 
 
 def test_the_same_file_in_two_rows(folder: Path) -> None:
     rows = [{"audio": "a.wav", "text": "a"}, {"audio": "./a.wav", "text": "b"}]
     problem = single_problem(read(write_manifest(folder / "m.csv", rows)).problems, "same file")
-    message = "the same file as in row 2: a.wav; give both rows one group"
+    message = "the same file as in row 2: a.wav; use the same group"
     assert problem == ManifestProblem("warning", "same file", 3, "audio", message)
     one_group = [row | {"group": "g"} for row in rows]
     segments = [row | {"start": start} for start, row in enumerate(rows)]

@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
         ("m.csv", b"audio;text\na.wav;hi\n", "the columns seem to be separated by ';'"),
         ("m.csv", b"a.wav,a dog\nb.wav,a cat\n", "known, in lower case: audio, image"),
         ("m.jsonl", b'{"sound": "a.wav"}\n', "no known column (found: sound)"),
-        ("m.tsv", b"audio\ttext\n", "a manifest must end in .csv, .jsonl, .parquet; this ends in '.tsv'"),
+        ("m.tsv", b"audio\ttext\n", "a manifest must end in .csv, .jsonl, .parquet; found '.tsv'"),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -76,8 +76,8 @@ def test_parquet_without_rows(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", "Expecting property name enclosed in double quotes at character 2"),
-        ('["a"]', "it is a list; write one {…} per line"),
-        ("null", "it is a NoneType; write one {…} per line"),
+        ('["a"]', "this is a list; write one {…} per line"),
+        ("null", "this is a NoneType; write one {…} per line"),
         ('{"text": "a", "text": "b"}', "duplicate key 'text'"),
         ("[" * 100_000, "maximum recursion depth exceeded"),
         ("9" * 5000, "Exceeds the limit"),
@@ -103,7 +103,7 @@ def test_ragged_csv_rows(folder: Path) -> None:
     (folder / "m.csv").write_text("audio,text\na.wav,a dog, barking\n\nb.wav\na.wav,fine\n", encoding="utf-8")
     manifest = read(folder / "m.csv")
     assert [row.number for row in manifest.rows] == [5]
-    hint = "put a cell with commas in double quotes"
+    hint = "put cells with commas in double quotes"
     assert [str(problem) for problem in manifest.problems] == [
         f"row 2: has 3 cells, the header has 2; {hint}",
         f"row 4: has 1 cells, the header has 2; {hint}",
@@ -122,7 +122,7 @@ def test_ragged_csv_rows(folder: Path) -> None:
 def test_a_parquet_file_cannot_unpack_to_many_times_its_size(tmp_path, texts, options):
     parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "m.parquet", compression="zstd", **options)
     before = pyarrow.total_allocated_bytes()
-    with pytest.raises(ManifestError, match=r"unpacks to 3\d,\d{3},\d{3} bytes; at most 1\d,\d{3},\d{3} for a file"):
+    with pytest.raises(ManifestError, match=r"unpacks to 3\d,\d{3},\d{3} bytes; at most 1\d,\d{3},\d{3} for this file"):
         read(tmp_path / "m.parquet")
     for _ in range(1000):  # pyarrow's threads release their last buffers after read() has returned
         if pyarrow.total_allocated_bytes() <= before:

@@ -163,7 +163,7 @@ def test_errors_for_bad_audio_name_the_file(tmp_path):
 
 
 def test_samples_out_of_range_are_an_error(tmp_path):
-    with pytest.raises(MediaError, match=r"samples of 1e\+20; audio must lie within ±1"):
+    with pytest.raises(MediaError, match=r"a sample is 1e\+20; samples must lie within ±1"):
         audio.read(write_float_wav(tmp_path, np.full(RATE, 1e20)), RATE)
     assert audio.read(write_float_wav(tmp_path, np.full(RATE, 32_000.0)), RATE).max() == 32_000
 

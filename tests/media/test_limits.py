@@ -14,11 +14,11 @@ RATE = 16_000
 def test_errors_for_limits_name_the_file(extension, tmp_path, monkeypatch):
     path = media_files.save_audio(tmp_path / f"long.{extension}", media_files.noise(2.0, RATE), RATE, channels=2)
     cases = {
-        "MAX_SAMPLES": (1000, "samples at once; at most 1,000: read segments of it"),
+        "MAX_SAMPLES": (1000, "samples at once; at most 1,000: read segments of the file"),
         "MAX_CHANNELS": (1, "16000 Hz and 2 channels; need .* at most 1 channels"),
         "MAX_SAMPLE_RATE": (8000, "16000 Hz and 2 channels; need 1000 to 8000 Hz"),
         "MAX_CPU_SECONDS": (-1.0, "not decoded within -1 s"),
-        "MAX_FILE_BYTES": (1000, r"GB per file: split it"),
+        "MAX_FILE_BYTES": (1000, r"GB per file: split the file"),
     }
     for name, (value, message) in cases.items():
         with monkeypatch.context() as patch:
@@ -27,7 +27,7 @@ def test_errors_for_limits_name_the_file(extension, tmp_path, monkeypatch):
                 audio.read(path, RATE)
         assert str(path) in str(caught.value)
     monkeypatch.setattr(limits, "MAX_DURATION", 0.5)
-    with pytest.raises(MediaError, match="hours per file: split it"):
+    with pytest.raises(MediaError, match="hours per file: split the file"):
         audio.read_duration(path)
 
 
@@ -36,7 +36,7 @@ def test_side_limits(size, tmp_path):
     path = tmp_path / "strip.png"
     Image.new("1", size).save(path)
     with pytest.raises(
-        MediaError, match=r"strip.png: \d+ × \d+ pixels; the longer side may have at most 65,535 pixels, and 500"
+        MediaError, match=r"strip.png: \d+ × \d+ pixels; the longer side may have at most 65,535 pixels and at most 500"
     ):
         image.load(path)
 

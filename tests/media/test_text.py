@@ -72,7 +72,7 @@ def test_too_long_a_text_is_an_error(tmp_path, monkeypatch):
     path = tmp_path / "long.txt"
     path.write_text("word " * 300)
     monkeypatch.setattr(text, "MAX_TEXT_BYTES", 1000)
-    with pytest.raises(MediaError, match=r"long.txt: .* MB of text; at most .* MB: split it"):
+    with pytest.raises(MediaError, match=r"long.txt: .* MB of text; at most .* MB: split the file"):
         text.read(path)
 
 

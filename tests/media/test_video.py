@@ -151,7 +151,7 @@ def test_errors_for_missing_streams(video_path, tmp_path, monkeypatch):
         "song.m4a: has no video stream; segments need both": lambda: video.split_into_segments(song, 1.0, 1.0),
         "song.m4a: cannot be read as an image; give png": lambda: image.load(song),
         "song.m4a: has no video stream": lambda: video.read_frames(song, [0.0]),
-        r"video.mp4: no frame at 9 s; its video ends at 4.00 s": lambda: image.load(video_path, time=9.0),
+        r"video.mp4: no frame at 9 s; the video ends at 4.00 s": lambda: image.load(video_path, time=9.0),
     }
     for message, call in cases.items():
         with pytest.raises(MediaError, match=message):

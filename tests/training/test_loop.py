@@ -46,7 +46,7 @@ def test_an_error_is_raised_when_no_file_can_be_read(tiny_recipe, synthetic_mani
     for path in (folder / "images").iterdir():
         path.write_bytes(b"broken")
     recipe = replace(tiny_recipe, data=replace(tiny_recipe.data, manifest=str(folder / synthetic_manifest.name)))
-    with pytest.raises(TrainingError, match=r"nothing could be read: \d+ files failed; the first: .*\.png"):
+    with pytest.raises(TrainingError, match=r"no file could be read: \d+ files failed; the first failure: .*\.png"):
         train(recipe, tmp_path / "run", show_progress=False)
 
 

@@ -1,8 +1,8 @@
-"""A cache of frozen encoders' features on disk: memory-mapped, and safe for concurrent processes.
+"""A cache on disk for the features of frozen encoders: memory-mapped, and safe for concurrent processes.
 
-A feature store holds the features of one encoder: append-only data files, one for each process that writes, and an
-SQLite index. Data is synced to disk before the index refers to it. A killed process therefore loses at most the batch
-it was writing and never leaves an incomplete entry.
+A feature store holds the features of one encoder: an SQLite index and append-only data files, one for each process that
+writes. Features are synced to disk before the index refers to them. A killed process therefore loses at most the batch
+that it was writing, and never leaves an incomplete entry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from triptych.errors import MediaError, UsageError
 from triptych.files import suggest_remedy, write_text
 from triptych.interfaces import Encoder, Source
 
-FORMAT_VERSION = 1  # of records, keys and fingerprints; each version has its own stores
+FORMAT_VERSION = 1  # version of records, keys and fingerprints; each version has its own feature stores
 INDEX_FILE, METADATA_FILE = "index.sqlite", "encoder.json"
 LOCK_TIMEOUT = 60.0  # seconds to wait while another process writes
 SQL_BATCH = 500  # keys in one SQL query
@@ -40,17 +40,17 @@ SQL_BATCH = 500  # keys in one SQL query
 
 @dataclass(frozen=True)
 class FeatureRecord:
-    """The location of one item's features: data file, byte offset and number of parts."""
+    """The location of the features of one source: data file, byte offset and number of parts."""
 
     file: str
     offset: int
     num_parts: int
-    crc32: int  # of the pooled features (mean and maximum)
+    crc32: int  # checksum of the pooled features (mean and maximum)
 
 
 @dataclass(frozen=True)
 class FileRecord:
-    """The state of a file (`file_state`) when it was last hashed, and the SHA-256 of its content."""
+    """The state of a file (`file_state`) when the file was last hashed, and the SHA-256 of its bytes."""
 
     state: str
     content_hash: str
@@ -75,12 +75,12 @@ class Cache:
         return Cache(os.environ.get("TRIPTYCH_CACHE") or platformdirs.user_cache_path("triptych", appauthor=False))
 
     def feature_store(self, encoder: Encoder) -> FeatureStore:
-        """Open the store of an encoder. Different settings, weights or format versions use different stores."""
+        """Open the feature store of an encoder. Other settings, weights or format versions use other stores."""
         name = f"{type(encoder).__name__.lower()}-{fingerprint_encoder(encoder)}"
         return FeatureStore(self.folder / name, encoder.feature_dim, f"{type(encoder).__name__}: {encoder.origin}")
 
     def content_keys(self, sources: Sequence[Source]) -> list[bytes | MediaError]:
-        """Return a key of each source's content, independent of file names; a MediaError where it cannot be read."""
+        """Return a key for each source's bytes or text, whatever the file name; a MediaError if it cannot be read."""
         hashes: dict[Path, str | MediaError] = {}
         paths = dict.fromkeys(source.content for source in sources if isinstance(source.content, Path))
         if paths:
@@ -100,7 +100,7 @@ class Cache:
                 sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
             ) as connection:
                 row = connection.execute("select state, hash from files where path = ?", (_path_key(path),)).fetchone()
-        except sqlite3.Error:  # no cache yet, or an unreadable one: the caller hashes the file instead
+        except sqlite3.Error:  # the database is missing or unreadable: the caller hashes the file instead
             return None
         return FileRecord(*row) if row else None
 
@@ -124,7 +124,7 @@ class Cache:
 
 
 class FeatureStore:
-    """The features of one encoder: for each key, mean and maximum of its parts in float32 and its parts in float16."""
+    """The features of one encoder. Each key has parts in float16, and the mean and maximum of the parts in float32."""
 
     def __init__(self, folder: Path, feature_dim: int, description: str) -> None:
         self.folder, self.feature_dim = folder, feature_dim
@@ -142,7 +142,7 @@ class FeatureStore:
             raise _explain_write_error(folder, error) from error
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, FeatureRecord]:
-        """Return the records of the keys that are stored; records in truncated data files are omitted."""
+        """Return the records of those keys that are stored; omit records in truncated data files."""
         unique_keys, records = list(dict.fromkeys(keys)), dict[bytes, FeatureRecord]()
         with _open_database(self.folder / INDEX_FILE, CREATE_RECORDS) as index:
             for first in range(0, len(unique_keys), SQL_BATCH):
@@ -159,7 +159,7 @@ class FeatureStore:
         return {k: r for k, r in records.items() if r.offset + self._record_bytes(r.num_parts) <= sizes[r.file]}
 
     def add(self, items: Sequence[tuple[bytes, Tensor]]) -> None:
-        """Store the parts (P, feature_dim) of some keys: sync the data to disk first, then index it."""
+        """Store the parts (P, feature_dim) of each key: sync the parts to disk first, then add them to the index."""
         rows, path = [], self.folder / self._data_file
         try:
             with path.open("ab") as file:
@@ -176,12 +176,12 @@ class FeatureStore:
         self._maps.pop(self._data_file, None)
 
     def read_pooled(self, record: FeatureRecord) -> np.ndarray | None:
-        """Return mean and maximum (2, feature_dim) of an item's parts; None if the checksum does not match."""
+        """Return the mean and maximum (2, feature_dim) of a record's parts; None if the checksum does not match."""
         raw = self._memory_map(record.file)[record.offset : record.offset + 8 * self.feature_dim]
         return raw.view(np.float32).reshape(2, self.feature_dim) if zlib.crc32(raw.tobytes()) == record.crc32 else None
 
     def read_parts(self, record: FeatureRecord) -> np.ndarray:
-        """Return a memory-mapped view of the parts (P, feature_dim) in float16."""
+        """Return a memory-mapped view of a record's parts (P, feature_dim) in float16."""
         first = record.offset + 8 * self.feature_dim
         raw = self._memory_map(record.file)[first : first + 2 * self.feature_dim * record.num_parts]
         return raw.view(np.float16).reshape(record.num_parts, self.feature_dim)
@@ -196,14 +196,14 @@ class FeatureStore:
 
 
 def resolve_cache(setting: Cache | str) -> Cache | None:
-    """Return the cache that a recipe key, option or argument names: a folder, "" for the default, "off" for none."""
+    """Return the cache for a setting: the path of a folder, "" for the default cache, or "off" for no cache."""
     if isinstance(setting, Cache):
         return setting
     return None if setting == "off" else Cache(setting) if setting else Cache.default()
 
 
 def to_float16(parts: Tensor) -> Tensor:
-    """Convert parts to float16, clamping to its range."""
+    """Convert parts to float16; clamp values to the range of float16."""
     max_value = torch.finfo(torch.float16).max
     return parts.clamp(-max_value, max_value).to(torch.float16)
 
@@ -214,7 +214,7 @@ _FINGERPRINTS: WeakKeyDictionary[Encoder, str] = WeakKeyDictionary()
 def fingerprint_encoder(encoder: Encoder) -> str:
     """Return a hash of everything that determines an encoder's features: settings, weights and extra files.
 
-    It is memoised for frozen encoders, whose weights do not change.
+    The hash of a frozen encoder is computed once, because its weights do not change.
     """
     if not encoder.frozen:
         return _compute_fingerprint(encoder)
@@ -225,7 +225,7 @@ def fingerprint_encoder(encoder: Encoder) -> str:
 
 def _compute_fingerprint(encoder: Encoder) -> str:
     digest = hashlib.sha256()
-    # The path of the weights is irrelevant: the weights themselves are hashed below.
+    # The path of the weights is not hashed, because the weights themselves are hashed below.
     names = [name for name in inspect.signature(type(encoder)).parameters if name not in {"frozen", "weights"}]
     settings = {name: getattr(encoder, name) for name in names}
     digest.update(
@@ -266,7 +266,7 @@ def _open_database(path: Path, create_table: str) -> Iterator[sqlite3.Connection
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
-    """Switch to WAL mode. SQLite does not wait when two processes switch at once, so retry."""
+    """Switch to WAL mode. If two processes switch at the same time, SQLite fails instead of waiting, so retry."""
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
@@ -279,20 +279,20 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             return
 
 
-# SQLITE_ERROR: the file has other tables.
+# SQLite returns SQLITE_ERROR if the file has other tables.
 CORRUPTION_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 OTHER_FOLDER_HINT = "or set TRIPTYCH_CACHE to another folder"
 PROBE_BYTES = 65_536
 
 
 def _explain_sqlite_error(path: Path, error: sqlite3.Error) -> UsageError:
-    """Translate an SQLite error. Only errors of the content are reported as damage."""
+    """Translate an SQLite error to a UsageError. Only errors in the database file are reported as damage."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF  # the primary result code
     if code in CORRUPTION_CODES:
-        return UsageError(f"{path}: the cache is damaged ({error}); delete its folder: features are computed again")
+        return UsageError(f"{path}: the cache is damaged ({error}); delete its folder to compute the features again")
     if code in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
         return UsageError(f"{path}: another process keeps writing to the cache; try again, {OTHER_FOLDER_HINT}")
-    try:  # SQLite reports "disk I/O error" for a full disk, too: ask the operating system
+    try:  # for a full disk, SQLite may report "disk I/O error": a test file shows the actual error
         with tempfile.TemporaryFile(dir=path.parent) as file:
             file.write(bytes(PROBE_BYTES))
             file.flush()
@@ -308,18 +308,18 @@ def _explain_write_error(path: Path, error: OSError) -> UsageError:
 
 
 def file_state(status: os.stat_result) -> str:
-    """Return size, mtime, ctime and inode of a file; while they are unchanged, so is the content."""
+    """Return size, mtime, ctime and inode of a file. If these are unchanged, the file counts as unchanged."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
 def content_key(source: Source, content_hash: str) -> bytes:
-    """Return the key of a source's content, given the SHA-256 of its file or, for texts, the text itself."""
+    """Return the cache key of a source. `content_hash` is the SHA-256 of its file or, for a text, the text itself."""
     identity = json.dumps([source.modality, content_hash, source.start, source.end])
     return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:
-    """Return the SHA-256 of a file; hash it again only if its state has changed."""
+    """Return the SHA-256 of a file; hash the file again only if `file_state` has changed."""
     try:
         path_key, state = _path_key(path), file_state(path.stat())
         cached_row = connection.execute(
@@ -328,12 +328,12 @@ def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:
         if cached_row:
             return cached_row[0]
         with path.open("rb") as file:
-            state = file_state(os.fstat(file.fileno()))  # of the open file: the path may refer to another file by now
+            state = file_state(os.fstat(file.fileno()))  # not of the path, which may be another file by now
             content_hash = hashlib.file_digest(file, "sha256").hexdigest()
             is_unchanged = file_state(os.fstat(file.fileno())) == state
     except OSError as error:
         return MediaError(f"{path}: cannot be read ({error.strerror})")
-    if is_unchanged:  # else it was being written to, and the hash may belong to neither state
+    if is_unchanged:  # otherwise the file was written to meanwhile, and the hash may belong to neither state
         connection.execute("insert or replace into files values (?, ?, ?)", (path_key, state, content_hash))
     return content_hash
 

@@ -1,4 +1,4 @@
-"""Decode every file of a manifest to find damaged ones."""
+"""Decode every file of a manifest to find damaged files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ RATE = 16_000  # samples per second
 
 
 def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = None) -> Manifest:
-    """Return the manifest without the rows whose files cannot be decoded; each such row becomes an error.
+    """Return the manifest without the rows whose files cannot be decoded, and add an error for each of these rows.
 
-    Each source is decoded once, as in training: the audio or the given segment of it, the image, and of a video its
-    audio and its middle frame. `advance(1)` is called after each.
+    Each source is decoded once, as in training: the image, the audio (or its segment), and the audio and the middle
+    frame of a video. `advance(1)` is called after each source.
     """
     rows_of: dict[Source, list[tuple[Row, str]]] = {}
     for row in manifest.rows:
@@ -55,7 +55,7 @@ def _sources(row: Row) -> Iterator[tuple[str, Source]]:
 
 
 def _decode_all(sources: Iterable[Source]) -> Iterator[tuple[Source, str | None]]:
-    """Yield each source with None, or with the reason why it cannot be decoded; in order."""
+    """Yield each source, in order, with the reason why it cannot be decoded, or None."""
     sources = list(sources)
     with open_thread_pool(os.cpu_count() or 1) as pool:
         yield from zip(sources, pool.map(_decode, sources), strict=True)

@@ -1,4 +1,4 @@
-"""Features of frozen encoders for a set of sources: loaded from the cache, computed where they are missing."""
+"""Load the features of frozen encoders from the cache, and compute the features that the cache lacks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CachedFeatures:
         self._records = list(records.values())
 
     def load_batch(self, indices: Sequence[int] | Tensor, with_parts: bool) -> tuple[Tensor, Tensor]:
-        """Return parts (N, P, feature_dim) in float16, or mean and maximum (N, 2, feature_dim); and the mask (N, P)."""
+        """Return features and their mask (N, P): parts (N, P, feature_dim), or mean and maximum (N, 2, feature_dim)."""
         if not with_parts:
             pooled = self.pooled[torch.as_tensor(indices)]
             return pooled, torch.ones(pooled.shape[:2], dtype=torch.bool)
@@ -54,10 +54,10 @@ def compute_or_load(
     shard: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] | None = None,
 ) -> CachedFeatures:
-    """Load the features of all sources from the cache; compute and store those it lacks.
+    """Load the features of all sources from the cache; compute and store the features that the cache lacks.
 
-    Sources that cannot be read are listed in `failures`. `progress` is a bar to advance, or the title of a new one.
-    Of several processes, each computes its `shard` (rank, world size) first; `barrier` waits for the others.
+    Sources that cannot be read are listed in `failures`. `progress` is a progress bar, or the title of a new bar.
+    With several processes, each first computes its `shard` (rank, world size); `barrier` waits for all processes.
     """
     sources = list(dict.fromkeys(sources))
     with track_progress(progress, len(sources)) if isinstance(progress, str) else nullcontext(progress) as bar:
@@ -102,7 +102,7 @@ def _compute_or_load(
 def _read_intact(
     store: FeatureStore, records: dict[bytes, FeatureRecord]
 ) -> tuple[dict[bytes, FeatureRecord], dict[bytes, np.ndarray]]:
-    """Return the records whose checksum matches, and their pooled features."""
+    """Return the records whose checksum matches, and the pooled features of these records."""
     pooled = {key: numbers for key, record in records.items() if (numbers := store.read_pooled(record)) is not None}
     return {key: records[key] for key in pooled}, pooled
 
@@ -110,10 +110,10 @@ def _read_intact(
 def encode_blocks(
     encoder: Encoder, sources: Sequence[Source], workers: int = 2
 ) -> Iterator[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]:
-    """Yield blocks of (source, parts (P, feature_dim)), and the reasons why sources could not be read; in order.
+    """Yield, in order, a list of (source, parts (P, feature_dim)) for each block, and the sources that failed.
 
-    Each worker decodes and encodes a block on its share of the cores: on a CPU, this is faster than encoding block
-    after block on all cores.
+    Failed sources are mapped to the reason why they could not be read. Each worker decodes and encodes a block on its
+    share of the cores. On a CPU, this is faster than encoding one block after another on all cores.
     """
     was_training, threads = encoder.training, torch.get_num_threads()
     encoder.eval()
@@ -131,13 +131,13 @@ def encode_blocks(
             yield pending.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(threads)  # the workers' setting has become the default of new threads
+        torch.set_num_threads(threads)  # reset the default for new threads, which the workers changed
         encoder.train(was_training)
 
 
 @torch.inference_mode()
 def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tuple[Source, Tensor]], dict[Source, str]]:
-    """Encode a block in batches of similar length, to reduce padding."""
+    """Encode a block in batches of sources with similar length, to reduce padding."""
     failures: dict[Source, str] = {}
     prepared: list[tuple[Source, Tensor]] = []
     for source in sources:

@@ -1,4 +1,4 @@
-"""Label noise: choose, apply, save and load swaps that give rows the captions, audio or image of another row."""
+"""Label noise: choose, apply, save and load swaps. A swap gives a row the captions, audio or image of another row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 SwapKind = Literal["random", "category"]
 SWAP_KINDS: tuple[SwapKind, ...] = get_args(SwapKind)
 CLUSTER_SIZE = 50  # mean number of rows per cluster
-MAX_ITERATIONS = 100  # of k-means, and of the search for donors of other groups
+MAX_ITERATIONS = 100  # limit for k-means, and for the search for donors from other groups
 # The first word of a column name, such as caption_2 or image_file_name, gives its modality.
 MODALITY_COLUMNS: dict[Modality, tuple[str, ...]] = {
     "image": ("image",),
@@ -31,7 +31,7 @@ MODALITY_COLUMNS: dict[Modality, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Swap:
-    """Row `id` has the content of row `taken_from` in one modality."""
+    """A swap: row `id` gets the captions, audio or image (by `modality`) of row `taken_from`."""
 
     id: str
     modality: Modality
@@ -47,12 +47,13 @@ def choose_swaps(
     modality: Modality = "text",
     groups: Sequence[str] | None = None,
 ) -> list[Swap]:
-    """Choose exactly round(noise_rate · n) rows, and for each one the row whose content it takes.
+    """Choose exactly round(noise_rate · n) of the n rows, and a donor for each chosen row.
 
-    random: the chosen rows pass their content on in one cycle, so that no row keeps its own.
-    category: one cycle for each label, so that the wrong content is of the right category. If only one row of a label
-      is chosen, it gets a copy of the content of a row that was not chosen.
-    groups: rows of one group are positives of each other, so no row takes content of its own group.
+    A chosen row gets the captions, audio or image (by `modality`) of its donor. The noise kinds are:
+    random: the donors are a cyclic shift of the chosen rows in random order, so that no row is its own donor.
+    category: the donors are a cyclic shift within each label, so that a row and its donor have the same label. If only
+      one row of a label is chosen, its donor is a row with this label that was not chosen.
+    If `groups` is given, a row and its donor are of different groups, because rows of one group match each other.
     """
     if noise_kind not in SWAP_KINDS:
         raise UsageError(describe_unknown("noise kind", noise_kind, SWAP_KINDS))
@@ -63,7 +64,7 @@ def choose_swaps(
     if len(ids) != len(labels):
         raise UsageError(f"there are {len(ids)} ids and {len(labels)} labels; give one label for each id")
     if len(set(ids)) != len(ids):
-        raise UsageError(f"{len(ids) - len(set(ids))} of {len(ids)} ids occur twice; ids must be unique")
+        raise UsageError(f"{len(ids) - len(set(ids))} of {len(ids)} ids repeat an earlier id; ids must be unique")
     rng = np.random.default_rng(seed)
     pools = _group_into_pools(labels if noise_kind == "category" else [""] * len(ids))
     chosen_rows = _choose_rows(pools, round(noise_rate * len(ids)), len(ids), noise_kind, rng)
@@ -87,10 +88,10 @@ def choose_swaps(
 
 
 def cluster_by_similarity(vectors: np.ndarray, seed: int, cluster_size: int = CLUSTER_SIZE) -> list[str]:
-    """Cluster rows by the direction of their vectors (N, D). Return the name of each row's cluster.
+    """Cluster the rows of `vectors` (N, D) by cosine similarity. Return the name of each row's cluster.
 
-    Spherical k-means with n / cluster_size centroids and k-means++ initialisation. As labels for kind "category", the
-    clusters give noise that is hard to detect.
+    The algorithm is spherical k-means with N / cluster_size centroids and k-means++ initialisation. If the clusters
+    are passed to `choose_swaps` as labels with kind "category", the noise is hard to detect.
     """
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     centroids = _init_centroids(unit, max(1, round(len(unit) / cluster_size)), np.random.default_rng(seed))
@@ -102,7 +103,7 @@ def cluster_by_similarity(vectors: np.ndarray, seed: int, cluster_size: int = CL
         sums = np.zeros_like(centroids)
         np.add.at(sums, assignment, unit)
         lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-        # The centroid of an empty cluster stays where it is.
+        # The centroid of an empty cluster is not changed.
         centroids = np.where(lengths > 0, sums / np.maximum(lengths, 1e-12), centroids)
     return [f"cluster {cluster}" for cluster in assignment]
 
@@ -112,7 +113,7 @@ def apply_swaps(
 ) -> list[Content]:
     """Return the items (id -> item) after the swaps. The items passed in are not changed.
 
-    take_content: (item, donor, modality) -> a copy of the item with the donor's content in this modality.
+    `take_content(item, donor, modality)` returns a copy of the item with the donor's captions, audio or image.
     """
     result = dict(items)
     for swap in swaps:
@@ -126,7 +127,7 @@ def apply_swaps(
 
 
 def take_columns(row: Mapping[str, str], donor: Mapping[str, str], modality: Modality) -> dict[str, str]:
-    """Return a table row with the donor's cells in all columns of a modality: `take_content` for rows of a table."""
+    """Return a table row with the donor's cells in all columns of a modality. This is `take_content` for table rows."""
     columns = [name for name in row if name.partition("_")[0] in MODALITY_COLUMNS[modality]]
     if not columns:
         raise UsageError(f"the table has no {modality} column to swap; found: {', '.join(row)}")
@@ -134,7 +135,7 @@ def take_columns(row: Mapping[str, str], donor: Mapping[str, str], modality: Mod
 
 
 def write_swaps(path: Path, swaps: Sequence[Swap]) -> None:
-    """Save swaps as CSV: the ground truth for methods that detect mismatched pairs."""
+    """Save swaps as CSV. The list is the ground truth for methods that detect mismatched pairs."""
     with path.open("w", newline="", encoding="utf-8") as file:
         write_rows(file, [field.name for field in fields(Swap)], (asdict(item) for item in swaps))
 
@@ -151,7 +152,7 @@ def read_swaps(path: Path) -> list[Swap]:
 
 
 def _group_into_pools(labels: Sequence[str]) -> list[list[int]]:
-    """Group row indices by label. Labels with a single row have no donor and are dropped."""
+    """Group row indices by label. Drop labels with a single row, for which there is no donor."""
     rows: defaultdict[str, list[int]] = defaultdict(list)
     for row, label in enumerate(labels):
         rows[label].append(row)
@@ -159,12 +160,15 @@ def _group_into_pools(labels: Sequence[str]) -> list[list[int]]:
 
 
 def _init_centroids(unit: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Choose up to `count` rows by k-means++: probability proportional to the distance to the nearest chosen row."""
+    """Choose up to `count` rows of `unit` by k-means++.
+
+    The probability of a row is proportional to its cosine distance (1 − cosine) to the nearest row chosen so far.
+    """
     chosen_rows, distances = [int(rng.integers(len(unit)))], np.full(len(unit), np.inf)
     while len(chosen_rows) < count:
         distances = np.minimum(distances, np.clip(1 - unit @ unit[chosen_rows[-1]], 0, None))
         if distances.sum() < 1e-9:
-            break  # every row equals a chosen one
+            break  # every row equals a chosen row
         chosen_rows.append(int(rng.choice(len(unit), p=distances / distances.sum())))
     return unit[chosen_rows]
 
@@ -187,8 +191,8 @@ def _avoid_same_group(
 def _single_group_message(groups: Sequence[str], rows: Sequence[int]) -> str:
     largest, count = Counter(groups[row] for row in rows).most_common(1)[0]
     return (
-        f"{count} of {len(rows)} rows to be swapped with each other are of one group ({largest!r}), where every pair "
-        "matches; choose another noise kind or a lower noise rate"
+        f"{count} of {len(rows)} rows that could be swapped with each other are of one group ({largest!r}), but rows "
+        "of one group match each other; choose another noise kind or a lower noise rate"
     )
 
 
@@ -197,9 +201,9 @@ def _choose_rows(
 ) -> set[int]:
     eligible = [row for pool in pools for row in pool]
     if count > len(eligible):
-        reason = " (the others are the only row of their category)" if noise_kind == "category" else ""
+        reason = " (each other row is the only row of its category)" if noise_kind == "category" else ""
         raise UsageError(
-            f"{count} of {total} rows should be swapped, but only {len(eligible)} have a partner{reason}; "
+            f"{count} of {total} rows should be swapped, but only {len(eligible)} rows have a donor{reason}; "
             f"lower the noise rate to {len(eligible) / total:.3g} or less"
         )
     return {eligible[position] for position in rng.permutation(len(eligible))[:count]}

@@ -1,4 +1,4 @@
-"""The data loader: rows to batches, prepared on worker threads in an order that depends on the seed only."""
+"""The data loader: prepares batches of rows on worker threads, in an order that depends on the seed only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFETCH_BATCHES = 2  # batches prepared ahead
 
 
 def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
-    """Return a row's source of a modality; `caption` selects one of several captions."""
+    """Return the source of a row in one modality; `caption` is the index of the caption."""
     if modality not in row.modalities:
         raise UsageError(f"row {row.number} has no {modality}; it has {', '.join(row.modalities)}")
     if modality == "text":
@@ -36,13 +36,13 @@ def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
 
 
 def sources_of(row: Row, modality: Modality) -> list[Source]:
-    """Return all sources of a row in a modality: one file, or every caption."""
+    """Return all sources of a row in one modality: one file, or all captions."""
     count = len(row.texts) if modality == "text" else 1
     return [source_of(row, modality, caption) for caption in range(count)]
 
 
 def collate(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Pad tensors (L_i, ...) with zeros to (N, L, ...); return it with the mask (N, L) of real elements."""
+    """Pad N tensors (L_i, ...) with zeros to one tensor (N, L, ...); also return a mask (N, L), false for padding."""
     lengths = torch.tensor([len(x) for x in inputs])
     mask = torch.arange(int(lengths.max())) < lengths[:, None]
     return torch.nn.utils.rnn.pad_sequence(list(inputs), batch_first=True), mask
@@ -51,7 +51,7 @@ def collate(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 def prepare_sources(
     sources: Iterable[Source], encoder: Encoder, workers: int = 2, prefetch: int = 64
 ) -> Iterator[tuple[Source, Tensor | MediaError]]:
-    """Yield each source with its prepared tensor, or with its MediaError; in order."""
+    """Yield each source, in order, with its prepared tensor or with the MediaError that it raised."""
     with open_thread_pool(workers) as pool:
         pending: deque[tuple[Source, Future[Tensor | MediaError]]] = deque()
         for source in sources:
@@ -64,7 +64,7 @@ def prepare_sources(
 
 
 class PrecomputedFeatures(Protocol):
-    """Features that need no encoder, addressed by index."""
+    """Features that were computed earlier, addressed by index."""
 
     index_of: dict[Source, int]
     failures: dict[Source, str]
@@ -73,7 +73,7 @@ class PrecomputedFeatures(Protocol):
 
 
 class Loader:
-    """Batches of rows with a trained pair of modalities. All rows of a batch have the same set of modalities."""
+    """Forms batches of rows that have a trained pair of modalities. All rows of a batch have the same modalities."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Loader:
         shard: tuple[int, int] = (0, 1),
         all_reduce_sum: Callable[[int], int] = int,
     ) -> None:
-        """With several processes, each loads its `shard` (rank, world size) of every batch."""
+        """With several processes, each process loads its `shard` (rank, world size) of every batch."""
         self.rows, self.encoders, self.batch_size, self.seed, self.workers = rows, encoders, batch_size, seed, workers
         self.precomputed, self.with_parts, self.teacher = precomputed or {}, with_parts, teacher or {}
         self._shard, self._all_reduce_sum = shard, all_reduce_sum
@@ -116,25 +116,25 @@ class Loader:
             pair_names = ", ".join(f"{a}–{b}" for a, b in pairs)
             raise TrainingError(
                 f"no batch can be formed (rows: {len(rows)}): need at least two rows with the same modalities that "
-                f"include a trained pair ({pair_names}); run `triptych validate` to see what the rows have"
+                f"include a trained pair ({pair_names}); run `triptych validate` to count the modalities of the rows"
             )
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches per epoch. Incomplete last batches are dropped."""
+        """Number of batches per epoch. Incomplete last batches are dropped."""
         return sum(self._count_batches(modality_set) for modality_set in self.modality_sets)
 
     def _count_batches(self, modality_set: ModalitySet) -> int:
-        """Return the batches per epoch of the rows with these modalities."""
+        """Return the number of batches per epoch that the rows with these modalities form."""
         return max(1, int(len(self.modality_sets[modality_set]) * self._repeats[modality_set]) // self.batch_size)
 
     def describe_empty_epoch(self) -> str:
         """Return the error message for an epoch without a batch."""
         first = next(iter(self.failures.values()), "")
-        return f"nothing could be read: {len(self.failures)} files failed; the first: {first}"
+        return f"no file could be read: {len(self.failures)} files failed; the first failure: {first}"
 
     def iter_epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches of one epoch. They depend on the seed and the epoch number only."""
+        """Yield the batches of one epoch. The batches depend on the seed and the epoch number only."""
         rng = np.random.default_rng([self.seed, number])
         captions = rng.integers(0, 1 << 30, len(self.rows))
         plan = []
@@ -164,7 +164,7 @@ class Loader:
     def _assemble_batch(
         self, modality_set: ModalitySet, members: list[int], pending: dict[Modality, list[PendingInput]]
     ) -> Iterator[Batch]:
-        """Yield a batch of the readable rows; nothing if fewer than two remain over all processes."""
+        """Yield one batch of the readable rows, or no batch if all processes together have fewer than two rows."""
         results = {m: [x.result() if isinstance(x, Future) else x for x in pending[m]] for m in modality_set}
         readable = [i for i in range(len(members)) if all(results[m][i] is not None for m in modality_set)]
         if self._all_reduce_sum(len(readable)) < 2:
@@ -172,7 +172,7 @@ class Loader:
         padded = {}
         for m in modality_set:
             values: list[Any] = [results[m][i] for i in readable]
-            if not values:  # all rows of this batch are on other processes
+            if not values:  # other processes have all rows of this batch
                 padded[m] = torch.zeros(0, 1), torch.zeros(0, 1, dtype=torch.bool)
             elif m in self.precomputed:
                 padded[m] = self.precomputed[m].load_batch(values, self.with_parts)
@@ -201,12 +201,12 @@ class Loader:
         return torch.stack(probabilities).float() if probabilities else torch.zeros(0, *classes)
 
     def _feature_index(self, index: int, modality: Modality, caption: int) -> int | None:
-        """Return the index of a row's features; None where they are missing."""
+        """Return the index of a row's features; None if the features are missing."""
         indices = self._feature_indices[modality][index]
         return indices[caption % len(indices)] if indices else None
 
     def _load_input(self, index: int, modality: Modality, caption: int) -> Tensor | None:
-        """Return a row's prepared input, cached while memory allows; None, and a failure, if it cannot be read."""
+        """Return a row's prepared input, cached while memory allows. If it cannot be read, record why; return None."""
         source = source_of(self.rows[index], modality, caption)
         if source in self.failures:
             return None
@@ -227,7 +227,7 @@ class Loader:
 def _repeats_per_epoch(
     modality_sets: Collection[ModalitySet], weights: Mapping[str, float]
 ) -> dict[ModalitySet, float]:
-    """Return how often the rows of each modality set are repeated in an epoch."""
+    """Return, for each set of modalities, how often its rows are repeated in an epoch."""
     names = {"-".join(modality_set): modality_set for modality_set in modality_sets}
     for name in weights:
         if name not in names:

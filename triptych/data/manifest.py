@@ -39,7 +39,7 @@ class Row:
     image: Path | None
     video: Path | None
     texts: tuple[str, ...]
-    group: str  # rows of one group are positives of each other
+    group: str  # rows of one group match each other: they are positives
     split: str | None
     label: str | None
     start: float | None  # segment of the audio or video, in seconds
@@ -90,14 +90,14 @@ class ManifestCounts:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The usable rows of a table, and all its problems."""
+    """The usable rows of a table, and all problems of the table."""
 
     path: Path
     rows: tuple[Row, ...]
     problems: tuple[ManifestProblem, ...]
 
     def split(self, name: str) -> Manifest:
-        """Return the rows of one split (all of them for "all"), with the problems of all rows."""
+        """Return the rows of one split (all rows for "all"), together with the problems of all splits."""
         if name == "all":
             return self
         rows = tuple(row for row in self.rows if row.split == name)
@@ -147,7 +147,7 @@ def files_of(row: Row) -> dict[str, Path]:
 
 
 def read(path: str | Path, allow_outside: bool = False) -> Manifest:
-    """Read and check a manifest, or the one in a folder; raise a ManifestError only if no table can be read."""
+    """Read and check a manifest file, or the manifest in a folder. Raise a ManifestError if no table can be read."""
     file = _find_manifest_file(Path(path))
     table = read_table(file, is_wanted=is_known_column)
     if table.columns and not any(is_known_column(name) for name in table.columns):
@@ -171,7 +171,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
             rows.append(
                 Row(
                     id=parsed.metadata.get("id") or default_id,
-                    # In parentheses, as a user's group may be called "row-5".
+                    # The parentheses avoid a clash with a user's group, which may be called "row-5".
                     group=parsed.metadata.get("group") or f"({default_id})",
                     split=parsed.metadata.get("split") or clotho_split,
                     label=parsed.metadata.get("label"),
@@ -199,7 +199,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
 
 
 def require_valid(manifest: Manifest, max_errors: int = 5) -> Manifest:
-    """Return the manifest if it has no errors; otherwise raise a ManifestError with the first ones."""
+    """Return the manifest if it has no errors; otherwise raise a ManifestError with the first `max_errors` errors."""
     errors = manifest.errors
     if not errors:
         return manifest
@@ -208,12 +208,12 @@ def require_valid(manifest: Manifest, max_errors: int = 5) -> Manifest:
         lines.append(f"  … and {len(errors) - max_errors:,} more")
     error_count = f"{len(errors):,} error{'s' if len(errors) > 1 else ''}"
     error_lines = "\n".join(lines)
-    hint = f"run `triptych validate {shlex.quote(str(manifest.path))}` for all"
+    hint = f"run `triptych validate {shlex.quote(str(manifest.path))}` to list all errors"
     raise ManifestError(f"{manifest.path}: {error_count}\n{error_lines}\n{hint}")
 
 
 def summarise(manifest: Manifest, max_examples: int = 5) -> dict[str, Any]:
-    """Return counts and problems as JSON-serialisable data, with the first examples of each category."""
+    """Return counts and problems as JSON-serialisable data, with up to `max_examples` examples of each category."""
     return {
         "path": str(manifest.path),
         "counts": asdict(manifest.counts),
@@ -239,12 +239,12 @@ def _find_manifest_file(path: Path) -> Path:
 
 
 def _detect_clotho_layout(file: Path, table: RawTable) -> tuple[str | None, Path]:
-    """Return split and audio folder of a Clotho captions file, derived from its name."""
+    """Return the split and the audio folder of a Clotho captions file, derived from the name of the file."""
     root = file.parent
     subset = next((subset for subset in CLOTHO_SPLITS if subset in file.stem.lower()), None)
     if subset is None or not {"file_name", "caption_1"} <= set(table.columns):
         return None, root
-    # The first rows are enough; more than one, as files may be missing.
+    # Several rows are tested, because some audio files may be missing.
     names = [str(cells.get("file_name")) for _, cells in table.rows[:20]]
     folders = [root, root / subset, root / f"clotho_audio_{subset}", root / f"clotho_audio_{subset}" / subset]
     readable = [folder for folder in folders if folder.is_dir() and os.access(folder, os.R_OK)]
@@ -266,33 +266,31 @@ def _check_unknown_columns(columns: Iterable[str]) -> list[ManifestProblem]:
 def _format_scalar(cell: Any) -> str | None:
     """Return a string or number as text; None for lists and dicts."""
     if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas writes integers as floats where values are missing
+        cell = int(cell)  # pandas writes integers as floats if a column has missing values
     return to_printable(str(cell).strip()) or None if isinstance(cell, str | int | float) else None
 
 
 def _drop_duplicate_ids(rows: list[Row]) -> tuple[list[Row], list[ManifestProblem]]:
-    """Drop rows that repeat an earlier id, with an error for each."""
+    """Drop rows that repeat the id of an earlier row, and return an error for each dropped row."""
     first: dict[str, Row] = {}
     problems: list[ManifestProblem] = []
     for row in rows:
         earlier = first.setdefault(row.id, row)
         if earlier is not row:
-            message = f"{to_printable(row.id)} is the id of row {earlier.number} too; to relate rows, use one group"
+            message = f"{to_printable(row.id)} is the id of row {earlier.number} too; to link rows, use the same group"
             problems.append(ManifestProblem("error", "duplicate id", row.number, "id", message))
     return list(first.values()), problems
 
 
 def _check_shared_files(rows: list[Row]) -> list[ManifestProblem]:
-    """Warn of rows with the same file and segment but different groups: they are positives of each other."""
+    """Warn of rows with the same file and segment but different groups: such rows should share a group."""
     first: dict[tuple[Path, float | None, float | None], Row] = {}
     problems: list[ManifestProblem] = []
     for row in rows:
         for column, path in files_of(row).items():
             earlier = first.setdefault((path, row.start, row.end), row)
             if earlier.group != row.group:
-                message = (
-                    f"the same file as in row {earlier.number}: {to_printable(path.name)}; give both rows one group"
-                )
+                message = f"the same file as in row {earlier.number}: {to_printable(path.name)}; use the same group"
                 problems.append(ManifestProblem("warning", "same file", row.number, column, message))
     return problems
 
@@ -315,14 +313,14 @@ def _check_groups_across_splits(rows: list[Row]) -> list[ManifestProblem]:
 
 def _check_unpaired_rows(rows: list[Row]) -> list[ManifestProblem]:
     return [
-        ManifestProblem("warning", "unpaired row", row.number, None, f"has {row.modalities[0]} only: forms no pair")
+        ManifestProblem("warning", "unpaired row", row.number, None, f"has {row.modalities[0]} only, so no pair")
         for row in rows
         if len(row.modalities) == 1
     ]
 
 
 def _check_shared_captions(rows: list[Row]) -> list[ManifestProblem]:
-    """Warn of captions that many rows share: they do not distinguish the rows."""
+    """Warn of captions that many rows share, because these captions do not distinguish the rows."""
     captioned_rows = [row for row in rows if row.texts]
     if len(captioned_rows) < MIN_SHARED_ROWS:
         return []
@@ -336,6 +334,6 @@ def _check_shared_captions(rows: list[Row]) -> list[ManifestProblem]:
         message = f"{total} rows have only {unique_count:,} distinct captions ({example}): too few to tell rows apart"
         problems.append(ManifestProblem("warning", "few captions", None, None, message))
     elif max_rows >= max(MIN_SHARED_ROWS, MIN_SHARED_FRACTION * len(captioned_rows)):
-        message = f"{example} of {total}: it does not distinguish them"
+        message = f"{example} of {total}: this caption does not distinguish the rows"
         problems.append(ManifestProblem("warning", "shared caption", None, None, message))
     return problems

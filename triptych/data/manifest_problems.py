@@ -21,13 +21,13 @@ class ManifestProblem:
 
     def __str__(self) -> str:
         if self.row is None:
-            return self.message  # names the column itself
+            return self.message  # the message names the column
         column = "" if self.column is None else f", {to_printable(self.column)}"
         return f"row {self.row}{column}: {self.message}"
 
 
 class InvalidCellError(Exception):
-    """A cell is invalid. Raised where the cell is parsed, caught where its row and column are known."""
+    """A cell is invalid. The caller that catches this exception adds the row and the column."""
 
     def __init__(self, category: str, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ def to_printable(value: object, limit: int = 120) -> str:
 
 
 def group_by_category(problems: Iterable[ManifestProblem], max_examples: int = 5) -> list[dict[str, Any]]:
-    """Group problems, errors first: each category with its total, its first examples and how many more there are."""
+    """Group problems by category, errors first. A category has a total, its first examples and the number of others."""
     groups: dict[tuple[Severity, str], list[ManifestProblem]] = {}
     for problem in problems:
         groups.setdefault((problem.severity, problem.category), []).append(problem)

@@ -1,4 +1,4 @@
-"""Inject label noise into a manifest: give a known fraction of rows content of another row."""
+"""Inject label noise into a manifest: give a known fraction of rows the captions, audio or image of another row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SWAPS_SUFFIX = ".swaps.csv"
 
 
 def swaps_path(path: Path) -> Path:
-    """Return the path of the list of swaps of a noisy manifest."""
+    """Return the path of the CSV file that lists the swaps of a noisy manifest."""
     return path.with_name(path.stem + SWAPS_SUFFIX)
 
 
@@ -47,11 +47,11 @@ def inject_noise(
 ) -> tuple[WrittenManifest, ManifestDraft]:
     """Write a manifest in which a fraction of the rows have the captions, audio or image of another row.
 
-    noise_kind: the donor is a random row, a row of the same label (category), or a row in the same cluster of about
-      `cluster_size` rows with similar captions according to `encoder` (similar). It is never of the same group, where
-      the pair would still match, and never of another split.
-    modality: the content to swap. Captions are swapped together with label and group, as in real annotation errors.
-    drop: drop the chosen rows instead of swapping their content. This is the oracle baseline for noisy training.
+    noise_kind: the donor is any row (random), a row with the same label (category), or a row in the same cluster of
+      about `cluster_size` rows whose captions have similar features of `encoder` (similar). A row and its donor are in
+      the same split, but not in the same group, because rows of one group match each other.
+    modality: text, image or audio. Captions are swapped together with label and group, as in real annotation errors.
+    drop: drop the chosen rows instead of swapping. Training on the result is the oracle baseline for noisy training.
 
     The swaps are listed in NAME.swaps.csv beside the manifest.
     """
@@ -62,12 +62,12 @@ def inject_noise(
     table = manifest.read(manifest_path, allow_outside)
     output = resolve_derived_path(output, table)
     candidates = table.split(split).rows if split else table.rows
-    # Image and audio of a video cannot be swapped separately.
+    # Rows with a video are excluded: the image and the audio of a video cannot be swapped separately.
     eligible = [row for row in candidates if modality in row.modalities and (modality == "text" or not row.video)]
     eligible = [row for row in eligible if len(row.modalities) > 1]
     if len(eligible) < 2:
         raise UsageError(
-            f"{table.path}: {len(eligible)} rows have {modality} and another modality; at least two are needed"
+            f"{table.path}: {len(eligible)} rows have {modality} and another modality; at least two rows are needed"
         )
     pool_names = _choose_pools(eligible, noise_kind, encoder, cluster_size, seed, show_progress)
     swaps = _choose_swaps_by_split(eligible, pool_names, noise_rate, noise_kind, seed, modality)
@@ -112,16 +112,16 @@ def _choose_pools(
     seed: int,
     show_progress: bool,
 ) -> list[str]:
-    """Return a name for each row; rows of the same name can swap their content."""
+    """Return each row's pool: its label or, for kind "similar", its cluster. A row and its donor are in one pool."""
     if noise_kind == "category":
         incomplete_row = next((row for row in rows if row.label is None), None)
         if incomplete_row:
-            raise UsageError(f"row {incomplete_row.number} has no label; --noise-kind category needs one in every row")
+            raise UsageError(f"row {incomplete_row.number} has no label; --noise-kind category needs a label per row")
     if noise_kind != "similar":
         return [row.label or "" for row in rows]
     incomplete_row = next((row for row in rows if not row.texts), None)
     if incomplete_row:
-        raise UsageError(f"row {incomplete_row.number} has no caption; --noise-kind similar needs one in every row")
+        raise UsageError(f"row {incomplete_row.number} has no caption; --noise-kind similar needs a caption per row")
     if encoder is None:
         raise UsageError("--noise-kind similar needs a text encoder to compare captions")
     sources = [source for row in rows for source in sources_of(row, "text")]

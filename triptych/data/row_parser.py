@@ -59,11 +59,11 @@ def describe_unknown_column(name: str) -> str:
 
 @dataclass(frozen=True)
 class ParsedRow:
-    """The content of a row without errors."""
+    """The parsed cells of a row without errors."""
 
     files: dict[MediaType, Path | None]
     texts: tuple[str, ...]
-    metadata: dict[str, str | None]  # id, group, split, label, where the row has them
+    metadata: dict[str, str | None]  # id, group, split and label; None if the row has no value
     start: float | None
     end: float | None
 
@@ -71,8 +71,8 @@ class ParsedRow:
 class FileResolver:
     """Resolves the paths in a manifest.
 
-    A manifest from an untrusted source must not read arbitrary files. Paths that leave the manifest's folder (absolute,
-    through `..` or through a symlink) are errors unless `allow_outside` is set.
+    A manifest from an untrusted source must not give access to arbitrary files. A path that leaves the manifest's
+    folder (absolute, through `..` or through a symlink) is an error unless `allow_outside` is set.
     """
 
     def __init__(self, root: Path, media_root: Path, allow_outside: bool = False) -> None:
@@ -83,7 +83,7 @@ class FileResolver:
 
     def resolve(self, name: str) -> Path:
         """Return the path of an existing, non-empty, readable file; raise an InvalidCellError otherwise."""
-        # Strings, as pathlib would dominate the time to read a long manifest.
+        # Paths are strings, because pathlib would take most of the time to read a long manifest.
         path = os.path.join(self.media_root, name)  # noqa: PTH118
         if not self._is_allowed_folder(os.path.split(path)[0]):
             raise self._outside_error(name)
@@ -124,13 +124,13 @@ class FileResolver:
 
 
 class RowParser:
-    """Parses rows and collects their problems."""
+    """Parses rows and collects the problems of all rows."""
 
     def __init__(self, columns: Iterable[str], resolver: FileResolver, has_only_strings: bool) -> None:
         columns = tuple(columns)
         self.resolver = resolver
         self.problems: list[ManifestProblem] = []
-        # Classify columns once, not in each row.
+        # Columns are classified once, not for each row.
         self._file_columns: dict[str, MediaType | None] = {
             name: _media_type_of_column(name)
             for name in columns
@@ -142,7 +142,7 @@ class RowParser:
         self._has_error = False
 
     def parse(self, number: int, cells: dict[str, Any]) -> ParsedRow | None:
-        """Return the content of a row, or None if it has an error."""
+        """Return the parsed cells of a row, or None if the row has an error."""
         self._row_number, self._has_error = number, False
         files = self._parse_files(cells)
         texts = self._parse_texts(cells)
@@ -174,7 +174,7 @@ class RowParser:
                 )
             elif _extension(name) not in MEDIA_EXTENSIONS[media_type]:
                 extensions = " ".join(sorted(MEDIA_EXTENSIONS[media_type]))
-                message = f"{to_printable(name)} has no extension of {media_type}: {extensions}"
+                message = f"{to_printable(name)} has none of the extensions for {media_type}: {extensions}"
                 self._add_warning("unexpected extension", column, message)
             files[media_type] = path
         return files
@@ -212,7 +212,7 @@ class RowParser:
 
 
 def _caption_sort_key(column: str) -> tuple[int, str]:
-    # text, caption, captions, then caption_1, caption_2, … caption_10 in numerical order.
+    # The order is text, caption, captions, then caption_1, caption_2, …, caption_10 in numerical order.
     number_match = NUMBERED_CAPTION_COLUMN.fullmatch(column)
     return (
         (len(CAPTION_COLUMNS) + int(number_match[1]), column)
@@ -238,14 +238,14 @@ def _parse_json_list(cell: str) -> str | list[str]:
 
 
 def _is_missing(cell: Any) -> bool:
-    return cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas writes missing values as NaN
+    return cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas stores missing values as NaN
 
 
 def _parse_text(cell: Any) -> str:
     if not isinstance(cell, str):
         nested = " nested" if isinstance(cell, dict | list) else ""
         raise InvalidCellError("not text", f"must be text, is{nested} {type(cell).__name__}: {to_printable(cell, 60)}")
-    # Neither is valid in file names or UTF-8, but JSON can encode both.
+    # A null character is invalid in file names and a lone surrogate in UTF-8, but JSON can encode both.
     if "\0" in cell or (not cell.isascii() and LONE_SURROGATE.search(cell)):
         raise InvalidCellError("not text", f"contains a null character or a lone surrogate: {to_printable(cell, 60)}")
     return cell
@@ -255,7 +255,7 @@ def _parse_string(cell: Any) -> str | None:
     if _is_missing(cell):
         return None
     if isinstance(cell, float) and cell.is_integer():
-        cell = int(cell)  # pandas writes integers as floats where values are missing
+        cell = int(cell)  # pandas writes integers as floats if a column has missing values
     if isinstance(cell, int | float):
         cell = str(cell)
     return _parse_text(cell).strip() or None
@@ -270,7 +270,7 @@ def _extension(name: str) -> str:
 
 
 def _media_type_of_column(column: str) -> MediaType | None:
-    """Return the media type in a column's name; None where it depends on the file's extension, as for file_name."""
+    """Return the media type in a column's name; None if the file's extension decides, as for `file_name`."""
     match = FILE_NAME_COLUMN.fullmatch(column)
     type_name = match[1] if match else column
     for media_type in MEDIA_EXTENSIONS:
@@ -284,7 +284,7 @@ def _media_type_of_file(name: str) -> MediaType:
         if _extension(name) in extensions:
             return media_type
     message = (
-        f"{to_printable(name)} has no extension of audio, image or video; use a column audio, image or video instead"
+        f"{to_printable(name)} has no extension of audio, image or video; use a column named audio, image or video"
     )
     raise InvalidCellError("unknown extension", message)
 
@@ -297,7 +297,7 @@ def _parse_seconds(cell: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         seconds = math.nan
     if not math.isfinite(seconds):
-        raise InvalidCellError("wrong time", f"must be seconds, is {to_printable(cell, 60)!r}")
+        raise InvalidCellError("wrong time", f"must be a number of seconds, is {to_printable(cell, 60)!r}")
     if seconds > MAX_SECONDS:
         raise InvalidCellError("wrong time", f"is longer than any file: {seconds:g} s")
     if seconds < 0:

@@ -1,4 +1,4 @@
-"""Synthesise speech from captions with espeak-ng or flite: one row of audio for each caption of a manifest."""
+"""Synthesise speech from the captions of a manifest with espeak-ng or flite: one row with audio for each caption."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from triptych.errors import UsageError, describe_unknown
 from triptych.files import TEMP_SUFFIX, atomic_write
 from triptych.progress import track_progress
 
-MAX_CHARACTERS = 2000  # of a caption: minutes of speech
+MAX_CHARACTERS = 2000  # maximum length of a caption, a few minutes of speech
 TIMEOUT_SECONDS = 120  # for one caption
 WAV_HEADER_BYTES = 44
 
 
 @dataclass(frozen=True)
 class SpeechProgram:
-    """A speech program: its command line, a test for its voices, and default voices that differ clearly."""
+    """A speech program: its command line, a test whether a voice exists, and default voices that differ clearly."""
 
     build_command: Callable[[str, str, str, Path], tuple[list[str], str]]  # program, voice, text, file -> argv, stdin
-    make_voice_check: Callable[[str], Callable[[str], bool]]  # program -> (voice -> whether the program has it)
+    make_voice_check: Callable[[str], Callable[[str], bool]]  # program -> (voice -> whether the voice exists)
     default_voices: tuple[str, ...]
 
 
@@ -46,7 +46,8 @@ def _flite_command(program: str, voice: str, text: str, file: Path) -> tuple[lis
 
 
 def _espeak_voice_check(program: str) -> Callable[[str], bool]:
-    # Columns: priority, language, age/gender, name, file, others. espeak-ng silently ignores unknown variants.
+    # Columns of the list: priority, language, age/gender, name, file, other languages. espeak-ng ignores unknown
+    # variants without an error.
     lines = [line.split() for line in _capture_stdout(program, "--voices").splitlines()[1:]]
     languages = {word for parts in lines if len(parts) > 4 for word in (parts[1], parts[3], parts[4])}
     variants = set(re.findall(r"!v/(\S+)", _capture_stdout(program, "--voices=variant")))
@@ -59,7 +60,7 @@ def _espeak_voice_check(program: str) -> Callable[[str], bool]:
 
 
 def _flite_voice_check(program: str) -> Callable[[str], bool]:
-    # flite silently replaces an unknown voice.
+    # flite replaces an unknown voice without an error.
     voices = set(_capture_stdout(program, "-lv").partition(":")[2].split())
     return voices.__contains__
 
@@ -84,16 +85,16 @@ def synthesise_speech(
     allow_outside: bool = False,
     show_progress: bool = True,
 ) -> tuple[WrittenManifest, ManifestDraft]:
-    """Write a manifest with one row for each caption: its speech, its text, and image and group of the original row.
+    """Write a manifest with one row for each caption: the caption, its speech, and the original row's image and group.
 
-    The audio of the original rows is dropped. A hash of row and caption selects the voice; a hash of text, voice and
-    group names the audio file. Existing files are reused, so run again to resume. `captions_per_row` limits the
-    captions of a row to the first ones; 0 takes all.
+    The audio of the original rows is dropped. A hash of row and caption selects the voice. A hash of caption, voice and
+    group is the name of the audio file. Existing audio files are reused, so an interrupted call can be repeated.
+    Only the first `captions_per_row` captions of each row are used; 0 means all captions.
     """
     if workers < 1:
-        raise UsageError(f"--workers {workers}: at least 1")
+        raise UsageError(f"--workers {workers}: must be at least 1")
     if captions_per_row < 0:
-        raise UsageError(f"--captions-per-row {captions_per_row}: 0 for all captions of a row, or a positive number")
+        raise UsageError(f"--captions-per-row {captions_per_row}: must be positive, or 0 for all captions of a row")
     table = manifest.read(manifest_path, allow_outside)
     output = resolve_derived_path(output, table)
     name, path, chosen_voices = _find_program(program, voices)
@@ -136,7 +137,7 @@ def _find_program(program: str | None, voices: Sequence[str]) -> tuple[str, str,
         )
     chosen_voices = tuple(voices) or tuple(voice for voice in PROGRAMS[name].default_voices if has_voice(voice))
     if not chosen_voices:
-        raise UsageError(f"{name} has none of its default voices; choose voices with --voices")
+        raise UsageError(f"none of the default voices for {name} is installed; choose installed voices with --voices")
     return name, path, chosen_voices
 
 
@@ -147,12 +148,12 @@ def _list_voices_option(name: str) -> str:
 def _plan_utterances(
     row: Row, program: str, voices: Sequence[str], speech_folder: Path, captions_per_row: int, skip_counts: Counter[str]
 ) -> Iterable[tuple[DraftItem, str]]:
-    """Yield an item and its voice for each caption of a row."""
+    """Yield a draft item and a voice for each caption of a row."""
     if not row.texts:
         skip_counts["rows without captions"] += 1
         return
     if row.video and (row.start is not None or row.end is not None):
-        skip_counts["rows with a segment of a video"] += 1  # start and end would apply to the speech as well
+        skip_counts["rows with a segment of a video"] += 1  # its start and end would also apply to the speech
         return
     files: dict[MediaType, Path] = {}
     if row.image:
@@ -164,7 +165,8 @@ def _plan_utterances(
             skip_counts["captions that are too long or have no letters or digits"] += 1
             continue
         voice = voices[int(hash_to_fraction("voice", row.id, text) * len(voices))]
-        # With the group: images with the same caption are no positives of each other, so they must not share a file.
+        # The hash includes the group: rows of different groups do not match, even if their captions are equal, so
+        # they must not share an audio file.
         digest = hashlib.sha256("\0".join((program, voice, text, row.group)).encode()).hexdigest()[:24]
         item = DraftItem(f"{row.id}:{number}", files, (text,), row.group, row.split, row.label)
         yield replace(item, files={**files, "audio": speech_folder / f"{digest}.wav"}), voice
@@ -178,9 +180,9 @@ def _synthesise_all(
     workers: int,
     show_progress: bool,
 ) -> dict[Path, str]:
-    """Synthesise the files that do not exist. Return the failed files with the reason."""
+    """Synthesise the audio files that do not exist. Return each file that failed with the reason."""
     for stale_file in speech_folder.glob(f".*{TEMP_SUFFIX}"):
-        stale_file.unlink(missing_ok=True)  # of a killed run
+        stale_file.unlink(missing_ok=True)  # left by a killed process
     pending = {
         file: task for file, task in tasks.items() if not (file.is_file() and file.stat().st_size > WAV_HEADER_BYTES)
     }
@@ -203,7 +205,7 @@ def _synthesise_all(
 
 
 def _synthesise(program: SpeechProgram, path: str, voice: str, text: str, file: Path) -> str | None:
-    """Synthesise one caption. Return None, or the reason why it failed."""
+    """Synthesise one caption. Return None, or the reason why the program failed."""
     try:
         with atomic_write(file, durable=False) as temporary:
             _run_program(*program.build_command(path, voice, text, temporary))
@@ -214,7 +216,7 @@ def _synthesise(program: SpeechProgram, path: str, voice: str, text: str, file: 
 
 
 def _run_program(arguments: list[str], stdin_text: str) -> None:
-    """Run a program without a shell. Raise ValueError if it fails."""
+    """Run a program without a shell. Raise ValueError if the program fails."""
     result = subprocess.run(  # noqa: S603 - arguments as a list, program from PATH
         arguments, input=stdin_text.encode(), capture_output=True, timeout=TIMEOUT_SECONDS, check=False
     )

@@ -1,4 +1,4 @@
-"""Read CSV, JSONL and Parquet files into numbered raw rows, without interpreting columns."""
+"""Read CSV, JSONL and Parquet files into numbered rows of raw cells. `row_parser` interprets the cells."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
     from pyarrow import parquet
 
 TABLE_EXTENSIONS = (".csv", ".jsonl", ".parquet")
-MAX_ROWS = 10_000_000  # a small Parquet file can claim billions
-# Limits against decompression bombs: a Parquet file may unpack to MAX_EXPANSION times its size plus an allowance.
+MAX_ROWS = 10_000_000  # a small Parquet file can claim billions of rows
+# Against decompression bombs, a Parquet file may unpack to MAX_EXPANSION times its size plus an allowance.
 MAX_UNPACKED_BYTES = 2_000_000_000
 MAX_EXPANSION = 100
-BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000  # for short texts that repeat
+BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000  # the allowance, for short texts that repeat
 
 
 @dataclass(frozen=True)
 class RawTable:
-    """The raw rows of a table, and problems for the rows that could not be read.
+    """The raw rows of a table, and a problem for each row that could not be read.
 
-    Rows are numbered as users see them: the spreadsheet row of a CSV file (the header is row 1), the line of a JSONL
-    file, the row counted from 1 of a Parquet file.
+    Row numbers are spreadsheet rows in a CSV file (the header is row 1), lines in a JSONL file, and rows counted from 1
+    in a Parquet file.
     """
 
     columns: tuple[str, ...]
     rows: tuple[tuple[int, dict[str, Any]], ...]
     problems: tuple[ManifestProblem, ...]
-    has_only_strings: bool  # CSV: lists are written as JSON in a cell
+    has_only_strings: bool  # true for CSV, in which a list is written as JSON in a cell
 
 
 def read_table(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
-    """Read a table; the extension selects the format. Of Parquet files, only wanted columns are read."""
+    """Read a table; the extension selects the format. From a Parquet file, only the wanted columns are read."""
     suffix = path.suffix.lower()
     if suffix not in TABLE_EXTENSIONS:
-        raise ManifestError(f"{path}: a manifest must end in {', '.join(TABLE_EXTENSIONS)}; this ends in {suffix!r}")
+        raise ManifestError(f"{path}: a manifest must end in {', '.join(TABLE_EXTENSIONS)}; found {suffix!r}")
     try:
         if path.stat().st_size == 0:
             raise ManifestError(f"{path}: the file is empty")
         return _read_parquet(path, is_wanted) if suffix == ".parquet" else _read_text(path, suffix)
     except (OSError, ValueError) as error:
-        # ValueError: a path with a null byte.
+        # A path with a null byte raises ValueError.
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ManifestError(f"{path}: cannot be read: {reason}") from error
 
@@ -69,13 +69,11 @@ def _decode(path: Path, raw: bytes) -> str:
     if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ManifestError(f"{path}: the file is UTF-16; save it as UTF-8")
     if (offset := raw.find(b"\0")) >= 0:
-        raise ManifestError(
-            f"{path}: line {_line_number(raw, offset)} has a null byte: not a text file, or not saved as UTF-8"
-        )
+        raise ManifestError(f"{path}: line {_line_number(raw, offset)} has a null byte; save the table as UTF-8 text")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # error.object lacks the byte order mark, which contains no line break.
+        # `error.object` lacks the byte order mark, but this does not change the line number.
         byte = error.object[error.start]
         line = _line_number(error.object, error.start)
         raise ManifestError(f"{path}: line {line} is not UTF-8 (byte 0x{byte:02X}); save the file as UTF-8") from error
@@ -97,21 +95,21 @@ def _read_csv(path: Path, text: str) -> RawTable:
         if len(cells) == len(columns):
             rows.append((number, dict(zip(columns, map(unescape_cell, cells), strict=True))))
         else:
-            message = f"has {len(cells)} cells, the header has {len(columns)}; put a cell with commas in double quotes"
+            message = f"has {len(cells)} cells, the header has {len(columns)}; put cells with commas in double quotes"
             problems.append(ManifestProblem("error", "ragged row", number, None, message))
     return RawTable(columns, tuple(rows), tuple(problems), has_only_strings=True)
 
 
 def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    # strict: otherwise an unclosed quote silently turns the rest of the file into one caption.
+    # Without `strict`, an unclosed quote would turn the rest of the file into one caption without an error.
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     number = 0
     try:
         for number, cells in enumerate(reader, start=1):
-            if cells:  # blank lines are counted, as in a spreadsheet
+            if cells:  # skip blank lines, but count them, as spreadsheets do
                 yield number, cells
     except csv.Error as error:
-        # Wrong quotes, or a cell above the csv module's limit of 131,072 characters.
+        # The quotes are wrong, or a cell exceeds the csv module's limit of 131,072 characters.
         raise ManifestError(
             f"{path}: row {number + 1} (line {reader.line_num}) is broken: {error}; is a double quote left open?"
         ) from error
@@ -120,7 +118,7 @@ def _csv_records(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
 def _read_jsonl(text: str) -> RawTable:
     rows: list[tuple[int, dict[str, Any]]] = []
     problems: list[ManifestProblem] = []
-    # Not splitlines(), which also splits at characters such as U+2028 that JSON strings may contain.
+    # splitlines() would also split at characters such as U+2028, which JSON strings may contain.
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
@@ -138,7 +136,7 @@ def _read_jsonl(text: str) -> RawTable:
 def _parse_object(line: str) -> dict[str, Any]:
     value = json.loads(line, object_pairs_hook=_reject_duplicate_keys)
     if not isinstance(value, dict):
-        raise ValueError(f"it is a {type(value).__name__}; write one {{…}} per line")  # noqa: TRY004 - caught above
+        raise ValueError(f"this is a {type(value).__name__}; write one {{…}} per line")  # noqa: TRY004 - caught above
     return value
 
 
@@ -152,7 +150,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _check_row_count(path: Path, rows: int) -> None:
     if rows > MAX_ROWS:
-        raise ManifestError(f"{path}: has {rows:,} rows; at most {MAX_ROWS:,} are allowed: split it")
+        raise ManifestError(f"{path}: has {rows:,} rows; at most {MAX_ROWS:,} are allowed: split the file")
 
 
 def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
@@ -166,7 +164,7 @@ def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
             names = [name for name in columns if is_wanted(name)]
             _check_unpacked_size(path, file, names)
             table = file.read(columns=names)
-        # zip(strict=True): in a damaged file, columns may differ in length.
+        # zip(strict=True) detects damaged files in which columns differ in length.
         values = zip(*(column.to_pylist() for column in table.columns), strict=True)
         rows = [(number, dict(zip(table.column_names, cells, strict=True))) for number, cells in enumerate(values, 1)]
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
@@ -175,13 +173,13 @@ def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
 
 
 def _check_unpacked_size(path: Path, file: parquet.ParquetFile, names: list[str]) -> None:
-    """Raise a ManifestError for a file whose content takes far more memory than the file's size suggests."""
+    """Raise a ManifestError for a Parquet file that unpacks to far more bytes than its size."""
     metadata = file.metadata
     max_bytes = MAX_EXPANSION * path.stat().st_size + BASE_BYTES + BASE_BYTES_PER_ROW * metadata.num_rows
     max_bytes = min(MAX_UNPACKED_BYTES, max_bytes)
     leaf_paths = [file.schema.column(i).path for i in range(len(file.schema))]
     leaves = [i for i, leaf in enumerate(leaf_paths) if leaf.split(".")[0] in names]
-    # The sum over all columns comes first: metadata of single columns is not safe to read in this process.
+    # Check the sum over all columns first: the metadata of single columns is not safe to read in this process.
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     if size > max_bytes:
         size = _sum_column_sizes(path, leaves)
@@ -189,7 +187,7 @@ def _check_unpacked_size(path: Path, file: parquet.ParquetFile, names: list[str]
         size = _sum_decoded_sizes(path, names, [leaf_paths[i] for i in leaves])
     if size > max_bytes:
         raise ManifestError(
-            f"{path}: unpacks to {size:,} bytes; at most {max_bytes:,} for a file of its size: write a .jsonl"
+            f"{path}: unpacks to {size:,} bytes; at most {max_bytes:,} for this file size: save the table as .jsonl"
         )
 
 
@@ -203,9 +201,9 @@ print(sum(group.column(int(leaf)).total_uncompressed_size for group in groups fo
 
 
 def _sum_column_sizes(path: Path, leaves: list[int]) -> int:
-    """Return the uncompressed bytes of some columns, read in a child process.
+    """Return the total uncompressed size of some columns in bytes, read in a child process.
 
-    On damaged column metadata, pyarrow ends its process: a C++ exception that Cython does not translate.
+    Damaged column metadata raises a C++ exception that Cython does not translate, which would end this process.
     """
     command = [sys.executable, "-c", COLUMN_SIZES_SCRIPT, str(path.absolute()), *map(str, leaves)]
     result = subprocess.run(command, capture_output=True, check=False)  # noqa: S603 - our own script and a path
@@ -215,7 +213,7 @@ def _sum_column_sizes(path: Path, leaves: list[int]) -> int:
 
 
 def _sum_decoded_sizes(path: Path, names: list[str], leaf_paths: list[str]) -> int:
-    """Return the bytes of some columns after decoding, from their dictionary-encoded form."""
+    """Return the total decoded size of some columns in bytes, computed from their dictionary-encoded form."""
     from pyarrow import parquet
 
     with parquet.ParquetFile(path, read_dictionary=leaf_paths) as file:
@@ -223,7 +221,7 @@ def _sum_decoded_sizes(path: Path, names: list[str], leaf_paths: list[str]) -> i
 
 
 def _unpacked_size(array: pyarrow.Array) -> int:
-    """Return the bytes of a dictionary-encoded array after decoding."""
+    """Return the decoded size of a dictionary-encoded array in bytes."""
     import pyarrow
     from pyarrow import compute
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from triptych.interfaces import Modality
 
-# Extensions select the files of a folder to try. How a file is decoded depends on its content.
+# The extension decides whether a file of a folder is tried. The bytes of the file decide how it is decoded.
 AUDIO_EXTENSIONS = frozenset(
     {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".aifc", ".au", ".caf", ".w64"}
     | {".m4a", ".m4b", ".aac", ".mka", ".weba", ".wma", ".ac3", ".amr", ".mp2", ".wv", ".tta", ".ape"}
@@ -21,13 +21,13 @@ VIDEO_EXTENSIONS = frozenset(
 
 
 def modality_of(path: Path) -> Modality | None:
-    """Return the modality of a file by its extension; None for unknown extensions and for videos, which have two."""
+    """Return the modality that a file's extension implies; None for unknown extensions and videos (two modalities)."""
     modalities = modalities_of(path)
     return modalities[0] if len(modalities) == 1 else None
 
 
 def modalities_of(path: Path) -> tuple[Modality, ...]:
-    """Return all modalities of a file by its extension: image and audio for a video, none for unknown extensions."""
+    """Return all modalities that a file's extension implies: image and audio for a video, () if it is unknown."""
     extension = path.suffix.lower()
     if extension in VIDEO_EXTENSIONS:
         return ("image", "audio")

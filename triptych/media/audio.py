@@ -1,4 +1,4 @@
-"""Audio files to mono samples, and samples to log-mel spectrograms."""
+"""Decode audio files to mono samples, and convert samples to log-mel spectrograms."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:  # importing torch takes seconds, and decoding does not need i
 
 MAX_AMPLITUDE = 1e6  # unscaled float files reach 32,768; larger values mean damage
 BLOCK_SAMPLES = 1 << 20  # samples of all channels decoded between two checks of the deadline
-# Seconds decoded around a segment, so that resampling it equals resampling the whole file.
+# Seconds decoded before and after a segment, so that the resampled segment equals a slice of the resampled file.
 RESAMPLING_MARGIN = 0.05
 SUPPORTED_FORMATS = "wav, flac, ogg, opus, mp3, aiff, m4a, aac, wma, or a video with audio"
 
 # First bytes of the formats that libsndfile reads. Not mp3: libsndfile's mp3 decoder writes to stderr.
 SNDFILE_SIGNATURES = frozenset({b"RIFF", b"RIFX", b"RF64", b"FORM", b"fLaC", b"OggS", b".snd", b"caff", b"riff"})
-# libsndfile's log entry where the header's size differs from the actual size.
+# libsndfile logs this if the size in the header differs from the actual size.
 SIZE_MISMATCH = re.compile(r": (\d+) \(should be (\d+)\)")
-UNKNOWN_SIZE = 0x7FFF_0000  # streaming programs write sizes from here on for "unknown"
-SNDFILE_MALFORMED = 3  # libsndfile's error code
+UNKNOWN_SIZE = 0x7FFF_0000  # streaming programs write this size or a larger one if the size is unknown
+SNDFILE_MALFORMED = 3  # libsndfile's error code for malformed files
 MAX_OGG_PAGE_BYTES = 65_307
-MPEG_FORMAT_TAGS = frozenset({b"\x50\x00", b"\x55\x00"})  # MPEG layers I and II, layer III in a WAV's `fmt ` chunk
-MAX_CHUNKS = 100  # of a WAV before its `fmt ` chunk
+MPEG_FORMAT_TAGS = frozenset({b"\x50\x00", b"\x55\x00"})  # in a WAV's `fmt ` chunk: MPEG layers I and II, layer III
+MAX_CHUNKS = 100  # chunks of a WAV file searched for the `fmt ` chunk
 
 
 @sandbox.decoder(sandbox.validate_seconds)
 def read_duration(path: Path) -> float:
-    """Return the duration of a file's audio in seconds, from its header where possible."""
+    """Return the duration of a file's audio in seconds, from the file's header if possible."""
     limits.check_file(path, "audio")
     file = _open_sndfile(path)
     if file is None:
@@ -56,7 +56,7 @@ def read_duration(path: Path) -> float:
 
 @sandbox.decoder(sandbox.validate_samples)
 def read(path: Path, rate: int, start: float | None = None, end: float | None = None) -> np.ndarray:
-    """Return mono float32 samples at `rate` between start and end (seconds): the whole file's samples, sliced."""
+    """Return mono float32 samples at `rate` (Hz) from `start` to `end` (seconds): a slice of the resampled file."""
     limits.check_file(path, "audio")
     begin, stop = max(0.0, start or 0.0), math.inf if end is None else end
     decode_start = math.floor(max(0.0, begin - RESAMPLING_MARGIN))  # whole seconds are whole samples at any rate
@@ -80,14 +80,14 @@ def read(path: Path, rate: int, start: float | None = None, end: float | None = 
 
 
 def read_source(source: Source, rate: int, max_seconds: float) -> np.ndarray:
-    """Return mono float32 samples of a source's segment; at most the first `max_seconds`."""
+    """Return mono float32 samples at `rate` (Hz) of a source's segment: at most the first `max_seconds` seconds."""
     start = source.start or 0.0
     end = start + max_seconds if source.end is None else min(source.end, start + max_seconds)
     return read(Path(source.content), rate, start, end)
 
 
 def sliding_windows(duration: float, length: float, hop: float) -> list[tuple[float, float]]:
-    """Return (start, end) of windows of equal length, one for each hop; the last ends with the recording."""
+    """Return (start, end) of windows of equal length that start `hop` apart; the last window ends at `duration`."""
     if not (length > 0 and hop > 0 and math.isfinite(duration)):
         raise InputError(f"duration {duration}, length {length}, hop {hop}: length and hop must be above 0")
     if duration <= length:
@@ -111,7 +111,7 @@ def log_mel_spectrogram(samples: np.ndarray, rate: int, n_mels: int, n_fft: int,
 
 @lru_cache(maxsize=8)
 def mel_filters(rate: int, n_fft: int, n_mels: int) -> Tensor:
-    """Return triangular mel filters of height 2 / width in Hz (Slaney): (n_mels, n_fft // 2 + 1)."""
+    """Return triangular mel filters (n_mels, n_fft // 2 + 1). A filter's height is 2 / its width in Hz (Slaney)."""
     import torch
 
     edges = _mel_to_hz(np.linspace(0.0, _hz_to_mel(rate / 2), n_mels + 2))
@@ -139,7 +139,7 @@ def _mel_to_hz(mel: np.ndarray) -> np.ndarray:
 
 
 def _decode(path: Path, start: float, end: float) -> tuple[np.ndarray, int]:
-    """Return mono float32 samples at the file's sample rate, and that rate; no samples past the end of the file."""
+    """Return the mono float32 samples from `start` to `end` (seconds) and the file's sample rate in Hz."""
     file = _open_sndfile(path)
     if file is None:
         from triptych.media import audio_stream
@@ -156,7 +156,7 @@ def _decode(path: Path, start: float, end: float) -> tuple[np.ndarray, int]:
 
 
 def _decode_blocks(path: Path, file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
-    """Decode the mean of the channels between two sample positions, block by block."""
+    """Decode the samples from position `first` to `last`, block by block, and return the mean of the channels."""
     channel_weights = np.full(file.channels, 1 / file.channels, np.float32)
     deadline, chunks, position = limits.Deadline(path), [], first
     try:
@@ -183,25 +183,25 @@ def _check_samples(path: Path, samples: np.ndarray) -> None:
     if not math.isfinite(peak):
         raise MediaError(f"{path}: the samples contain NaN or infinity; export the file again")
     if peak > MAX_AMPLITUDE:
-        raise MediaError(f"{path}: samples of {peak:.0e}; audio must lie within ±1: export the file again")
+        raise MediaError(f"{path}: a sample is {peak:.0e}; samples must lie within ±1: export the file again")
 
 
 def _open_sndfile(path: Path) -> soundfile.SoundFile | None:
-    """Open a file with libsndfile, by its content; None if libsndfile cannot read it."""
+    """Open a file with libsndfile; return None if libsndfile cannot read the file. The extension is ignored."""
     head = b""
     try:
         with path.open("rb") as data:
             head = data.read(4)
             if head not in SNDFILE_SIGNATURES or _is_mpeg_wav(head, data):
                 return None
-        # Bytes, as POSIX file names need not be UTF-8.
+        # The path is passed as bytes, because POSIX file names need not be UTF-8.
         name = os.fsencode(path) if os.name == "posix" else str(path)
         file = soundfile.SoundFile(name)  # pyright: ignore[reportArgumentType] - accepts bytes
     except (soundfile.SoundFileError, RuntimeError, TypeError) as error:
-        # FFmpeg would read a truncated CAF file as a shorter one.
+        # FFmpeg would read a truncated CAF file without an error.
         if head == b"caff" and getattr(error, "code", None) == SNDFILE_MALFORMED:
             raise MediaError(f"{path}: truncated or damaged ({error}); fetch the file again") from error
-        return None  # a video in RIFF or Ogg, a rare codec, or damage: left to FFmpeg
+        return None  # FFmpeg is tried next: the file may be a video in RIFF or Ogg, have a rare codec or be damaged
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
     try:
@@ -213,7 +213,7 @@ def _open_sndfile(path: Path) -> soundfile.SoundFile | None:
 
 
 def _is_mpeg_wav(head: bytes, data: BinaryIO) -> bool:
-    """Return whether a WAV file, read up to `head`, contains MPEG audio."""
+    """Return whether `data`, a file whose first four bytes are `head`, is a WAV file with MPEG audio."""
     if head not in {b"RIFF", b"RF64"}:
         return False
     data.seek(12)
@@ -229,17 +229,19 @@ def _is_mpeg_wav(head: bytes, data: BinaryIO) -> bool:
 
 
 def _check_not_truncated(path: Path, file: soundfile.SoundFile) -> None:
-    """Raise a MediaError for truncated files that libsndfile would read as shorter ones."""
+    """Raise a MediaError for a truncated file that libsndfile would read without an error."""
     seconds = file.frames / file.samplerate
     for header_size, actual_size in SIZE_MISMATCH.findall(file.extra_info):
         if int(actual_size) < int(header_size) < UNKNOWN_SIZE:
             limits.check_not_truncated(path, seconds, seconds * int(header_size) / max(1, int(actual_size)))
     if file.format == "OGG" and not _has_complete_last_page(path):
-        raise MediaError(f"{path}: truncated: ends within a page after {seconds:.2f} s; fetch the file again")
+        raise MediaError(
+            f"{path}: truncated: the last Ogg page, after {seconds:.2f} s, is incomplete; fetch the file again"
+        )
 
 
 def _has_complete_last_page(path: Path) -> bool:
-    """Return whether the last page of an Ogg file is complete. Ogg headers state no duration."""
+    """Return whether the last page of an Ogg file is complete. An Ogg header has no duration to check instead."""
     with path.open("rb") as data:
         data.seek(max(0, path.stat().st_size - MAX_OGG_PAGE_BYTES))
         tail = data.read()

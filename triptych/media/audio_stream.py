@@ -1,4 +1,4 @@
-"""The audio stream of a container, decoded packet by packet onto the file's timeline at its own sample rate."""
+"""Decode the audio stream of a container packet by packet; place each frame by its timestamp, without resampling."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from av.error import FFmpegError
 from triptych.errors import MediaError
 from triptych.media import container, limits
 
-PREROLL = 0.5  # seconds decoded and dropped before a segment, until the decoder's state no longer depends on the past
-MAX_JITTER = 0.05  # seconds: larger deviations of timestamps are gaps
+PREROLL = 0.5  # seconds decoded and dropped before a segment, because a decoder's output depends on earlier packets
+MAX_JITTER = 0.05  # seconds: a larger difference between a timestamp and the end of the previous frame is a gap
 MAX_START_DELAY = 600.0  # seconds by which audio may start after the video
 END_TOLERANCE = 0.1  # seconds that may be missing at the end, for codecs with long frames
 # With this many channels or more, PyAV reads past the end of a planar frame; interleaved frames are safe.
 UNSAFE_PLANAR_CHANNELS = 8
 GRID_FRAMES = 8  # frames from which the frame grid is estimated
-VORBIS_GRID = 64  # samples: Vorbis frames vary in length, but start at multiples of this
+VORBIS_GRID = 64  # samples: Vorbis frames vary in length, but start at multiples of 64 samples
 
 
 def read(path: Path, start: float, end: float, supported_formats: str) -> tuple[np.ndarray, int]:
-    """Return mono float32 samples between start and end (seconds) at the file's sample rate, and that rate."""
+    """Return the mono float32 samples from `start` to `end` (seconds) and the file's sample rate in Hz."""
     with container.open_container(path, "audio", supported_formats) as file:
         stream = _select_audio_stream(path, file, supported_formats)
         origin, deadline = container.start_time(file), limits.Deadline(path)
@@ -33,7 +33,7 @@ def read(path: Path, start: float, end: float, supported_formats: str) -> tuple[
         if start > 0:
             timeline.frame_grid = _estimate_frame_grid(file, stream, deadline)
             _seek_before(file, stream, start, deadline)
-        last_packet_end = last_audio_end = 0.0  # of the packets of all streams, and of the audio stream
+        last_packet_end = last_audio_end = 0.0  # seconds: end of the last packet of any stream, and of the audio
         for packet in container.iter_packets(file, deadline):
             is_audio, last = packet.stream_index == stream.index, math.inf
             if packet.pts is not None and packet.time_base is not None:
@@ -56,7 +56,7 @@ def read(path: Path, start: float, end: float, supported_formats: str) -> tuple[
 
 
 def read_duration(path: Path, supported_formats: str) -> float:
-    """Return the duration of the file in seconds, from its header where possible."""
+    """Return the duration of the file in seconds, from the file's header if possible."""
     with container.open_container(path, "audio", supported_formats) as file:
         _select_audio_stream(path, file, supported_formats)
         return container.read_duration(path, file)
@@ -70,7 +70,7 @@ def _select_audio_stream(path: Path, file: InputContainer, supported_formats: st
 
 
 def _seek_before(file: InputContainer, stream: AudioStream, start: float, deadline: limits.Deadline) -> None:
-    """Seek to shortly before start, or to the beginning if the file's index leads past start."""
+    """Seek to shortly before `start` (seconds), or to the beginning if the file's index leads to a later time."""
     origin = container.start_time(file)
     target = max(0.0, start - PREROLL)
     file.seek(math.floor((target + origin) * av.time_base))
@@ -90,7 +90,7 @@ class Timeline:
         self._next_sample = 0  # position of the next sample
         self._lost_samples = 0  # samples in gaps
         self._interleaver = av.AudioResampler(format="flt")  # changes the sample format only
-        self._packet_bytes = self._broken_bytes = 0  # of all packets, and of undecodable ones
+        self._packet_bytes = self._broken_bytes = 0  # bytes of all packets, and of undecodable packets
         self._chunks: list[np.ndarray] = []
         self._first_sample = 0  # position of the first retained sample
 
@@ -105,7 +105,7 @@ class Timeline:
             self._stream_start = max(0.0, packet_start)
 
     def decode_packet(self, packet: av.Packet, origin: float) -> None:
-        """Decode a packet and append its frames. A damaged packet leaves a gap, and its bytes are counted."""
+        """Decode a packet and append its frames. A damaged packet leaves a gap; count the bytes of damaged packets."""
         frames = _decode_packet(packet)
         self._packet_bytes += packet.size
         self._broken_bytes += 0 if frames is not None else packet.size
@@ -113,11 +113,11 @@ class Timeline:
             self._append_frame(frame, origin)
 
     def _append_frame(self, frame: AudioFrame, origin: float) -> None:
-        """Place a frame at its timestamp, or directly after the previous frame if the difference is jitter."""
+        """Place a frame at its timestamp, or right after the previous frame if they differ by at most MAX_JITTER."""
         if not self.rate:
             self._init_format(frame)
         elif frame.sample_rate != self.rate:
-            raise MediaError(f"{self.path}: its sample rate changes within the file; export the file again")
+            raise MediaError(f"{self.path}: the sample rate changes within the file; export the file again")
         if frame.pts is not None and frame.time_base is not None:
             gap = round((float(frame.pts * frame.time_base) - origin) * self.rate) - self._next_sample
             if not self._chunks and self.start > 0:
@@ -133,7 +133,7 @@ class Timeline:
         self._next_sample += len(samples)
 
     def collect_samples(self, expected_end: float) -> np.ndarray:
-        """Return the requested samples; raise if too many are missing. The audio should last until `expected_end`."""
+        """Return the requested samples. Raise if too many are missing before `expected_end` (seconds)."""
         if not self.rate:
             return np.zeros(0, np.float32)
         begin, stop = max(self.start, self._stream_start or 0.0), min(expected_end, self.end)
@@ -156,18 +156,18 @@ class Timeline:
         return all_samples[max(0, first - self._first_sample) :][: max(0, last - first)]
 
     def _init_format(self, frame: AudioFrame) -> None:
-        """Read the sample rate from the first frame: the headers of some codecs state half of it."""
+        """Read the sample rate from the first frame, because some codecs state half of the rate in the header."""
         self.rate, channels = frame.sample_rate, frame.layout.nb_channels
         limits.check_audio_format(self.path, self.rate, channels)
         if (self._stream_start or 0.0) - self.start > MAX_START_DELAY:
-            raise MediaError(f"{self.path}: its audio starts after {self._stream_start:.0f} s; fetch the file again")
+            raise MediaError(f"{self.path}: the audio starts after {self._stream_start:.0f} s; fetch the file again")
         self._next_sample = self._first_sample = round((self._stream_start or 0.0) * self.rate)
         if not self.start and self._next_sample:  # the audio starts after the video
             self._first_sample = 0
             self._chunks.append(np.zeros(self._next_sample, np.float32))
 
     def _fill_gap(self, gap: int) -> None:
-        """Fill a gap with silence. Timestamps that go back are a sign of damage and count as missing, too."""
+        """Fill a gap (in samples) with silence. A negative gap is a sign of damage and counts as missing audio, too."""
         if self._next_sample + gap > self.start * self.rate:
             self._lost_samples += abs(gap)
         if limits.is_too_much_missing(self._lost_samples / self.rate, math.inf):
@@ -180,7 +180,7 @@ class Timeline:
             self._next_sample += gap
 
     def _snap_to_grid(self, sample_index: int) -> int:
-        """Round to the frame grid: timestamps in milliseconds are too coarse for exact sample positions."""
+        """Round a sample position to the frame grid, because timestamps in milliseconds are too coarse for samples."""
         if self.frame_grid is None:
             return sample_index
         phase, step = self.frame_grid
@@ -196,7 +196,7 @@ def _estimate_frame_grid(
         frames += _decode_packet(packet) or ()
         if len(frames) >= GRID_FRAMES:
             break
-    untrimmed = frames[1:-1]  # the first may be trimmed, and the last of a short file
+    untrimmed = frames[1:-1]  # the first frame may be trimmed, and in a short file the last frame
     if not untrimmed or stream.time_base is None or stream.time_base * frames[0].sample_rate <= 1:
         return None
     rate, stamp = frames[0].sample_rate, frames[0].pts or 0
@@ -207,7 +207,7 @@ def _estimate_frame_grid(
 
 
 def _decode_packet(packet: av.Packet) -> list[AudioFrame] | None:
-    """Return the frames of a packet; None if it is damaged."""
+    """Return the frames of a packet; None if the packet is damaged."""
     try:
         return [frame for frame in packet.decode() if isinstance(frame, AudioFrame) and frame.samples]
     except FFmpegError:

@@ -1,4 +1,4 @@
-"""Media containers (m4a, mp4, mkv, webm, mov …), opened by PyAV: local files, allowed formats, no log output."""
+"""Open media containers (m4a, mp4, mkv, webm, mov …) with PyAV: only local files in allowed formats, no log output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from triptych.media.limits import Deadline
 ALLOWED_DEMUXERS = (
     "mov,matroska,webm,avi,asf,flv,mpeg,mpegts,ogg,aac,ac3,eac3,mp3,flac,wav,w64,aiff,caf,au,amr,ape,wv,tta,loas,latm"
 )
-# FFmpeg estimates the duration of these from the bit rate of the first packets.
+# For these formats, FFmpeg estimates the duration from the bit rate of the first packets.
 FORMATS_WITHOUT_DURATION = frozenset({"aac", "ac3", "eac3", "amr", "loas", "latm"})
 SUPPORTED_FORMATS = "mp4, mov, mkv, webm or avi"
 
@@ -29,12 +29,12 @@ av.logging.set_level(None)
 
 @contextmanager
 def open_container(path: Path, media_type: str, supported_formats: str = SUPPORTED_FORMATS) -> Iterator[InputContainer]:
-    """Open a container and close it afterwards. All errors become a MediaError that names the file."""
+    """Open a container and close it on exit. All errors become a MediaError that names the file."""
     options = {"protocol_whitelist": "file", "format_whitelist": ALLOWED_DEMUXERS}
     try:
-        # Without the prefix, FFmpeg would take names such as `concat:a.mp4` for URLs.
+        # Without the prefix `file:`, FFmpeg would take file names such as `concat:a.mp4` for URLs.
         file = av.open(f"file:{path}", container_options=options, metadata_errors="replace", timeout=30.0)
-    except Exception as error:  # PyAV raises many types, such as IndexError
+    except Exception as error:  # PyAV raises many types of exceptions, such as IndexError
         raise MediaError(
             f"{path}: cannot be read as {media_type} ({_error_reason(error)}); give {supported_formats}"
         ) from error
@@ -48,18 +48,18 @@ def open_container(path: Path, media_type: str, supported_formats: str = SUPPORT
 
 
 def select_stream(file: InputContainer, stream_type: Literal["audio", "video"]) -> Stream | None:
-    """Return the best audio or video stream; None if there is none. Cover art is not a video stream."""
+    """Return the best stream of a type; None if the file has no such stream. Cover art is not a video stream."""
     candidates = [s for s in file.streams if s.type == stream_type and not s.disposition & Disposition.attached_pic]
     best = file.streams.best(stream_type) if candidates else None
     stream = best if best in candidates else next(iter(candidates), None)
     if stream is None or stream.codec_context is None:  # no stream, or an unknown codec
         return None
-    stream.codec_context.thread_count = 1  # files are decoded in parallel already
+    stream.codec_context.thread_count = 1  # several files are decoded in parallel already
     return stream
 
 
 def iter_packets(file: InputContainer, deadline: Deadline, *streams: Stream) -> Iterator[Packet]:
-    """Yield the packets of some or all streams; raise after the deadline."""
+    """Yield the packets of the given streams, or of all streams if none is given; raise after the deadline."""
     for packet in file.demux(*streams):
         deadline.check()
         yield packet
@@ -71,7 +71,7 @@ def start_time(file: InputContainer) -> float:
 
 
 def header_duration(path: Path, file: InputContainer) -> float | None:
-    """Return the duration in seconds from the header; None if the header does not state it."""
+    """Return the duration in seconds from the header; None if the header has no duration."""
     is_estimate = file.format.name in FORMATS_WITHOUT_DURATION or (
         file.format.name == "mp3" and not _has_frame_count(path)
     )
@@ -93,7 +93,7 @@ def read_duration(path: Path, file: InputContainer) -> float:
 
 
 def _avi_length_factor(path: Path) -> float:
-    """Return the ratio of the header's size to the actual size: FFmpeg scales an avi's duration to the actual size."""
+    """Return size in the header / actual size of an avi file. FFmpeg scales the duration to the actual size."""
     with path.open("rb") as data:
         header_size = 8 + int.from_bytes(data.read(8)[4:], "little")
     return max(1.0, header_size / path.stat().st_size)

@@ -1,4 +1,4 @@
-"""Image files and video frames to RGB pixels."""
+"""Decode image files and video frames to RGB pixels."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from triptych.media import limits, sandbox
 if TYPE_CHECKING:
     from triptych.interfaces import Source
 
-# Pillow warns of problems that are handled here. Set once, as changing warning filters is not thread-safe.
+# This module handles the problems that Pillow warns of. The filter is set once: changing filters is not thread-safe.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
-# libtiff, which comes with Pillow, writes to stderr the errors that Pillow raises.
+# Pillow's libtiff prints errors to stderr, although Pillow raises them as well.
 with suppress(OSError, AttributeError):
     _pillow_library = ctypes.CDLL(cast(Any, Image.core).__file__)
     _pillow_library.TIFFSetErrorHandler(None)
@@ -29,7 +29,7 @@ with suppress(OSError, AttributeError):
 
 SUPPORTED_FORMATS = "png, jpg, webp, gif, bmp, tiff, or a video"
 BLOCK_BYTES = 4096  # bytes decoded between two checks of the deadline
-PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # others run programs or open other files
+PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # other formats run programs or open other files
 
 
 def _validate_square(reply: Any, arguments: Mapping[str, Any]) -> np.ndarray:
@@ -44,15 +44,16 @@ def _to_pil_image(reply: Any, arguments: Mapping[str, Any]) -> Image.Image:
 
 @sandbox.decoder(_validate_square)
 def read_pixels(path: Path, size: int, time: float | None = None) -> np.ndarray:
-    """Return RGB pixels (size, size, 3) uint8, resized to a square; of a video, the frame at `time` or its middle."""
+    """Return an image, resized to a square, as RGB pixels (size, size, 3) uint8; a video gives the frame at `time`."""
     return np.asarray(load(path, size, time).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
 @sandbox.decoder(_to_pil_image)
 def load(path: Path, size: int = 0, time: float | None = None) -> Image.Image:
-    """Load an RGB image, rotated by EXIF, transparency on white; of a video, the frame at `time` or its middle.
+    """Load an RGB image: rotate it by its EXIF orientation, and composite transparent pixels on white.
 
-    With `size`, a JPEG may be decoded at reduced resolution, never below `size`.
+    For a video, load the frame at `time` (seconds; None: the middle). If `size` is given, a JPEG may be decoded at a
+    lower resolution, but not below `size` pixels.
     """
     limits.check_file(path, "image")
     try:
@@ -77,7 +78,7 @@ def read_size(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def _open_image(path: Path) -> Iterator[Image.Image]:
-    """Open an image with Pillow: UnidentifiedImageError if it is not an image, MediaError if it is damaged."""
+    """Open an image with Pillow. Raise UnidentifiedImageError if it is not an image, MediaError if it is damaged."""
     try:
         with (
             path.open("rb") as file,
@@ -90,8 +91,8 @@ def _open_image(path: Path) -> Iterator[Image.Image]:
         raise
     except Image.DecompressionBombError as error:
         limit = f"at most {limits.MAX_PIXELS / 1e6:g} million pixels"
-        raise MediaError(f"{path}: {error}; {limit}: scale it down") from error
-    except Exception as error:  # decoders raise many types on damaged data
+        raise MediaError(f"{path}: {error}; {limit}: scale the image down") from error
+    except Exception as error:  # decoders raise many types of exceptions on damaged data
         raise MediaError(f"{path}: broken image data ({error}); replace or remove the file") from error
 
 
@@ -116,7 +117,7 @@ class _UnmappedFile:
 
 
 def frame_time(source: Source) -> float | None:
-    """Return the middle of a source's segment in seconds; None if it has no segment."""
+    """Return the middle of a source's segment in seconds; None if the source has no segment."""
     if source.start is None and source.end is None:
         return None
     from triptych.media import video  # imports PyAV, which images do not need
@@ -133,7 +134,7 @@ def _load_video_frame(path: Path, time: float | None) -> Image.Image:
 
 
 def _to_rgb(path: Path, pil_image: Image.Image) -> Image.Image:
-    if pil_image.mode.startswith("I") or pil_image.mode == "F":  # Pillow would clip these instead of scaling them
+    if pil_image.mode.startswith("I") or pil_image.mode == "F":  # Pillow would clip these modes, not scale them
         return Image.fromarray(_to_uint8(path, np.asarray(pil_image))).convert("RGB")
     if pil_image.mode in {"RGBA", "LA", "PA", "La", "RGBa"} or "transparency" in pil_image.info:
         rgba = pil_image if pil_image.mode == "RGBA" else pil_image.convert("RGBA")
@@ -143,11 +144,11 @@ def _to_rgb(path: Path, pil_image: Image.Image) -> Image.Image:
 
 
 def _to_uint8(path: Path, grey: np.ndarray) -> np.ndarray:
-    """Scale grey values to 8 bits: integers from 16 bits, floats from 0 to 1, as cameras and scanners write them."""
+    """Scale grey values to 8 bits: integers from 0 to 65,535, floats from 0 to 1."""
     max_value = 1.0 if np.issubdtype(grey.dtype, np.floating) else 65_535
     low, high = grey.min(), grey.max()
     if not (low >= 0 and high <= max_value):  # also NaN
         raise MediaError(
-            f"{path}: grey values from {low:g} to {high:g}; they must lie within 0 and {max_value:g}: save as 8 bits"
+            f"{path}: grey values from {low:g} to {high:g}; allowed: 0 to {max_value:g}. Save the image with 8 bits"
         )
     return (grey * 255).round().astype(np.uint8) if max_value == 1.0 else (grey >> 8).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Detect by its content whether an untrusted file is an image, a text, a video or audio."""
+"""Detect whether an untrusted file is an image, a text, a video or audio. The bytes decide, not the extension."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # interfaces imports torch
 
 SUPPORTED_FORMATS = "an image (png, jpg …), audio (wav, mp3 …), a video (mp4, webm …) or a text (txt, md)"
 HEAD_BYTES = 4096  # bytes searched for a signature
-# Formats that are not supported: offset, bytes, name. The first match counts.
+# Signatures of formats that are not supported: offset, bytes, name of the format. The first match counts.
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"%PDF-", "a PDF document"),
     (0, b"%!PS", "a PostScript document"),
@@ -63,7 +63,7 @@ MARKUP_TAGS = ((b"<svg", "an SVG drawing"), (b"<!doctype html", "an HTML page"),
 
 @dataclass(frozen=True)
 class MediaInfo:
-    """Modalities and size of a file."""
+    """The modalities of a file, its size in pixels and its duration, as far as they apply."""
 
     modalities: tuple[Modality, ...]
     width: int = 0  # pixels of an image or of a video's frames
@@ -88,13 +88,13 @@ def _validate_info(reply: Any, arguments: Mapping[str, Any]) -> MediaInfo:
 
 @sandbox.decoder(_validate_info)
 def inspect_file(path: Path, expected_modalities: Sequence[Modality]) -> MediaInfo:
-    """Return modalities and size of a file whose extension suggests `expected_modalities`; read headers if possible."""
+    """Return the MediaInfo of a file, from its header if possible. Its extension implies `expected_modalities`."""
     limits.check_file(path, "uploaded")
     try:
         return _read_headers(path, expected_modalities)
     except MediaError as error:
         format_name = detect_unsupported_format(path)
-        # For a text with the extension of another format, the first error is more precise.
+        # If a text has the extension of another format, the error of the first attempt is more precise.
         if format_name is None or (format_name == UNSUPPORTED_TEXT and expected_modalities):
             raise
         raise MediaError(f"{path}: is {format_name}; give {SUPPORTED_FORMATS}") from error
@@ -123,7 +123,7 @@ def _read_headers(path: Path, expected_modalities: Sequence[Modality]) -> MediaI
 
 
 def _read_video_info(path: Path, has_video_extension: bool) -> video.VideoInfo | None:
-    """Return the video's properties; None if it has no video stream, such as audio in a video container."""
+    """Return the properties of a video; None if the container has no video stream, only audio."""
     if not has_video_extension and not video.is_video(path):
         return None
     with open_container(path, "video") as file:
@@ -133,9 +133,9 @@ def _read_video_info(path: Path, has_video_extension: bool) -> video.VideoInfo |
 
 
 def detect_unsupported_format(path: Path) -> str | None:
-    """Return the name of a file's format by its signature, for formats that are not supported; None if unknown.
+    """Return the name of an unsupported format, recognised by its signature; None if no signature matches.
 
-    Call it for files that could not be read: a text may start with any signature.
+    Call this only for files that could not be read: a text may start with any signature.
     """
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Previews of files: thumbnails, waveforms and spectrograms."""
+"""Render previews of files: thumbnails, waveforms and spectrograms."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from PIL import Image
 
 from triptych.media import audio, image
 
-PEAK_RATE = 32_000  # high enough for all audible peaks
+PEAK_RATE = 32_000  # Hz, high enough for all audible frequencies
 SPECTROGRAM_RATE, N_FFT, N_MELS = 16_000, 1024, 96
-TOP_PERCENTILE, DYNAMIC_RANGE_DB = 99.9, 60.0  # the brightest level, and the range below it that is not black
+TOP_PERCENTILE, DYNAMIC_RANGE_DB = 99.9, 60.0  # this percentile of the levels is white, levels 60 dB lower black
 MAX_RENDERED_SECONDS = 600.0
-# From black over violet and orange to pale yellow, with evenly increasing lightness.
+# Colours from black through violet and orange to pale yellow; lightness increases evenly.
 COLOURS = ((0, 0, 4), (40, 11, 84), (101, 21, 110), (159, 42, 99), (212, 72, 66), (245, 125, 21), (250, 193, 39))
 BRIGHTEST_COLOUR = (252, 255, 164)
 
@@ -30,7 +30,7 @@ def render_thumbnail(path: Path, size: int, time: float | None = None) -> bytes:
 
 
 def compute_peaks(path: Path, count: int, start: float | None = None, end: float | None = None) -> np.ndarray:
-    """Return minimum and maximum of `count` equal pieces of an audio segment: (count, 2), within ±1."""
+    """Split an audio segment into `count` equal pieces; return the minimum and maximum of each: (count, 2), in ±1."""
     samples = audio.read(path, PEAK_RATE, start, _clip_end(start, end))
     edges = np.linspace(0, len(samples), count + 1).round().astype(int)
     extremes = np.zeros((count, 2), np.float32)
@@ -42,7 +42,7 @@ def compute_peaks(path: Path, count: int, start: float | None = None, end: float
 
 
 def render_spectrogram(path: Path, width: int, start: float | None = None, end: float | None = None) -> bytes:
-    """Return the log-mel spectrogram of an audio segment as a PNG of at most `width` columns, low frequencies below."""
+    """Return a segment's log-mel spectrogram as a PNG, at most `width` pixels wide, low frequencies at the bottom."""
     samples = audio.read(path, SPECTROGRAM_RATE, start, _clip_end(start, end))
     hop_length = max(N_FFT // 8, len(samples) // width)
     decibels = audio.log_mel_spectrogram(samples, SPECTROGRAM_RATE, N_MELS, N_FFT, hop_length).numpy()  # (frames, mels)

@@ -1,9 +1,9 @@
 """Run decoders in worker processes with limits on time and memory, so that a crash or hang stays isolated.
 
-A `@decoder` is a function of a file. By default it runs in this process, and all its errors become a MediaError that
-names the file. Within `pool.sandbox()`, it runs in a worker process (`media/worker.py`) with the same arguments and the
-same result. A worker that has read a malicious file may be compromised: its replies are arrays and JSON, validated
-here, and never unpickled.
+A function marked `@decoder` decodes one file. By default a decoder runs in this process, and all its errors become a
+MediaError that names the file. Within `pool.sandbox()`, a decoder runs in a worker process (`media/worker.py`) with the
+same arguments and the same result. A worker that has read a malicious file may be compromised. Workers therefore reply
+with arrays and JSON, which are validated here, and never with pickles.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ Reply = Any  # a NumPy array or a JSON value
 
 HEADER = struct.Struct("<cBQQQ")  # tag, number of dimensions, shape
 ERROR, JSON, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # tags: message, JSON, float32, uint8
-MAX_JSON_BYTES = 8_000_000  # an escaped text of 1 MB
+MAX_JSON_BYTES = 8_000_000  # enough for a text of 1 MB in which every character is escaped
 MAX_ERROR_BYTES = 10_000
 MAX_ARRAY_BYTES = 4 * limits.MAX_PIXELS
-MAX_CALLS = 200  # of one process before it is replaced
+MAX_CALLS = 200  # calls after which a process is replaced
 INHERITED_ENVIRONMENT = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -51,14 +51,14 @@ INHERITED_ENVIRONMENT = (
     "TMPDIR",
 )
 
-DECODERS: dict[str, Callable[..., Any]] = {}  # by module and function name
+DECODERS: dict[str, Callable[..., Any]] = {}  # keys: module and function name
 _active_pool: ContextVar[WorkerPool | None] = ContextVar("workers", default=None)
 
 
 def decoder(
     validate: Callable[[Reply, Mapping[str, Any]], Result],
 ) -> Callable[[Callable[Concatenate[Path, Arguments], Result]], Callable[Concatenate[Path, Arguments], Result]]:
-    """Make a function of a file a decoder.
+    """Mark a function as a decoder; its first argument must be the path of a file.
 
     `validate(reply, arguments)` converts a worker's reply into the function's result, or raises a ValueError.
     """
@@ -86,8 +86,8 @@ def decoder(
             except TriptychError:
                 raise
             except MemoryError as error:
-                raise MediaError(f"{path}: not enough memory to decode it; use a smaller file") from error
-            except Exception as error:  # decoders raise many types on damaged data
+                raise MediaError(f"{path}: not enough memory to decode the file; use a smaller file") from error
+            except Exception as error:  # decoders raise many types of exceptions on damaged data
                 reason = f"{type(error).__name__}: {error}"[:200]
                 raise MediaError(f"{path}: broken data ({reason}); replace or remove the file") from error
 
@@ -133,10 +133,10 @@ def validate_text(reply: Reply, arguments: Mapping[str, Any]) -> str:  # noqa: A
 
 
 class WorkerPool:
-    """A pool of worker processes, started on demand and reused: at most one for each calling thread."""
+    """A pool of worker processes, started on demand and reused: at most one process for each calling thread."""
 
     def __init__(self, timeout: float, memory: int) -> None:
-        """Each call may take `timeout` seconds, each process `memory` bytes of address space."""
+        """Limit each call to `timeout` seconds and each process to `memory` bytes of address space."""
         self.timeout, self.memory = timeout, memory
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
@@ -152,7 +152,7 @@ class WorkerPool:
             _active_pool.reset(token)
 
     def call(self, name: str, path: Path, arguments: Mapping[str, Any]) -> Reply:
-        """Return a decoder's reply for a file; raise a MediaError if it fails, crashes or times out."""
+        """Return a decoder's reply for a file; raise a MediaError if the decoder fails, crashes or times out."""
         request = {"decoder": name, "path": str(path), "arguments": arguments, "timeout": self.timeout}
         worker = self._acquire() or _Worker(self.memory)
         try:
@@ -163,7 +163,7 @@ class WorkerPool:
         except (EOFError, ValueError, RecursionError, OSError) as error:
             raise MediaError(
                 f"{path}: the decoder's process ended while decoding ({worker.describe_exit() or error}); "
-                "the file is damaged or needs too much memory: use another"
+                "the file is damaged or needs too much memory: use another file"
             ) from error
         finally:
             self._release(worker)
@@ -172,14 +172,14 @@ class WorkerPool:
         return reply
 
     def close(self) -> None:
-        """End all idle processes; busy ones end after their current call."""
+        """End all idle processes; busy processes end after their current call."""
         with self._lock:
             self._is_closed, idle, self._idle = True, self._idle, []
         for worker in idle:
             worker.kill()
 
     def _acquire(self) -> _Worker | None:
-        """Return an idle process that is alive; None if there is none."""
+        """Return an idle process that is alive; None if all processes are busy or dead."""
         with self._lock:
             while self._idle:
                 worker = self._idle.pop()
@@ -201,7 +201,7 @@ class _Worker:
 
     def __init__(self, memory: int) -> None:
         folder = str(Path(__file__).parents[2])
-        # Other variables may be secrets.
+        # Only these environment variables are passed on: others may contain secrets.
         environment = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
         environment |= {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)]), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(  # noqa: S603 - our own module and a number
@@ -221,7 +221,10 @@ class _Worker:
         return self._process.poll() is None
 
     def send_request(self, request: bytes, timeout: float) -> Reply:
-        """Return the reply, or a MediaError. After TimeoutError, EOFError or ValueError, the process is unusable."""
+        """Return the reply, or a MediaError if decoding failed.
+
+        If this raises TimeoutError, EOFError or ValueError, the process cannot be used again.
+        """
         self._calls += 1
         self.is_usable = False
         expired = threading.Event()
@@ -272,7 +275,7 @@ class _Worker:
         return data
 
     def describe_exit(self) -> str:
-        """Return the exit code or signal of the process; "" if it is running."""
+        """Return the exit code or signal of the process; "" if the process is running."""
         try:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -288,5 +291,5 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._stdin, self._stdout):
-            with suppress(OSError):  # unwritten data of a broken pipe
+            with suppress(OSError):  # a broken pipe cannot write its buffered data
                 pipe.close()

@@ -1,4 +1,4 @@
-"""Text files and captions to one normalised line."""
+"""Read text files and captions, and normalise them to one line."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:  # interfaces imports torch
     from triptych.interfaces import Source
 
 MAX_TEXT_BYTES = 1_000_000
-MAX_COMBINING_MARKS = 30  # in a row: Unicode's Stream-Safe Text Format (UAX #15)
+MAX_COMBINING_MARKS = 30  # consecutive marks: the limit of Unicode's Stream-Safe Text Format (UAX #15)
 SPLIT_MARKS = frozenset("\u0f73\u0f75\u0f81")  # combining class 0, but NFC decomposes them into combining marks
 
 
 def normalise(text: str) -> str:
-    """Normalise a text: Unicode NFC, control characters and runs of white space to one space.
+    """Normalise a text to Unicode NFC, and replace control characters and runs of white space with one space.
 
-    More than 30 combining marks in a row are truncated, as sorting n of them takes O(n²) time.
+    Of more than 30 consecutive combining marks, the first 30 are kept, because sorting n marks takes O(n²) time.
     """
-    # Twice, as NFC decomposes U+0344 into two marks.
+    # The limit is applied twice, because NFC decomposes U+0344 into two marks.
     composed = _limit_combining_marks(unicodedata.normalize("NFC", _limit_combining_marks(text)))
     printable = "".join(" " if unicodedata.category(c) in {"Cc", "Cs"} else c for c in composed)
     return " ".join(printable.split())
 
 
 def _limit_combining_marks(text: str) -> str:
-    """Drop combining marks beyond MAX_COMBINING_MARKS in a row."""
+    """Keep the first MAX_COMBINING_MARKS of consecutive combining marks."""
     if text.isascii():
         return text
     characters: list[str] = []
@@ -42,7 +42,7 @@ def _limit_combining_marks(text: str) -> str:
 
 
 def read_source(source: Source) -> str:
-    """Return the normalised text of a source, which is a text or a text file."""
+    """Return the normalised text of a source: the text itself, or the text of a file."""
     content = source.content
     text = read(content) if isinstance(content, Path) else normalise(content)
     if not text:
@@ -52,20 +52,22 @@ def read_source(source: Source) -> str:
 
 @sandbox.decoder(sandbox.validate_text)
 def read(path: Path) -> str:
-    """Return the normalised content of a UTF-8 text file."""
+    """Return the normalised text of a UTF-8 file."""
     try:
         if path.exists() and not path.is_file():
             raise MediaError(f"{path}: is not a file")
         size = path.stat().st_size
         if size > MAX_TEXT_BYTES:
-            raise MediaError(f"{path}: {size / 1e6:.1f} MB of text; at most {MAX_TEXT_BYTES / 1e6:g} MB: split it")
+            raise MediaError(
+                f"{path}: {size / 1e6:.1f} MB of text; at most {MAX_TEXT_BYTES / 1e6:g} MB: split the file"
+            )
         text = normalise(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise MediaError(f"{path}: no such text file") from error
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
-        raise MediaError(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
+        raise MediaError(f"{path}: not UTF-8 text (byte {error.start}); save the file as UTF-8") from error
     if not text:
         raise MediaError(f"{path}: the text is empty")
     return text

@@ -1,4 +1,4 @@
-"""Videos: properties, frames at given times, and segments as pairs of image and audio."""
+"""Read the properties of a video and its frames at given times; split a video into pairs of image and audio."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:  # interfaces imports torch
 
 SEEK_THRESHOLD = 3.0  # seconds: for shorter distances, decoding is faster than seeking to a keyframe
 MAX_PIXEL_ASPECT_RATIO = 4.0  # larger ratios mean damage
-LAST_FRAME_SECONDS = 1.0  # for which the last frame is shown
+LAST_FRAME_SECONDS = 1.0  # the last frame is also returned for times up to this long after its end
 
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """Properties of a video; width and height as displayed."""
+    """Properties of a video. Width and height are in pixels, as displayed."""
 
     duration: float  # seconds
     width: int
@@ -54,7 +54,7 @@ def read_info(path: Path) -> VideoInfo:
         width, height, frame_rate = 0, 0, 0.0
         if isinstance(video_stream, VideoStream):
             width, height, frame_rate = video_stream.width, video_stream.height, float(video_stream.average_rate or 0)
-            # Before the duration, for which the file may have to be demuxed: some files cannot seek back.
+            # Decode before reading the duration, which may demux the whole file: some files cannot seek back.
             first = next(_decode_frames(file, video_stream, limits.Deadline(path)), None)
             if first is not None:
                 width, height = _to_upright_image(path, first, video_stream).size
@@ -66,7 +66,7 @@ def read_info(path: Path) -> VideoInfo:
 
 
 def read_frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
-    """Return the frames shown at the given times (seconds), in their order. The video is decoded once."""
+    """Return the frames shown at the given times (seconds), in the order of `times`. The video is decoded once."""
     limits.check_file(path, "video")
     with container.open_container(path, "video") as file:
         reader = _FrameReader(path, file)
@@ -89,7 +89,7 @@ def find_midpoint(path: Path, start: float | None = None, end: float | None = No
 
 
 def split_into_segments(path: Path, length: float, hop: float) -> list[tuple[Source, Source]]:
-    """Split a video into windows; return (image, audio) for each: the middle frame and the audio."""
+    """Split a video into windows; return the middle frame and the audio of each window as a pair of sources."""
     from triptych.interfaces import Source
 
     info = read_info(path)
@@ -100,7 +100,7 @@ def split_into_segments(path: Path, length: float, hop: float) -> list[tuple[Sou
 
 
 class _FrameReader:
-    """Reads frames in order of time; seeks to a keyframe if the next frame is far."""
+    """Reads frames in order of time. Seeks to a keyframe if the next time is more than SEEK_THRESHOLD later."""
 
     def __init__(self, path: Path, file: InputContainer) -> None:
         stream = container.select_stream(file, "video")
@@ -115,18 +115,18 @@ class _FrameReader:
         self._decoded_until = -math.inf  # end of the last decoded frame
 
     def read_frame(self, time: float) -> Image.Image:
-        """Return the frame at a time; times must not decrease."""
+        """Return the frame shown at `time` (seconds). From call to call, `time` must not decrease."""
         if time - self._decoded_until > SEEK_THRESHOLD:
             self._seek(time)
             if self._upcoming_frame is None or self._frame_time(self._upcoming_frame) > time > 0:
-                self._seek(0.0)  # the index led past the frame, or nowhere
+                self._seek(0.0)  # the index led to a later frame, or to no frame
         while self._upcoming_frame is not None and self._frame_time(self._upcoming_frame) <= time:
             self._current_frame, self._upcoming_frame = self._upcoming_frame, self._decode_next()
         frame = self._current_frame or self._upcoming_frame
         if frame is None:
             raise MediaError(f"{self.path}: no frame could be decoded; replace or remove the file")
         if self._upcoming_frame is None and time > self._decoded_until + LAST_FRAME_SECONDS:
-            raise MediaError(f"{self.path}: no frame at {time:g} s; its video ends at {self._decoded_until:.2f} s")
+            raise MediaError(f"{self.path}: no frame at {time:g} s; the video ends at {self._decoded_until:.2f} s")
         return _to_upright_image(self.path, frame, self.stream)
 
     def _seek(self, time: float) -> None:
@@ -159,7 +159,7 @@ def _decode_frames(file: InputContainer, stream: VideoStream, deadline: limits.D
 
 
 def _to_upright_image(path: Path, frame: VideoFrame, stream: VideoStream) -> Image.Image:
-    """Return a frame as displayed: with square pixels, rotated."""
+    """Return a frame as displayed: rotated, and with square pixels."""
     limits.check_pixels(path, frame.width, frame.height)
     pil_image = frame.to_image()
     pixel_aspect_ratio = float(stream.sample_aspect_ratio or 1)  # width of a pixel over its height

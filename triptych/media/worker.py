@@ -1,4 +1,4 @@
-"""The worker process that decodes untrusted files. `media/sandbox.py` starts it with its memory limit in bytes."""
+"""The worker process that decodes untrusted files. Its argument, set by `media/sandbox.py`: a memory limit in bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from triptych.media.sandbox import DECODERS, ERROR, HEADER, JSON, MAX_ERROR_BYTE
 
 DECODER_MODULES = (audio, inspection, image, text, video)  # imported to register their decoders
 MAX_OPEN_FILES = 64
-GRACE_SECONDS = 5  # of CPU time after the timeout, at which the parent kills this process
+GRACE_SECONDS = 5  # CPU time allowed beyond the timeout, at which the parent normally kills this process
 
 
 def main() -> None:
@@ -64,7 +64,7 @@ def _write_bytes(replies: BinaryIO, tag: bytes, content: bytes) -> None:
 
 
 def _set_limit(name: str, value: int) -> None:
-    """Set a resource limit where the platform supports it: Windows has none, macOS lacks some."""
+    """Set a resource limit if the platform supports it: Windows has no resource limits, macOS lacks some."""
     try:
         import resource
     except ImportError:
@@ -76,7 +76,7 @@ def _set_limit(name: str, value: int) -> None:
 
 
 def _limit_cpu_time(seconds: float) -> None:
-    """End this process after this much more CPU time, even if the parent is gone."""
+    """Let the operating system end this process after `seconds` more of CPU time, even if the parent has ended."""
     try:
         import resource
     except ImportError:

@@ -87,7 +87,7 @@ def test_files_outside_the_manifest_folder_are_noted(tmp_path):
         (["add-speech", "x", "--fold", "1"], "No such option: --fold"),
         (["add-speech", "x"], "Missing option '--output' / '-o'"),
         (["add-speech", "x", "-o", "y.csv"], "x: no such file"),
-        (["add-speech", "x", "-o", "y.csv", "--workers", "0"], "--workers 0: at least 1"),
+        (["add-speech", "x", "-o", "y.csv", "--workers", "0"], "--workers 0: must be at least 1"),
         (["add-speech", "x", "-o", "y.csv", "--captions-per-row", "-1"], "--captions-per-row -1: 0 for all"),
         (["inject-noise", "x", "--voices", "y"], "No such option: --voices"),
         (["inject-noise", "x", "-o", "y.csv"], "Missing option '--noise-rate'"),
