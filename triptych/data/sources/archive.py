@@ -30,7 +30,7 @@ ARCHIVE_ERRORS = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueE
 
 
 def max_unpacked_bytes(archive: Path) -> int:
-    """Return how many bytes may be unpacked from an archive of this size."""
+    """Return the maximum number of bytes that may be unpacked from an archive, given its size."""
     return MAX_EXPANSION_RATIO * archive.stat().st_size + EXPANSION_ALLOWANCE
 
 
@@ -45,8 +45,8 @@ def expansion_error(archive: Path) -> ManifestError:
 def unpack(archive: Path, folder: Path, should_unpack: Callable[[PurePosixPath], bool]) -> list[Path]:
     """Unpack the members of a tar archive or .deb package for which `should_unpack(name)` is true, in archive order.
 
-    Raise ManifestError if one of them has a path outside the folder, is a link, a device or a sparse file, occurs twice
-    or is too large, if the content is far larger than the archive, or if a header exceeds MAX_HEADER_BYTES. Existing
+    Raise ManifestError if a member has a path outside the folder, is a link, a device or a sparse file, occurs twice or
+    is too large, if the archive unpacks to far more than its size, or if a header exceeds MAX_HEADER_BYTES. Existing
     files of the same size are reused.
     """
     try:
@@ -199,6 +199,6 @@ def _seek_deb_payload(archive: Path, file: IO[bytes]) -> IO[bytes]:
                 "the folder"
             )
         if name.startswith("data.tar"):
-            return file  # tar marks its own end
+            return file  # the tar archive ends with its own end marker
         file.seek(int(size) + int(size) % 2, io.SEEK_CUR)
     raise ManifestError(f"{archive}: no data.tar in this package; is it complete?")

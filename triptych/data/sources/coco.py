@@ -19,7 +19,7 @@ def read(copy: LocalCopy, *, splits: str = "auto") -> ManifestDraft:
     """Read one row for each image.
 
     splits: `karpathy` reads dataset_coco.json with its 5,000 test images. `official` reads captions_*.json; val is the
-      test split, as COCO has not published captions of its test images. `auto`: karpathy if its file exists.
+      test split, as COCO has not published captions of its test images. `auto` is karpathy if dataset_coco.json exists.
     """
     check_choice("splits", splits, ("auto", "official", "karpathy"))
     table = copy.find_file("dataset_coco.json")

@@ -26,7 +26,7 @@ from triptych.progress import track_progress
 def default_output_path(source_name: str, dataset: Dataset, folder: Path) -> Path:
     """Return the default output: FOLDER/manifest.csv for datasets, FOLDER-manifest.csv beside a user's own folder.
 
-    If this is not writable, the manifest goes to the working directory.
+    If the default folder is not writable, return a path in the working directory.
     """
     if not dataset.is_user_folder:
         return folder / "manifest.csv" if _is_writable(folder) else Path(source_name) / "manifest.csv"
@@ -57,7 +57,7 @@ def convert(
     options: Mapping[str, Any] | None = None,
     show_progress: bool = True,
 ) -> tuple[WrittenManifest, ManifestDraft]:
-    """Write the manifest and the sidecar of a copy. Return what was written, and the draft with its notes."""
+    """Write the manifest and the sidecar of a copy. Return the written manifest, and the draft with its notes."""
     copy_path = folder or dataset.installed_path
     if copy_path is None:
         raise UsageError(

@@ -102,13 +102,13 @@ def check_choice(option: str, value: Any, allowed: Iterable[Any]) -> None:
 
 
 def media_type_from_suffix(path: Path) -> MediaType | None:
-    """Return the manifest column for a file by its suffix, or None."""
+    """Return the media type, which is also the manifest column, for a file's suffix; None if the suffix is unknown."""
     suffix = path.suffix.lower()
     return next((media_type for media_type, suffixes in MEDIA_EXTENSIONS.items() if suffix in suffixes), None)
 
 
 def index_by_stem(copy: LocalCopy, *media_types: MediaType) -> dict[str, list[Path]]:
-    """Return all files of these types at any depth, by their name without suffix."""
+    """Return a dict from file names without suffix to the files of these types, at any depth."""
     paths_by_stem: dict[str, list[Path]] = {}
     for path in copy.find_files("*"):
         if media_type_from_suffix(path) in media_types:
@@ -117,12 +117,12 @@ def index_by_stem(copy: LocalCopy, *media_types: MediaType) -> dict[str, list[Pa
 
 
 def hash_to_fraction(*names: str) -> float:
-    """Hash names to a number in [0, 1), uniformly distributed. It splits data without official splits."""
+    """Hash names to a number in [0, 1), uniformly distributed. Datasets without official splits are split by it."""
     return int.from_bytes(hashlib.sha256("\0".join(names).encode("utf-8", "replace")).digest()[:8]) / 2**64
 
 
 def split_by_hash(source: str, key: str, valid_fraction: float = 0.1, test_fraction: float = 0.2) -> str:
-    """Return a split for a key, for datasets without official splits."""
+    """Return train, valid or test by a hash of `key`, for datasets without official splits."""
     fraction = hash_to_fraction(source, key)
     return "test" if fraction < test_fraction else "valid" if fraction < test_fraction + valid_fraction else "train"
 
@@ -130,9 +130,10 @@ def split_by_hash(source: str, key: str, valid_fraction: float = 0.1, test_fract
 def assign_hash_splits(items: list[DraftItem], source: str, split_units: Mapping[str, str]) -> list[DraftItem]:
     """Assign 80 % of the rows to train, 10 % to valid and 10 % to test, as closely as whole units allow.
 
-    Units are sorted by hash. Test takes units that fit from the beginning of this order, valid from its end, so that
-    adding rows moves few others. If only larger units remain, the smallest is taken if this comes closer to the target
-    size, or if the split would be empty.
+    A unit is a set of rows that must be in one split. Units are sorted by hash. Test takes units from the beginning of
+    this order and valid from the end, skipping units that do not fit, so that new rows move few other rows. If all
+    remaining units are too large, the smallest unit is taken if this comes closer to the target size, or if the split
+    would be empty.
     """
     unit_of = {item.id: split_units.get(item.id) or item.group or item.id for item in items}
     sizes = Counter(unit_of.values())
@@ -163,7 +164,7 @@ def assign_hash_splits(items: list[DraftItem], source: str, split_units: Mapping
 def find_connected_groups(links: Mapping[str, Iterable[object]]) -> dict[str, str]:
     """Return the connected components of names that share links: each name -> the first name of its component.
 
-    Links are captions or files: rows that share one are positives of each other.
+    Links are captions or files: rows that share a caption or file are positives of each other.
     """
     parent = {name: name for name in links}
 

@@ -21,7 +21,7 @@ def hash_identical_files(paths: Iterable[Path]) -> dict[Path, str]:
 
 
 def _group_by_key(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> list[list[Path]]:
-    """Group paths by key. Groups of one and unreadable files are dropped."""
+    """Group paths by `key(path)`. Drop groups of a single path, and unreadable files."""
     groups: dict[Hashable, list[Path]] = {}
     for path in paths:
         try:

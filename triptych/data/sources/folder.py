@@ -48,7 +48,7 @@ def read(copy: LocalCopy) -> ManifestDraft:
     """Read one row for each file name: dog.wav, dog.jpg and dog.txt are one row. Folders train, valid, test are splits.
 
     Each line of a text file is a caption. A single file without a text file gets a caption from the words of its name
-    and of the innermost folder with a meaningful name. The caption is also its group, as it fits all such files.
+    and of the innermost folder with a meaningful name. Files with the same caption from names share a group.
     """
     skip_counts: Counter[str] = Counter()
     notes: list[str] = []
@@ -168,9 +168,9 @@ def _caption_from_key(item: DraftItem, key: PathKey, split_folders: set[PathKey]
 def _merge_duplicates(
     items: list[DraftItem], name_captions: dict[str, str], contents: dict[Path, str], skip_counts: Counter[str]
 ) -> list[DraftItem]:
-    """Merge duplicates of a single file to one row with the captions of all. Rows of several files are not merged.
+    """Merge rows of a single file with equal bytes to one row with all captions. Rows of several files are not merged.
 
-    The file in the fewest folders gives the row: deeper ones are more likely backups.
+    The row keeps the file that is nested in the fewest folders, because deeper files are more likely backups.
     """
     items_by_content: dict[tuple[str, str | None], list[DraftItem]] = {}
     for item in items:
@@ -188,7 +188,7 @@ def _merge_duplicates(
 
 
 def _caption_notes(items: list[DraftItem], name_captions: dict[str, str], skip_counts: Counter[str]) -> Iterator[str]:
-    """Yield notes on captions from names: their number, examples, and what to do about files without one."""
+    """Yield notes on captions from names: their number, examples, and how to add captions to other files."""
     rows = [item for item in items if item.id in name_captions]
     distinct_captions = list({text: item for item in rows for text in item.texts}.items())
     if rows:

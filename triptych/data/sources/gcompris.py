@@ -25,8 +25,8 @@ def read(copy: LocalCopy, *, language: str = "en") -> ManifestDraft:
     """Read one row for each object and language: image, word and speech. With `both`, the two rows share a group.
 
     Objects with the same word (the fruit orange and the colour orange) share a group: text and speech cannot
-    distinguish them. The split is a hash over all objects connected by a word in any language, so that it is the
-    same for all values of `language`.
+    distinguish them. Objects connected by a word in any language are split together by a hash, so that the splits are
+    the same for all values of `language`.
     """
     check_choice("language", language, (*LANGUAGES, "both"))
     languages = LANGUAGES if language == "both" else {language: LANGUAGES[language]}

@@ -47,7 +47,7 @@ class LocalCopy:
         return path
 
     def find_file(self, *names: str) -> Path | None:
-        """Like `require_file`, but return None if there is none."""
+        """Return the same file as `require_file`, or None if no file exists."""
         if not self.path.is_dir():
             return None
         for name in names:
@@ -63,7 +63,7 @@ class LocalCopy:
         return sorted({path for pattern in patterns for path in self.path.rglob(pattern) if path.is_file()})
 
     def find_base_folder(self, names: Iterable[str], description: str, prefer: str = "") -> Path:
-        """Return the folder that contains most of these files; of equal ones, one whose name contains `prefer`."""
+        """Return the folder that contains most of these files; on a tie, a folder whose name contains `prefer`."""
         sample = list(islice(names, SAMPLE_SIZE))
         best_folder, best_key = None, (0, False)
         for folder in list_folders(self.path):

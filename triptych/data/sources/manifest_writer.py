@@ -51,7 +51,7 @@ def sidecar_path(path: Path) -> Path:
 
 
 def read_licence(path: Path) -> str:
-    """Read the licence of a manifest from its sidecar. Derived manifests inherit it."""
+    """Read the licence of a manifest from its sidecar. Derived manifests inherit the licence."""
     try:
         sidecar: Any = json.loads(sidecar_path(path).read_text(encoding="utf-8"))
         return str(sidecar["licence"])
@@ -115,7 +115,7 @@ def write_manifest(
 def hash_test_set(
     items: Iterable[DraftItem], split: str, on_file_hashed: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
-    """Return two hashes that identify the exact test set: of its rows and of its files.
+    """Return two hashes that identify the exact test set: a hash of the rows and a hash of the files.
 
     `rows_hash` covers ids, captions, groups, labels and the media types of a row, but neither paths nor content: copies
     in different audio or image formats agree. `files_hash` covers the bytes of all files.
@@ -155,7 +155,7 @@ def drop_unusable(draft: ManifestDraft) -> ManifestDraft:
         if usable_item.has_pair:
             items.append(usable_item)
         elif not missing:
-            skip_counts["rows that pair with nothing"] += 1
+            skip_counts["rows with fewer than two modalities"] += 1
     return replace(draft, items=items, skip_counts=skip_counts)
 
 

@@ -25,7 +25,7 @@ AUDIO_CHOICES = ("both", "effects", "speech")
 
 
 def read(copy: LocalCopy, *, language: str = "en", audio: str = "both") -> ManifestDraft:
-    """Read one row for each audio file of a stamp: its effect with all captions, and each speech file with its caption.
+    """Read one row for each audio file of a stamp: the effect with all captions, each speech file with its caption.
 
     A stamp without audio is one row of image and captions. Stamps with the same caption share a group. The split is a
     hash of the English caption.

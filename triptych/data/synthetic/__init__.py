@@ -1,7 +1,7 @@
 """Synthetic data with exact annotations, for the demo, the tests and the studies.
 
-`SyntheticConfig` says what to generate, `generate` writes it, `read_annotations` reads the ground truth. `FACTORS` has
-all factors with their values and modalities; `phrases_for` gives the phrases that captions use for a value.
+`SyntheticConfig` is the configuration, `generate` writes the data, `read_annotations` reads the ground truth. `FACTORS`
+lists all factors with their values and modalities; `phrases_for` returns the phrases that captions use for a value.
 """
 
 from triptych.data.synthetic.annotations import SceneAnnotation, read_annotations

@@ -119,7 +119,7 @@ def describe_scene(scene: Scene, count: int, omission_rate: float, rng: np.rando
     while len(captions) < count:
         caption = _write_caption(scene, omission_rate, rng)
         captions.setdefault(caption.text, caption)
-        omission_rate *= 0.98  # few captions exist that omit most factors: a lower rate makes sure that this ends
+        omission_rate *= 0.98  # few captions omit most factors: lowering the rate makes sure that the loop ends
     return list(captions.values())
 
 

@@ -67,7 +67,7 @@ class SyntheticConfig:
     image_size: int = 64  # pixels
     seconds: float = 2.0
     difficulty: Difficulty = "easy"
-    image_noise: float | None = None  # None in these four: the value of `difficulty`
+    image_noise: float | None = None  # None in this and the next three fields: the preset of `difficulty`
     audio_noise: float | None = None
     jitter: float | None = None
     omission_rate: float | None = None
@@ -75,7 +75,7 @@ class SyntheticConfig:
     valid_fraction: float = 0.05  # of the scenes; train gets the rest
     test_fraction: float = 0.15
     novel_fraction: float = 0.05
-    noise_rate: float = 0.0  # fraction of training rows that get the content of another row
+    noise_rate: float = 0.0  # fraction of training rows that get the `noise_modality` of another row
     noise_kind: label_noise.SwapKind = "random"
     noise_modality: Modality = "text"
     video: bool = False  # write videos instead of images and audio
@@ -195,7 +195,7 @@ def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, 
 
 
 def _is_generated(config: SyntheticConfig, folder: Path) -> bool:
-    """Return whether the folder has data of this configuration. Raise if it has anything else."""
+    """Return whether the folder has data of this configuration. Raise if the folder has other files."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file; choose another folder for the synthetic data")
     if not folder.is_dir() or not any(folder.iterdir()):
@@ -261,7 +261,7 @@ def _write_scene(
 def _encode_wav(samples: np.ndarray) -> bytes:
     """Encode mono 16-bit samples as a WAV file.
 
-    Not by a library: soundfile syncs each file to disk, and `wave` prints its own traceback when interrupted.
+    No library is used: soundfile syncs each file to disk, and `wave` prints its own traceback when interrupted.
     """
     data = samples.astype("<i2").tobytes()
     format_fields = (16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # PCM, mono, 16 bit
@@ -274,7 +274,7 @@ def _caption_columns(captions: Sequence[GeneratedCaption]) -> dict[str, str]:
 
 
 def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: Path) -> list[dict[str, str]]:
-    """Swap content between training rows only: evaluation splits stay clean."""
+    """Swap captions, images or audio between training rows only; the other splits are not changed."""
     if not config.noise_rate:
         return rows
     train = [row for row in rows if row["split"] == "train"]

@@ -34,7 +34,7 @@ class Factor:
     is_described: bool = False
 
 
-# A single note must show the tempo as well: at a quick tempo notes are shorter, not only closer.
+# Notes are shorter at a quick tempo, not only closer together, so that a single note also shows the tempo.
 FACTORS: dict[str, Factor] = {
     "category": Factor(
         ("bell", "drum", "bird", "frog", "bee", "clock", "whistle", "horn"),
@@ -161,7 +161,7 @@ def _sample_object(
 def _make_novel(
     scene_object: SceneObject, other_categories: set[str], held_out: HeldOutCombinations, rng: np.random.Generator
 ) -> SceneObject:
-    """Resample an object with a held-out combination, of a category that the scene does not have yet."""
+    """Resample an object so that it has a held-out combination and a category that the scene does not have yet."""
     options = [("colour", *pair) for pair in held_out.colours] + [("height", *pair) for pair in held_out.heights]
     available = [option for option in options if option[1] not in other_categories]
     factor, category, value = choose_uniformly(available, rng)
