@@ -151,22 +151,22 @@ def test_a_space_trained_on_the_manifest_raises(audit_result, tmp_path):
 
 
 def test_a_folder_with_another_audit_raises(audit_result, noisy_manifest, small_recipe, tmp_path):
-    with pytest.raises(UsageError, match="with other settings; give another folder, or --restart"):
+    with pytest.raises(UsageError, match=r"with other settings; give another folder, or .*--restart"):
         audit(noisy_manifest, audit_result.folder, num_folds=3, recipe=str(small_recipe), show_progress=False)
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(UsageError, match="holds other files"):
+    with pytest.raises(UsageError, match="files that are not from an audit"):
         audit(noisy_manifest, tmp_path, num_folds=2, recipe=str(small_recipe), show_progress=False)
     (tmp_path / "mine.txt").rename(tmp_path / "settings.json")
-    with pytest.raises(UsageError, match="holds other files"):
+    with pytest.raises(UsageError, match="files that are not from an audit"):
         audit(noisy_manifest, tmp_path, num_folds=2, recipe=str(small_recipe), restart=True, show_progress=False)
     assert (tmp_path / "settings.json").read_text() == "x"
-    with pytest.raises(UsageError, match="allowed are 2 to 100"):
+    with pytest.raises(UsageError, match="must be 2 to 100"):
         audit(noisy_manifest, tmp_path / "a", num_folds=1, recipe=str(small_recipe), show_progress=False)
 
 
 def test_an_audit_of_an_earlier_version_raises(noisy_manifest, small_recipe, tmp_path):
     (tmp_path / "settings.json").write_text('{"form": 2, "audit": "0123", "folds": 2, "seed": 0}')
-    with pytest.raises(UsageError, match=r"made by an earlier version of triptych; audit again; give .*--restart"):
+    with pytest.raises(UsageError, match=r"made by an earlier version of triptych; give .*--restart"):
         audit(noisy_manifest, tmp_path, num_folds=2, recipe=str(small_recipe), show_progress=False)
 
 
@@ -174,7 +174,7 @@ def test_too_few_rows_raise(small_recipe, tmp_path):
     for i in range(5):
         write_file(tmp_path / f"{i}.png", png_bytes(i))
     few = write_manifest(tmp_path / "few.jsonl", [{"image": f"{i}.png", "text": f"number {i}"} for i in range(5)])
-    with pytest.raises(ManifestError, match="of 5 rows fewer than 12 have the same two modalities"):
+    with pytest.raises(ManifestError, match="fewer than 12 of 5 rows have the same two modalities"):
         audit(few, tmp_path / "audit", recipe=str(small_recipe), show_progress=False)
 
 

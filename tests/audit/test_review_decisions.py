@@ -142,8 +142,8 @@ OUT_OF_RANGE = 10**9
 @pytest.mark.parametrize(
     ("decision", "message"),
     [
-        (Decision("reject", "gone", "text"), "which the manifest does not have"),
-        (Decision("keep", "r0", "text", None, "gone"), "which the manifest does not have"),
+        (Decision("reject", "gone", "text"), "the manifest has no row with this id"),
+        (Decision("keep", "r0", "text", None, "gone"), "the manifest has no row with this id"),
         (Decision("reject", "r0", "text", OUT_OF_RANGE), "about caption 1000000000 of row 'r0', .* has 2 captions"),
         (Decision("keep", "r0", "text", OUT_OF_RANGE), "about caption 1000000000 of row 'r0'"),
         (Decision("swap", "r0", "text", OUT_OF_RANGE, "r1", 0), "about caption 1000000000 of row 'r0'"),
@@ -152,8 +152,8 @@ OUT_OF_RANGE = 10**9
         (Decision("swap", "r0", "text", 0, "r1", 2), "about caption 2 of row 'r1'"),
         (Decision("swap", "r0", "text", None, "r1", OUT_OF_RANGE), "about caption 1000000000 of row 'r1'"),
         (Decision("keep", "r0", "text", 0, "r1", OUT_OF_RANGE), "about caption 1000000000 of row 'r1'"),
-        (Decision("swap", "r0", "audio", None, "only"), "about the audio of row 'only', which has none"),
-        (Decision("reject", "only", "audio"), "about the audio of row 'only', which has none"),
+        (Decision("swap", "r0", "audio", None, "only"), "about the audio of row 'only', but this row has no audio"),
+        (Decision("reject", "only", "audio"), "about the audio of row 'only', but this row has no audio"),
     ],
 )
 def test_decisions_about_missing_content_raise(table, decision, message):

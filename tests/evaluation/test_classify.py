@@ -12,7 +12,7 @@ def test_contradictory_requests_raise():
     with pytest.raises(UsageError, match="--prompt needs --method prompts"):
         ClassifyRequest(method="embeddings", prompts=("a {}",)).validate()
     for split in ("all", "train"):
-        with pytest.raises(UsageError, match="learn from rows it is measured on"):
+        with pytest.raises(UsageError, match="measured on rows that it was not fitted on"):
             ClassifyRequest(method="features", split=split).validate()
 
 
@@ -48,4 +48,4 @@ def test_classify_command_with_a_probe(run_dir, synthetic_manifest):
     assert "by a linear probe" in result.stdout
     same = triptych("classify", run_dir, "--data", synthetic_manifest, "--method", "embeddings", "--split", "all")
     assert same.returncode == 2
-    assert "learn from rows it is measured on" in same.stderr
+    assert "measured on rows that it was not fitted on" in same.stderr

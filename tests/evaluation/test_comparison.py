@@ -121,9 +121,9 @@ def test_incomparable_runs_raise():
     text = evaluation.items["text"]
     changed = replace(text, entries=[*text.entries[:-1], replace(text.entries[-1], group="x")])
     other = replace(evaluation, items={**evaluation.items, "text": changed})
-    with pytest.raises(UsageError, match="measured on different items: 300 and 300 of text"):
+    with pytest.raises(UsageError, match="measured on different items: 300 and 300 text items"):
         compare_evaluations([evaluation], [other])
-    with pytest.raises(UsageError, match="no direction"):
+    with pytest.raises(UsageError, match="no retrieval direction"):
         compare_evaluations([evaluation], [replace(evaluation, directions=[])])
 
 

@@ -1,1 +1,1 @@
-"""Find the pairs of a manifest that are probably wrong, and propose better ones."""
+"""Find the pairs of a manifest that are probably wrong, and propose replacements."""

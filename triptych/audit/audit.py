@@ -39,7 +39,7 @@ from triptych.space import Space
 from triptych.training.run_directory import LAST_FILE
 
 NUM_FOLDS = 4
-FORMAT_VERSION = 4  # of the audit folder; increase it when files or scores of a fold change
+FORMAT_VERSION = 4  # of the audit folder's format; increase it if the files or the scores of a fold change
 SETTINGS_FILE, SUMMARY_FILE, REVIEW_FILE = "settings.json", "audit.json", "review.html"
 SUSPECTS_FILE, SCORES_FILE, CLEAN_FILE = "suspects.csv", "scores.csv", "clean.csv"
 FOLDS_FOLDER = "folds"
@@ -76,13 +76,14 @@ def audit(
     """Score all pairs of a manifest out-of-fold, and write the suspects and a review page to a folder.
 
     The rows are split into folds, and the rows of each fold are scored by a space that is trained on all other folds.
-    With `space`, that space scores all rows; it must not have been trained on them. Call again to resume an
-    interrupted audit: finished folds are read from the folder, and training resumes from the last epoch.
+    If `space` is given, that run scores all rows; it must not have been trained on these rows. To resume an interrupted
+    audit, call again with the same arguments: finished folds are read from the folder, and training resumes from the
+    last epoch.
     """
     folder, table = Path(folder), manifest.read(source, allow_outside)
     rows, manifest_hash = table.rows, hash_manifest(table.path)
     if not 2 <= num_folds <= 100:
-        raise UsageError(f"--folds {num_folds}: allowed are 2 to 100")
+        raise UsageError(f"--folds {num_folds}: the number of folds must be 2 to 100")
     job = _prepare_job(table, space, recipe, overrides, show_progress)
     settings: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -121,7 +122,7 @@ def apply_review(
 ) -> tuple[WrittenManifest, ManifestDraft]:
     """Write a copy of a manifest with the decisions of a review applied."""
     if output is None:
-        raise UsageError("give the manifest to write: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
+        raise UsageError("give the path of the new manifest: triptych audit MANIFEST --apply DECISIONS -o NEW.csv")
     table = manifest.read(manifest_path, allow_outside)
     decisions = read_decisions(decisions_path, hash_manifest(table.path), undecided)
     return write_reviewed_manifest(table, decisions, output, "audit")
@@ -134,7 +135,7 @@ def hash_manifest(path: Path) -> str:
 
 @dataclass(frozen=True)
 class _AuditJob:
-    """The rows to score, and the recipe of the fold spaces or the fixed space that scores them."""
+    """The rows to score, and either the recipe for training a space per fold or a fixed space that scores all rows."""
 
     rows: Sequence[Row]
     contents: Mapping[Modality, ModalityContents]
@@ -147,7 +148,7 @@ class _AuditJob:
     def load_or_score_fold(
         self, run_folder: Path, fold_rows: Sequence[int]
     ) -> tuple[dict[ModalityPair, FoldScores], list[str]]:
-        """Return the scores of a fold, from its file if there is one, and why some files could not be read."""
+        """Return the scores of a fold, read from disk if available, and the error messages of unreadable files."""
         file = run_folder.with_suffix(".safetensors")
         cached = read_fold(file)
         if cached is not None:
@@ -186,7 +187,7 @@ def _prepare_job(
 
 
 def _check_not_trained_on(space: Space, path: Path) -> None:
-    """Raise UsageError where a space was trained on this manifest: it would have memorised its wrong pairs."""
+    """Raise UsageError if the space was trained on this manifest, because it may have memorised wrong pairs."""
     if hashlib.sha256(path.read_bytes()).hexdigest() in space.history.get("data", {}).values():
         raise UsageError(
             f"{path}: the space was trained on this manifest, so its scores are not out-of-fold; leave out --space "
@@ -195,7 +196,7 @@ def _check_not_trained_on(space: Space, path: Path) -> None:
 
 
 def _prepare_folder(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:
-    """Create the folder of an audit. Raises UsageError where it holds a different audit or other files."""
+    """Create the folder of an audit. Raise UsageError if the folder contains a different audit or other files."""
     path = folder / SETTINGS_FILE
     previous = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     document: Any = None
@@ -205,13 +206,13 @@ def _prepare_folder(folder: Path, settings: Mapping[str, Any], restart: bool) ->
         if document != settings and not restart:
             is_same_version = document.get("format_version") == FORMAT_VERSION
             reason = (
-                "holds an audit of another manifest or with other settings"
+                "contains an audit of another manifest or with other settings"
                 if is_same_version
-                else "made by an earlier version of triptych; audit again"
+                else "made by an earlier version of triptych"
             )
-            raise UsageError(f"{folder}: {reason}; give another folder, or --restart")
+            raise UsageError(f"{folder}: {reason}; give another folder, or replace this audit with --restart")
     elif folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder}: holds other files; give an empty or new folder for the audit")
+        raise UsageError(f"{folder}: contains files that are not from an audit; give a new or empty folder")
     if restart and (folder / FOLDS_FOLDER).is_dir():
         shutil.rmtree(folder / FOLDS_FOLDER)
     write_text(path, json.dumps(settings, indent=1) + "\n")

@@ -13,16 +13,16 @@ from torch import Tensor
 
 from triptych.transport import transport_plan
 
-EPSILON = 0.1  # of the plan, in standard deviations of the scores: low, so that near-ties still compete
-TOLERANCE = 1e-5  # of the plan: misplaced mass, far below what changes a rank
+EPSILON = 0.1  # of the transport plan, in standard deviations of the scores
+TOLERANCE = 1e-5  # of the transport plan: maximum misplaced mass; too small to change a rank
 MAX_MASS, MIN_MASS = 0.98, 0.1  # bounds of the mass that the plan transports
 ROW_BLOCK = 2000  # rows per plan
-CAPTION_BLOCK = 1000  # rows per plan over single captions, of which a row has several
-NUM_NEIGHBOURS = 30  # nearest items that the margin compares with
-MIN_QUERIES = 10  # with no more queries, the mean score of an item is not subtracted
+CAPTION_BLOCK = 1000  # rows per plan in which every caption is a separate item
+NUM_NEIGHBOURS = 30  # number of nearest items in the margin
+MIN_QUERIES = 10  # with at most this many queries, the mean score of each item is not subtracted
 MIN_LOG_MASS = -100.0  # lower log masses are clamped to this
 CUTOFFS = np.arange(0.5, 0.951, 0.05)  # candidate cut-offs of p-values, above which nearly all pairs are wrong
-LOW_PERCENTILE = 10  # percentile of the estimates over all cut-offs that serves as the least-biased reference
+LOW_PERCENTILE = 10  # this percentile of the noise rates of all cut-offs is the reference with the least bias
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Evidence:
     score: np.ndarray
     p_value: np.ndarray
     log_retained_mass: np.ndarray
-    preferred: np.ndarray  # the other b that the plan gives more mass from this a than its own; -1 where there is none
-    epsilon: float  # of the plan, in units of the scores
+    preferred: np.ndarray  # item `b` with the most mass from the pair's item `a`; -1 if it is the pair's own item
+    epsilon: float  # of the transport plan, in units of the scores
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class NoiseRateEstimate:
 
 
 def standardise(scores: Tensor) -> Tensor:
-    """Return the sum of the z-scores of scores (U, V) within their row and within their column."""
+    """Return, for each score in (U, V), the z-score within its row plus the z-score within its column."""
     rows = (scores - scores.mean(1, keepdim=True)) / scores.std(1, keepdim=True, correction=0).clamp_min(1e-6)
     columns = (scores - scores.mean(0)) / scores.std(0, correction=0).clamp_min(1e-6)
     return rows + columns
 
 
 def compute_p_values(scores: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Return for each pair (a_e, b_e) the fraction of mismatched cells of scores (U, V) that fit as well: (E,).
+    """Return p-values (E,): the fraction of mismatched cells of scores (U, V) that fit as well as pair (a_e, b_e).
 
     Under the null hypothesis a wrong pair is one mismatched cell among many, so its p-value is uniform. Ties count
     against the pair.
@@ -71,31 +71,32 @@ def compute_p_values(scores: Tensor, a: Tensor, b: Tensor) -> Tensor:
 
 
 def compute_retained_mass(scores: Tensor, a: Tensor, b: Tensor, mass: float) -> tuple[Tensor, Tensor]:
-    """Return the log fraction of its mass that a partial plan leaves on each pair, (E,), and the log plan (U, V).
+    """Return the log fraction of each pair's mass that a partial plan keeps on the pair, (E,), and the log plan (U, V).
 
-    log_retained_e = log P_ab - log min(weight_a, weight_b), where an item's weight is the number of its pairs. It is 0
-    where the plan moves all mass of the lighter item along the pair, and falls as the plan prefers other items or none.
+    log_retained_e = log P_ab - log min(weight_a, weight_b), where the weight of an item is proportional to its number
+    of pairs. The value is 0 if the plan moves all mass of the lighter item along the pair, and lower if the plan moves
+    that mass to other items or does not transport it.
     """
     scores = scores.double()
     weight_a = torch.bincount(a, minlength=scores.shape[0]).double() / len(a)
     weight_b = torch.bincount(b, minlength=scores.shape[1]).double() / len(a)
     epsilon = choose_epsilon(scores)
     plan = transport_plan(-scores, epsilon, weight_a, weight_b, mass=mass, tolerance=TOLERANCE)
-    # From the potentials, because entries of the plan underflow.
+    # Compute the log plan from the potentials, because entries of the plan underflow.
     log_plan = (plan.row[:, None] + plan.column + plan.offset + scores) / epsilon
     log_capacity = torch.minimum(weight_a[a], weight_b[b]).log()
     return (log_plan[a, b] - log_capacity).clamp(MIN_LOG_MASS, 0), log_plan
 
 
 def choose_epsilon(scores: Tensor) -> float:
-    """Return the epsilon of a plan over these scores."""
+    """Return the epsilon of the transport plan: EPSILON times the standard deviation of the scores."""
     return EPSILON * float(scores.std().clamp_min(1e-6))
 
 
 def compute_evidence(scores: Tensor, a: Tensor, b: Tensor) -> Evidence:
-    """Compute the evidence on pairs (a_e, b_e) from the scores (U, V) of all items of the pairs.
+    """Compute the evidence on the pairs (a_e, b_e), given the scores (U, V) of all items `a` against all items `b`.
 
-    The plan transports 1 - noise rate of the mass, with the noise rate estimated from the p-values.
+    The plan transports the fraction 1 - noise rate of the mass. The noise rate is estimated from the p-values.
     """
     p_value = compute_p_values(scores, a, b)
     noise_rate = estimate_noise_rate(p_value.numpy()).value
@@ -126,11 +127,11 @@ def compute_margins(
     excluded: list[set[int]],
     block_size: int = 256,
 ) -> np.ndarray:
-    """Return by how much each query's own item scores above the mean of the items nearest to that item: (Q,).
+    """Return the score of each query's own item minus the mean score of the items nearest to that item: (Q,).
 
-    margin_q = s(q, own) - mean over the NUM_NEIGHBOURS nearest j of s(q, j), nearest by similarity(own, j), without the
-    excluded items of q (its positives). A query that was given an item of the same kind as its own scores it no higher
-    than its neighbours, so its margin is near 0 although its score is high.
+    margin_q = s(q, own) - mean of s(q, j) over the NUM_NEIGHBOURS items j with the highest similarity(own, j). The
+    excluded items of q (its positives) are not among them. If a query was given a wrong item of the same kind as the
+    correct item, similar items score as high as the given item: the margin is near 0 although the score is high.
     """
     margins = []
     for first in range(0, len(own_items), block_size):
@@ -150,10 +151,10 @@ def compute_margins(
 def find_best_alternative(
     score_block: Callable[[slice], Tensor], num_queries: int, own_items: list[set[int]], block_size: int = 256
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each query the best item that is not its own, and its score: (Q,), (Q,).
+    """Return the index and the score of the best item of each query that is not the query's own: (Q,), (Q,).
 
-    score_block gives a block of queries against all items. Items are compared after subtracting their mean score over
-    the first queries, so that a hub is not proposed for every query.
+    score_block returns the scores of a block of queries against all items. Before items are compared, the mean score of
+    each item over the first queries is subtracted, so that a hub is not proposed for every query.
     """
     mean_score = (
         score_block(slice(0, min(num_queries, 2 * block_size))).mean(dim=0)
@@ -173,15 +174,15 @@ def find_best_alternative(
 
 
 def estimate_noise_rate(p_values: np.ndarray) -> NoiseRateEstimate:
-    """Estimate the fraction of wrong pairs from p-values (N,), with the Wilson interval of the count behind it.
+    """Estimate the fraction of wrong pairs, with a 95% Wilson interval, from p-values (N,).
 
-    The p-values of wrong pairs are uniform on [0, 1], those of right pairs near 0. Above a cut-off c nearly all pairs
-    are wrong, so rate = #(p > c) / (N · (1 - c)). A low c also counts the worst right pairs, a high c few pairs: c
-    minimises the expected squared error, variance of the estimate + squared excess over the 10th percentile of the
-    estimates of all cut-offs.
+    The p-values of wrong pairs are uniform on [0, 1]; the p-values of correct pairs are near 0. Above a cut-off c
+    nearly all pairs are wrong, so rate = #(p > c) / (N · (1 - c)). A low c also counts correct pairs that fit badly; a
+    high c leaves few pairs to count. The chosen c minimises the expected squared error of the rate:
+    variance + (rate - 10th percentile of the rates of all cut-offs)².
 
     Source: Storey 2002; the choice of c: Storey, Taylor & Siegmund 2004, in the closed form of Robinson.
-    Beware: assumes that wrong pairs fit no better than chance. Where items were swapped within a class, it is too low.
+    Beware: assumes that wrong pairs fit no better than chance. After swaps within a class, the rate is too low.
     """
     num_pairs = len(p_values)
     if not num_pairs:
@@ -199,8 +200,9 @@ def estimate_noise_rate(p_values: np.ndarray) -> NoiseRateEstimate:
 def estimate_p_wrong(p_values: np.ndarray, fit_scores: np.ndarray, noise_rate: float) -> np.ndarray:
     """Return the probability that each pair is wrong (N,), non-increasing in its fit score.
 
-    P(wrong | p) = noise rate / density(p), with Grenander's estimate of the decreasing density of all p-values; then
-    made monotone in the fit score, which discriminates better than p alone, by isotonic regression.
+    P(wrong | p) = noise rate / density(p), where density(p) is Grenander's estimate of the decreasing density of all
+    p-values. Isotonic regression then makes the probabilities monotone in the fit score, which discriminates better
+    than p alone.
 
     Source: Efron 2008 (local false discovery rate); Strimmer 2008 (with Grenander's density).
     """
@@ -212,13 +214,13 @@ def estimate_p_wrong(p_values: np.ndarray, fit_scores: np.ndarray, noise_rate: f
 
 
 def grenander_density(p_values: np.ndarray) -> np.ndarray:
-    """Return the slope at each p-value of the least concave majorant of their empirical distribution.
+    """Return the density at each p-value: the slope of the least concave majorant of the empirical distribution.
 
     Source: Grenander 1956.
     """
     values, counts = np.unique(np.concatenate([p_values, [0.0, 1.0]]), return_counts=True)
-    counts[[0, -1]] -= 1  # the two that were added
+    counts[[0, -1]] -= 1  # do not count the added 0 and 1
     counts[1] += counts[0]
-    widths = np.diff(values).clip(1e-12)  # p-values of n cells differ by 1 / (n + 1) at least
+    widths = np.diff(values).clip(1e-12)  # p-values from n cells differ by at least 1 / (n + 1)
     slopes = isotonic_regression(counts[1:] / len(p_values) / widths, weights=widths, increasing=False).x
     return slopes[np.maximum(np.searchsorted(values, p_values) - 1, 0)]

@@ -1,4 +1,4 @@
-"""The pairs of a manifest, the folds its rows are split into, and the space that is trained for each fold."""
+"""Collect the pairs of a manifest, split the rows into folds, and train a space for each fold."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from triptych.settings import Component
 from triptych.space import Space
 from triptych.training.loop import train
 
-MIN_ROWS = 12  # rows that must have a modality pair for it to be audited
-MIN_STEPS = 100  # optimiser steps of a fold's training, however small the manifest
-MIN_BATCHES = 4  # batches per epoch: the batch size is reduced for small manifests
-FALLBACK_ENCODERS = {"yamnet": "soundnet"}  # used where the weights of the first are not available
+MIN_ROWS = 12  # a modality pair is audited if at least this many rows have both modalities
+MIN_STEPS = 100  # minimum number of optimiser steps when training on a fold
+MIN_BATCHES = 4  # minimum number of batches per epoch; the batch size is reduced for small manifests
+FALLBACK_ENCODERS = {"yamnet": "soundnet"}  # encoder: replacement if the weights of the encoder are not available
 
 ModalityPair = tuple[Modality, Modality]
 MODALITY_PAIRS: dict[str, ModalityPair] = {
@@ -39,14 +39,14 @@ MODALITY_PAIRS: dict[str, ModalityPair] = {
 
 @dataclass(frozen=True)
 class ModalityContents:
-    """The distinct contents of one modality in a manifest, and which of them each row has."""
+    """The distinct contents (files or captions) of one modality in a manifest, and the contents of each row."""
 
     sources: list[Source]  # one per content
-    by_row: list[list[int]]  # indices of contents, in the row's order; empty where the row has no readable one
-    video_rows: frozenset[int] = frozenset()  # rows whose content comes from a video
+    by_row: list[list[int]]  # indices of the contents of each row, in order; empty if no content is readable
+    video_rows: frozenset[int] = frozenset()  # rows whose audio or image comes from a video file
 
     def distinct_sets(self, rows: Sequence[int]) -> tuple[list[tuple[int, ...]], np.ndarray]:
-        """Return the distinct sets of contents of some rows, and the index of each row's set."""
+        """Return the distinct sets of contents of the given rows, and for each row the index of its set."""
         index_of_set: dict[tuple[int, ...], int] = {}
         set_of_row = [index_of_set.setdefault(tuple(self.by_row[row]), len(index_of_set)) for row in rows]
         return list(index_of_set), np.array(set_of_row, int)
@@ -56,7 +56,7 @@ Contents = Mapping[Modality, ModalityContents]
 
 
 def collect_contents(rows: Sequence[Row], modality: Modality, cache: Cache) -> ModalityContents:
-    """Collect the contents of a modality. Files with the same bytes are one content; unreadable files are omitted."""
+    """Collect the contents of a modality. Files with the same bytes count once; unreadable files are omitted."""
     row_sources = [sources_of(row, modality) if modality in row.modalities else [] for row in rows]
     unique_sources = list(dict.fromkeys(source for sources in row_sources for source in sources))
     video_rows = frozenset(i for i, row in enumerate(rows) if row.video and modality != "text")
@@ -75,7 +75,7 @@ def collect_contents(rows: Sequence[Row], modality: Modality, cache: Cache) -> M
 
 
 def find_modality_pairs(contents: Contents, rows: Sequence[int]) -> list[ModalityPair]:
-    """Return the modality pairs that enough rows have, with at least two distinct contents on each side."""
+    """Return the modality pairs that at least MIN_ROWS rows have, with two or more distinct contents per modality."""
     modality_pairs = []
     for a, b in MODALITY_PAIRS.values():
         pair_rows = select_rows_with_pair(contents, (a, b), rows) if a in contents and b in contents else []
@@ -84,14 +84,14 @@ def find_modality_pairs(contents: Contents, rows: Sequence[int]) -> list[Modalit
             modality_pairs.append((a, b))
     if not modality_pairs:
         raise ManifestError(
-            f"of {len(rows)} rows fewer than {MIN_ROWS} have the same two modalities, or one modality has the same "
-            "content in all of them; an audit is trained on the rows themselves and needs more of them"
+            f"fewer than {MIN_ROWS} of {len(rows)} rows have the same two modalities, or these rows all have the same "
+            "file or caption; an audit trains on the rows themselves, so add more rows"
         )
     return modality_pairs
 
 
 def select_rows_with_pair(contents: Contents, modality_pair: ModalityPair, rows: Sequence[int]) -> list[int]:
-    """Return the rows that have both modalities; the audio and image of one video are not a pair to audit."""
+    """Return the rows that have both modalities, except rows whose audio and image come from one video."""
     a, b = (contents[m] for m in modality_pair)
     return [row for row in rows if a.by_row[row] and b.by_row[row] and row not in a.video_rows & b.video_rows]
 
@@ -99,7 +99,7 @@ def select_rows_with_pair(contents: Contents, modality_pair: ModalityPair, rows:
 def collect_pairs(
     contents: Contents, modality_pairs: Sequence[ModalityPair], rows: Sequence[Row]
 ) -> dict[str, list[object]]:
-    """Return the pairs of contents of each row, by row id."""
+    """Return a dict from row id to the pairs of contents in the row."""
     pairs_by_row: dict[str, list[object]] = {row.id: [] for row in rows}
     for a, b in modality_pairs:
         for i in select_rows_with_pair(contents, (a, b), range(len(rows))):
@@ -108,9 +108,9 @@ def collect_pairs(
 
 
 def group_kfold(pairs: Mapping[str, Sequence[object]], num_folds: int, seed: int) -> dict[str, int]:
-    """Assign each row to one of 0 … num_folds - 1, given the pairs of each row. Folds are of about equal size.
+    """Assign each row to a fold, 0 … num_folds - 1, given the pairs of each row. Folds have about the same size.
 
-    Rows that share a pair get the same fold; otherwise the pair would be trained on in one row and scored in the other.
+    Rows that share a pair are put in the same fold; otherwise a pair could be both trained on and scored.
     """
     members: dict[str, list[str]] = {}
     for name, leader in find_connected_groups(pairs).items():
@@ -128,7 +128,7 @@ def group_kfold(pairs: Mapping[str, Sequence[object]], num_folds: int, seed: int
 def load_fold_recipe(
     modalities: Collection[Modality], name: str, overrides: Sequence[str] = (), show_progress: bool = True
 ) -> Recipe:
-    """Load the recipe of the fold spaces, restricted to some modalities, with encoders whose weights are available."""
+    """Load the recipe for training on folds, with the given modalities and encoders whose weights are available."""
     recipe = Recipe.load(name, overrides).restrict_to(modalities)
     encoders: dict[Modality, Component] = {}
     for modality, component in recipe.space.encoders.items():
@@ -143,7 +143,7 @@ def load_fold_recipe(
 
 
 def scale_recipe(recipe: Recipe, num_rows: int) -> Recipe:
-    """Adapt a recipe to the number of rows: at least MIN_BATCHES batches per epoch and MIN_STEPS steps in all."""
+    """Adapt a recipe to the number of rows: at least MIN_BATCHES batches per epoch and MIN_STEPS steps in total."""
     batch_size = max(2, min(recipe.training.batch_size, num_rows // MIN_BATCHES))
     epochs = max(recipe.training.epochs, math.ceil(MIN_STEPS / max(1, num_rows // batch_size)))
     return replace(recipe, training=replace(recipe.training, batch_size=batch_size, epochs=epochs))
@@ -157,9 +157,9 @@ def train_fold_space(
     run_folder: Path,
     show_progress: bool,
 ) -> Space:
-    """Train a space on all rows but those held out. Resumes a run that was interrupted.
+    """Train a space on all rows that are not held out, or resume an interrupted training.
 
-    The manifest of its training rows is written beside the run folder.
+    The training rows are written as a manifest next to the run folder.
     """
     excluded = set(held_out)
     train_rows = [i for i in range(len(rows)) if i not in excluded]

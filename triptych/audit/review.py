@@ -1,4 +1,4 @@
-"""The review of suspects: the page that shows them, the decisions it saves, and the manifest they result in."""
+"""Review of suspects: write the review page, read the saved decisions, and apply them to the manifest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from triptych.errors import UsageError, describe_unknown
 from triptych.files import write_text
 from triptych.interfaces import MODALITIES, Modality
 
-FORMAT_VERSION = 2  # of the file of decisions
+FORMAT_VERSION = 2  # of the format of decisions.json
 MODALITY_LABELS: dict[Modality, str] = {"image": "image", "audio": "audio", "text": "captions"}
 Action = Literal["keep", "reject", "swap"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -31,12 +31,12 @@ ACTIONS: tuple[Action, ...] = get_args(Action)
 
 @dataclass(frozen=True)
 class Decision:
-    """What to do with one modality of one row: keep it, remove it, or replace it by that of another row."""
+    """Keep or remove one modality of one row, or replace it with the same modality of another row."""
 
     action: Action
     row: str
     modality: Modality
-    caption: int | None = None  # index of one caption; None for all of them, and for audio and images
+    caption: int | None = None  # index of a single caption; None: all captions, or the audio or image file
     replacement_row: str | None = None
     replacement_caption: int | None = None
 
@@ -52,7 +52,7 @@ def make_decision(suspect: Suspect, rows: Sequence[Row], action: Action) -> Deci
 def write_review_page(
     path: Path, manifest_hash: str, manifest_name: str, summary: str, suspects: Sequence[Suspect], rows: Sequence[Row]
 ) -> None:
-    """Write the review page. Links to media are relative, so it works from the disk and from a server."""
+    """Write the review page. Links to media are relative, so the page works from the disk and from a server."""
     counts = Counter(suspect.verdict for suspect in suspects)
     filters = {"all": f"all ({len(suspects)})", "open": "undecided"}
     filters |= {verdict: f"{verdict} ({count})" for verdict, count in counts.items() if len(counts) > 1}
@@ -112,7 +112,7 @@ def _suspect_to_dict(suspect: Suspect, rows: Sequence[Row], folder: Path) -> dic
 
 
 def _show_modalities(row: Row, modalities: Sequence[Modality], folder: Path) -> dict[str, Any]:
-    """Return the contents of a card for several modalities of a row; a video, which has two of them, is shown once."""
+    """Return the data of a review card for several modalities of a row. A video is shown once."""
     contents = [_show_modality(row, m, folder) for m in modalities]
     media = {medium["url"]: medium for content in contents for medium in content["media"]}
     texts = [text for content in contents for text in content["texts"]]
@@ -127,7 +127,7 @@ def _show_modality(
     highlight: str = "",
     only_caption: bool = False,
 ) -> dict[str, Any]:
-    """Return the contents of a card: a file, or captions of which one or all are highlighted."""
+    """Return the data of a review card: a file, or captions, one or all of which are highlighted."""
     if modality == "text":
         texts = [row.texts[caption or 0]] if only_caption else list(row.texts)
         highlighted = [caption] if caption is not None and not only_caption else list(range(len(texts)))
@@ -147,21 +147,22 @@ def _show_modality(
 
 
 def read_decisions(path: Path, manifest_hash: str, undecided: Action = "keep") -> list[Decision]:
-    """Read the decisions saved from the review page, with one action for all undecided suspects.
+    """Read the decisions saved from the review page. `undecided` is the action for all undecided suspects.
 
-    Raises UsageError where they are about another manifest.
+    Raise UsageError if the decisions are about another manifest.
     """
     try:
         document: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: cannot be read as decisions ({error}); save them from the review page") from error
+        raise UsageError(f"{path}: cannot be read as decisions ({error}); save the file again") from error
     lists = [document.get(name) for name in ("decisions", "undecided")] if isinstance(document, dict) else [None]
     if not all(isinstance(entries, list) for entries in lists) or document.get("format_version") != FORMAT_VERSION:
-        raise UsageError(f"{path}: not a file of decisions; save them from the review page")
+        raise UsageError(f"{path}: not a file of decisions; save the decisions from the review page")
     if document.get("manifest_hash") != manifest_hash:
         raise UsageError(
-            f"{path}: these decisions are about another manifest, or about this one before it was changed "
-            f"({document.get('manifest')}, {document.get('manifest_hash')}; this one: {manifest_hash}); audit it again"
+            f"{path}: these decisions are about another manifest, or about an earlier version of this manifest "
+            f"({document.get('manifest')}, hash {document.get('manifest_hash')}; the manifest now has the hash "
+            f"{manifest_hash}); run the audit again"
         )
     open_decisions = [_parse_decision(path, fields, undecided) for fields in document["undecided"]]
     return [_parse_decision(path, fields) for fields in document["decisions"]] + open_decisions
@@ -169,7 +170,7 @@ def read_decisions(path: Path, manifest_hash: str, undecided: Action = "keep") -
 
 def _parse_decision(path: Path, fields: Any, action: Action | None = None) -> Decision:
     if not isinstance(fields, dict):
-        raise UsageError(f"{path}: a decision must be an object, not {str(fields)[:40]}")
+        raise UsageError(f"{path}: a decision must be a JSON object, not {str(fields)[:40]}")
     fields = {name: value for name, value in fields.items() if name != "key"} | ({"action": action} if action else {})
     try:
         decision = Decision(**fields)
@@ -188,7 +189,7 @@ def _parse_decision(path: Path, fields: Any, action: Action | None = None) -> De
 
 
 def apply_decisions(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple[list[DraftItem], Counter[str]]:
-    """Return the rows after the decisions, and the number of decisions by action."""
+    """Apply decisions to rows. Return the resulting rows, and the number of decisions by action."""
     before = {row.id: item_from_row(row) for row in rows}
     after, rejected_captions, counts = dict(before), dict[str, set[int]](), Counter[str]()
     for decision in decisions:
@@ -213,17 +214,18 @@ def apply_decisions(rows: Sequence[Row], decisions: Iterable[Decision]) -> tuple
 
 
 def _check_target(items: Mapping[str, DraftItem], row: str, modality: Modality, caption: int | None) -> None:
-    """Raise UsageError where a decision is about content that the manifest does not have."""
+    """Raise UsageError if a decision is about a row, file or caption that the manifest does not have."""
     item = items.get(row)
     if item is None:
-        raise UsageError(f"a decision names row {row!r}, which the manifest does not have")
+        raise UsageError(f"a decision is about row {row!r}, but the manifest has no row with this id")
     if modality != "text" and modality not in item.files and "video" not in item.files:
-        raise UsageError(f"a decision is about the {modality} of row {row!r}, which has none")
+        raise UsageError(f"a decision is about the {modality} of row {row!r}, but this row has no {modality}")
     if modality == "text" and not item.texts:
-        raise UsageError(f"a decision is about the captions of row {row!r}, which has none")
+        raise UsageError(f"a decision is about the captions of row {row!r}, but this row has no captions")
     if caption is not None and not (modality == "text" and 0 <= caption < len(item.texts)):
         raise UsageError(
-            f"a decision is about caption {caption} of row {row!r}, from 0, which has {len(item.texts)} captions"
+            f"a decision is about caption {caption} of row {row!r}, but this row has {len(item.texts)} captions, "
+            "numbered from 0"
         )
 
 
@@ -232,7 +234,8 @@ def _replace_content(item: DraftItem, other: DraftItem, decision: Decision) -> D
         path = other.files.get(decision.modality)
         if path is None:
             raise UsageError(
-                f"row {item.id!r} cannot take the {decision.modality} of row {other.id!r}, which has no file of it"
+                f"row {item.id!r} cannot be given the {decision.modality} of row {other.id!r}, because "
+                f"row {other.id!r} has no {decision.modality} file"
             )
         files = {**item.files, decision.modality: path}
         segment = {"start": other.start, "end": other.end} if decision.modality == "audio" else {}
@@ -247,7 +250,7 @@ def _replace_content(item: DraftItem, other: DraftItem, decision: Decision) -> D
 def write_reviewed_manifest(
     table: manifest.Manifest, decisions: Sequence[Decision], output: Path, source: str
 ) -> tuple[WrittenManifest, ManifestDraft]:
-    """Write a new manifest with the decisions applied. Rows that no longer hold a pair are omitted."""
+    """Write a new manifest with the decisions applied. Rows that no longer contain a pair are omitted."""
     output = resolve_derived_path(output, table)
     items, counts = apply_decisions(table.rows, decisions)
     return write_derived_manifest(table, items, output, source, {action: counts[action] for action in ACTIONS})

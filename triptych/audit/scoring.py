@@ -1,4 +1,4 @@
-"""Score the rows of one fold with a space that was not trained on them: evidence, near-duplicates, alternatives."""
+"""Score the rows of one fold with a space that was not trained on these rows: evidence, duplicates, alternatives."""
 
 from __future__ import annotations
 
@@ -34,39 +34,42 @@ from triptych.space import Space
 
 @dataclass(frozen=True)
 class RowScores:
-    """Scores of N rows, by the mean over the captions of each. a and b are the two modalities."""
+    """Scores (N,) of N rows for one modality pair, averaged over the captions of each row.
+
+    Item `a` of a row is its file of the first modality. Item `b` is its captions (or its file) of the second modality.
+    """
 
     row: np.ndarray  # index of the row in the manifest
     score: np.ndarray
     p_value: np.ndarray
     log_retained_mass: np.ndarray
     margin: np.ndarray  # in units of the plan's epsilon
-    near_duplicate: np.ndarray  # the row whose b the plan prefers for this row's a; -1 where there is none
-    duplicate_cosine_a: np.ndarray  # cosine similarity of the two rows in a, and in b
-    duplicate_cosine_b: np.ndarray
-    better_a: np.ndarray  # the row whose a fits this row's b best, and its score
+    near_duplicate: np.ndarray  # the row whose item `b` the plan prefers for this row's item `a`; -1 if there is none
+    duplicate_cosine_a: np.ndarray  # cosine similarity of the items `a` of the two near-duplicate rows
+    duplicate_cosine_b: np.ndarray  # cosine similarity of their items `b`
+    better_a: np.ndarray  # the row whose item `a` fits this row's item `b` best
     better_a_score: np.ndarray
-    better_b: np.ndarray  # the row whose b fits this row's a best, and its score
+    better_b: np.ndarray  # the row whose item `b` fits this row's item `a` best
     better_b_score: np.ndarray
-    best_caption_row: np.ndarray  # the single caption of another row that fits best: its row, index and score
-    best_caption: np.ndarray
+    best_caption_row: np.ndarray  # the row of the single caption that fits this row's item `a` best
+    best_caption: np.ndarray  # index of that caption in best_caption_row
     best_caption_score: np.ndarray
 
     @property
     def fit_score(self) -> np.ndarray:
-        """How well the pair of each row fits: log retained mass + margin."""
+        """How well item `a` and item `b` of each row fit: log retained mass + margin."""
         return self.log_retained_mass + self.margin
 
 
 @dataclass(frozen=True)
 class CaptionScores:
-    """Scores of each single caption (or other content of b) of the rows."""
+    """Scores of each single caption of the rows (or of each file, if the second modality is not text)."""
 
     row: np.ndarray
     score: np.ndarray
     p_value: np.ndarray
     log_retained_mass: np.ndarray
-    caption: np.ndarray  # index within its row
+    caption: np.ndarray  # index of the caption in its row
 
 
 @dataclass(frozen=True)
@@ -91,17 +94,17 @@ class EmbeddedContents:
     """The contents of one modality with their features."""
 
     contents: ModalityContents
-    features: Features  # one per content; unreadable contents, to which no row refers, have those of another
+    features: Features  # one per content; unreadable contents, which no row refers to, have the features of another
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Features:
-        """Return the features of some contents."""
+        """Return the features of the contents with these indices."""
         return self.features.take(torch.as_tensor(np.asarray(indices, int)))
 
 
 def embed_contents(
     space: Space, contents: Contents, cache: Cache, show_progress: bool
 ) -> tuple[dict[Modality, EmbeddedContents], list[str]]:
-    """Embed all contents. Unreadable ones are removed from their rows, and the reasons are returned."""
+    """Embed all contents. Remove unreadable contents from their rows, and return the error messages."""
     embedded_contents: dict[Modality, EmbeddedContents] = {}
     reasons: list[str] = []
     for modality, modality_contents in contents.items():
@@ -126,9 +129,9 @@ def score_fold(
     rows: Sequence[int],
     candidate_rows: Sequence[int],
 ) -> FoldScores | None:
-    """Score the pairs of one modality pair in some rows; None where no row has both modalities.
+    """Score rows for one modality pair. Return None if no row has both modalities.
 
-    Better alternatives are searched among the candidate rows.
+    Better alternatives are taken from the candidate rows.
     """
     contents: dict[Modality, ModalityContents] = {m: embedded[m].contents for m in modality_pair}
     rows = select_rows_with_pair(contents, modality_pair, rows)
@@ -171,7 +174,7 @@ def _concat_evidence(parts: Sequence[Evidence]) -> dict[str, np.ndarray]:
 
 
 class ContentSets:
-    """The distinct sets of contents of some rows. The score of a set is the mean score of its contents."""
+    """The distinct sets of captions (or files) of some rows. The score of a set is the mean score of its members."""
 
     def __init__(self, contents: ModalityContents, rows: Sequence[int]) -> None:
         self.sets, self.set_of_row = contents.distinct_sets(rows)
@@ -182,18 +185,18 @@ class ContentSets:
         self._count = torch.tensor([len(members) for members in self.sets])
 
     def mean_scores(self, scores: Tensor) -> Tensor:
-        """Turn scores against contents (N, V) into scores against sets (N, K)."""
+        """Convert scores against single captions (N, V) to scores against sets (N, K)."""
         total = scores.new_zeros(len(scores), len(self.sets))
         return total.index_add_(1, self._set, scores[:, self._content]) / self._count
 
     def centroids(self, embedded: EmbeddedContents) -> Tensor:
-        """Return the normalised mean direction of the contents of each set: (K, D)."""
+        """Return the normalised mean of the unit embeddings in each set: (K, D)."""
         return F.normalize(self.mean_scores(F.normalize(embedded.take(self.contents).embedding, dim=1).T).T, dim=1)
 
 
 @dataclass(frozen=True)
 class _PairScorer:
-    """A space and the embedded contents of two modalities. The first content of a row is its a, all of them its b."""
+    """Score rows with a space. Items `a` and `b` of a row are defined in `RowScores`."""
 
     space: Space
     a: EmbeddedContents
@@ -206,7 +209,7 @@ class _PairScorer:
         return [self.a.contents.by_row[row][0] for row in rows]
 
     def compute_row_evidence(self, rows: Sequence[int]) -> tuple[Evidence, np.ndarray]:
-        """Return the evidence on rows, and (N, 3): near_duplicate and the duplicate cosines of `RowScores`."""
+        """Return the evidence on rows, and (N, 3): near_duplicate, duplicate_cosine_a and duplicate_cosine_b."""
         items, item_of_row = np.unique(self.a_of_rows(rows), return_inverse=True)
         sets = ContentSets(self.b.contents, rows)
         scores = sets.mean_scores(self.scores(self.a.take(items), self.b.take(sets.contents)))  # (U, V)
@@ -221,7 +224,7 @@ class _PairScorer:
         return evidence, duplicates
 
     def compute_caption_evidence(self, rows: Sequence[int]) -> Evidence:
-        """Return the evidence on each single caption of some rows."""
+        """Return the evidence on each single caption of the rows."""
         by_row = self.b.contents.by_row
         items, item_of_row = np.unique(self.a_of_rows(rows), return_inverse=True)
         contents, content_of_caption = np.unique([c for row in rows for c in by_row[row]], return_inverse=True)
@@ -231,12 +234,13 @@ class _PairScorer:
         return compute_evidence(scores, item_of_caption, torch.as_tensor(content_of_caption))
 
     def compute_margins(self, rows: Sequence[int], candidate_rows: Sequence[int]) -> np.ndarray:
-        """Return the margin of each row's b over the sets of the candidate rows that are most similar to it: (N,)."""
+        """Return the margin (N,) of each row's caption set over the most similar caption sets of the candidate rows."""
         sets = ContentSets(self.b.contents, candidate_rows)
         gallery, centroids = self.b.take(sets.contents), sets.centroids(self.b)
         own_sets = _select_by_row(sets.set_of_row, candidate_rows, rows)
         queries = self.a_of_rows(rows)
-        positive_sets: dict[int, set[int]] = {}  # of each a, the sets of all rows that have it
+        # For each distinct item `a`, collect the caption sets of the rows that contain it.
+        positive_sets: dict[int, set[int]] = {}
         for query, set_index in zip(self.a_of_rows(candidate_rows), sets.set_of_row.tolist(), strict=True):
             positive_sets.setdefault(query, set()).add(set_index)
         return compute_margins(
@@ -247,7 +251,7 @@ class _PairScorer:
         )
 
     def find_alternatives(self, rows: Sequence[int], candidate_rows: Sequence[int]) -> dict[str, np.ndarray]:
-        """Find the captions of a row and the single caption that fit each row's a best, and the a that fits its b."""
+        """Find for each row the best caption set and caption for item `a`, and the best item `a` for item `b`."""
         sets = ContentSets(self.b.contents, candidate_rows)
         gallery, queries, by_row = self.b.take(sets.contents), self.a_of_rows(rows), self.b.contents.by_row
         items, item_of_row = np.unique(self.a_of_rows(candidate_rows), return_inverse=True)
@@ -285,19 +289,19 @@ class _PairScorer:
 
 
 def _select_by_row(values: np.ndarray, candidate_rows: Sequence[int], rows: Sequence[int]) -> list[int]:
-    """Return the values, of which there is one per candidate row, of some of these rows."""
+    """Return the values of `rows`, given one value per candidate row."""
     index_of_row = {row: i for i, row in enumerate(candidate_rows)}
     return [int(values[index_of_row[row]]) for row in rows]
 
 
 def _first_rows(item_of_row: np.ndarray, rows: Sequence[int]) -> np.ndarray:
-    """Return the first row that has each item."""
+    """Return, for each distinct item, the first row that contains it."""
     return np.asarray(rows)[np.unique(item_of_row, return_index=True)[1]]
 
 
 def write_fold(file: Path, scores_by_pair: Mapping[ModalityPair, FoldScores], reasons: Sequence[str]) -> None:
-    """Write the scores of a fold, and why some files could not be read."""
-    # Contiguous: safetensors would write the memory of a view in the wrong order.
+    """Write the scores of a fold, and the error messages of unreadable files."""
+    # safetensors writes the raw memory of an array, so the arrays must be contiguous.
     tensors = {
         f"{a}-{b}/{level.name}/{f.name}": np.ascontiguousarray(getattr(getattr(scores, level.name), f.name))
         for (a, b), scores in scores_by_pair.items()
@@ -310,7 +314,7 @@ def write_fold(file: Path, scores_by_pair: Mapping[ModalityPair, FoldScores], re
 
 
 def read_fold(file: Path) -> tuple[dict[ModalityPair, FoldScores], list[str]] | None:
-    """Read what `write_fold` wrote; None where there is no such file, or a damaged one."""
+    """Read a file written by `write_fold`. Return None if the file is missing or damaged."""
     if not file.is_file():
         return None
     arrays: dict[ModalityPair, dict[str, dict[str, Any]]] = {}

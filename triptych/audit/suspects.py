@@ -1,4 +1,4 @@
-"""From the scores of all folds to suspects (wrong rows, wrong captions, near-duplicates), and their CSV files."""
+"""Find suspects (wrong rows, wrong captions, near-duplicates) in the scores of all folds, and write CSV files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from triptych.data.manifest import Row
 from triptych.files import atomic_write
 from triptych.interfaces import Modality
 
-P_WRONG_THRESHOLD = 0.5  # a pair is a suspect from this probability on
-DUPLICATE_COSINE = 0.95  # two contents are near-duplicates from this cosine similarity on
+P_WRONG_THRESHOLD = 0.5  # a pair with at least this probability of being wrong is a suspect
+DUPLICATE_COSINE = 0.95  # two items with at least this cosine similarity are near-duplicates
 LOG_HALF = float(np.log(0.5))  # log retained mass below which the plan prefers another pair
 SUSPECT_COLUMNS = (
     "id", "row", "verdict", "modality_pair", "modality", "caption", "p_wrong", "retained_mass", "score", "current",
@@ -32,18 +32,18 @@ Verdict = Literal["wrong", "near-duplicate"]
 
 @dataclass(frozen=True)
 class Suspect:
-    """A content that is probably wrong in its row, or a row that nearly duplicates another."""
+    """A file or caption that is probably wrong in its row, or a row that is a near-duplicate of another row."""
 
     row: int  # index in the list of rows
     verdict: Verdict
     modality_pair: ModalityPair
     modality: Modality  # the modality that is probably wrong
-    caption: int | None  # index of the caption, where only one caption of the row is suspected
+    caption: int | None  # index of the suspected caption; None if all captions or a file are suspected
     p_wrong: float
-    retained_mass: float  # fraction of its mass that the plan leaves on the pair
+    retained_mass: float  # fraction of the pair's mass that the plan keeps on the pair
     score: float
-    better_row: int | None  # the row whose content fits better; of a near-duplicate, the row it duplicates
-    better_caption: int | None  # index of the caption of that row, where only one is meant
+    better_row: int | None  # the row whose file or captions fit better, or of which this row is a near-duplicate
+    better_caption: int | None  # index of the better caption in better_row, if a single caption is suspected
     better_score: float
 
 
@@ -54,9 +54,9 @@ class PairScores:
     rows: RowScores
     captions: CaptionScores
     noise_rate: NoiseRateEstimate
-    p_wrong: np.ndarray  # per row of `rows`
-    caption_noise_rate: NoiseRateEstimate | None  # of the captions of right rows; None where each row has one caption
-    caption_p_wrong: np.ndarray | None  # per caption of `captions`
+    p_wrong: np.ndarray  # (N,), one per row of `rows`
+    caption_noise_rate: NoiseRateEstimate | None  # in rows that are not suspects; None if each row has one caption
+    caption_p_wrong: np.ndarray | None  # one per caption of `captions`
 
 
 def merge_folds(folds: Sequence[FoldScores]) -> PairScores:
@@ -76,7 +76,10 @@ def merge_folds(folds: Sequence[FoldScores]) -> PairScores:
 
 
 def find_suspects(pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence[Row]) -> list[Suspect]:
-    """Return all suspects, by descending probability, near-duplicates last; at most one per row beside its captions."""
+    """Return all suspects by descending p_wrong, with near-duplicates last.
+
+    A row has at most one suspect for the row itself, and one for each caption that is probably wrong.
+    """
     index_by_row: dict[int, dict[ModalityPair, int]] = {}
     for modality_pair, scores in pair_scores.items():
         for i, row in enumerate(scores.rows.row.tolist()):
@@ -99,7 +102,7 @@ def _find_row_suspect(
     index_by_pair: Mapping[ModalityPair, int],
     pair_scores: Mapping[ModalityPair, PairScores],
 ) -> Suspect | None:
-    """Return the suspect of a row, from its modality pair that is most probably wrong; None where all pairs fit."""
+    """Return the suspect in the modality pair of a row with the highest p_wrong, or None if all pairs fit."""
     p_wrong = {pair: float(pair_scores[pair].p_wrong[i]) for pair, i in index_by_pair.items()}
     modality_pair = max(
         p_wrong,
@@ -138,7 +141,7 @@ def _find_row_suspect(
 
 
 def _find_side_at_fault(modality_pair: ModalityPair, p_wrong: Mapping[ModalityPair, float], row: Row) -> Modality:
-    """Return the modality of a pair that also fits the row's third modality less; b where neither does."""
+    """Return the modality of a pair with the higher total p_wrong over all pairs of the row; `b` if they are equal."""
     a, b = modality_pair
     if row.video:
         return b  # the audio and image of a video belong together
@@ -147,7 +150,7 @@ def _find_side_at_fault(modality_pair: ModalityPair, p_wrong: Mapping[ModalityPa
 
 
 def _find_caption_suspects(modality_pair: ModalityPair, scores: PairScores) -> list[Suspect]:
-    """Return the single captions that are probably wrong in rows that are right."""
+    """Return the single captions that are probably wrong in rows that are not suspects."""
     if scores.caption_p_wrong is None:
         return []
     rows, captions = scores.rows, scores.captions
@@ -175,12 +178,12 @@ def _find_caption_suspects(modality_pair: ModalityPair, scores: PairScores) -> l
 
 
 def write_suspects(path: Path, suspects: Iterable[Suspect], rows: Sequence[Row]) -> None:
-    """Write one line per suspect, in the given order. Captions are numbered from 1, like their columns."""
+    """Write one line per suspect, in the given order. Captions are numbered from 1."""
     _write_csv(path, SUSPECT_COLUMNS, (_suspect_to_dict(suspect, rows) for suspect in suspects))
 
 
 def write_scores(path: Path, pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence[Row]) -> None:
-    """Write one line per row and modality pair, and one per caption where rows have several; worst fit first."""
+    """Write one line per row and modality pair, and per caption if rows have several captions; worst fit first."""
     lines: list[dict[str, Any]] = []
     for (a, b), scores in pair_scores.items():
         pair = {"modality_pair": f"{a}-{b}"}

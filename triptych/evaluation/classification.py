@@ -31,13 +31,13 @@ class ClassResult:
 
     @property
     def accuracy(self) -> float:
-        """The fraction of its items that was classified correctly."""
+        """The fraction of the items of the class that were classified correctly."""
         return self.num_correct / self.num_items
 
 
 @dataclass(frozen=True)
 class Classification:
-    """The result for one modality, with chance levels."""
+    """The classification results for one modality, with chance levels."""
 
     modality: Modality
     method: str  # description of the classifier
@@ -46,7 +46,7 @@ class Classification:
     interval: Interval  # 95% interval of the accuracy
     top5_accuracy: float
     balanced_accuracy: float  # mean of the accuracies of all classes
-    chance_level: float  # 1 / classes
+    chance_level: float  # 1 / number of classes
     majority_baseline: float  # accuracy of always predicting the most frequent class
     classes: list[ClassResult]
 
@@ -98,20 +98,20 @@ def measure_accuracy(
 
 
 def collect_labels(rows: Sequence[Row], modality: Modality) -> dict[Source, str]:
-    """Return the label of each labelled file. Raises ManifestError where a file has two labels."""
+    """Return the label of each labelled file. Raise ManifestError if a file has two labels."""
     labels: dict[Source, str] = {}
     for row in rows:
         if modality in row.modalities and row.label is not None:
             source = source_of(row, modality)
             if labels.setdefault(source, row.label) != row.label:
                 raise ManifestError(
-                    f"{source}: labelled {labels[source]!r} and (row {row.number}) {row.label!r}; give it one label"
+                    f"{source}: labelled {labels[source]!r}, but {row.label!r} in row {row.number}; give it one label"
                 )
     return labels
 
 
 def list_classes(rows: Sequence[Row], candidate_classes: Sequence[str] | None = None) -> list[str]:
-    """Return the sorted candidate classes: those of the rows, or the given ones, which must include them."""
+    """Return the sorted candidate classes, by default the labels of the rows. All these labels must be candidates."""
     row_labels = {row.label for row in rows if row.label is not None}
     classes = sorted(set(candidate_classes) if candidate_classes else row_labels)
     if len(classes) < 2:
@@ -125,7 +125,7 @@ def list_classes(rows: Sequence[Row], candidate_classes: Sequence[str] | None = 
 
 
 def select_modalities(space: Space, rows: Sequence[Row], requested: Sequence[Modality] | None) -> list[Modality]:
-    """Return the modalities of a space except text that labelled rows have, restricted to the requested ones."""
+    """Return the requested modalities (by default all except text) that the space can encode and labelled rows have."""
     labelled_modalities = {modality for row in rows if row.label is not None for modality in row.modalities}
     supported: list[Modality] = [m for m in space.modalities if m != "text" and m in labelled_modalities]
     for modality in requested or ():

@@ -17,14 +17,14 @@ from triptych.interfaces import Modality
 
 @dataclass(frozen=True)
 class ClassifyRequest:
-    """Which rows to classify, and how."""
+    """The rows to classify, and the method of classification."""
 
     split: str = "test"
     method: Literal["prompts", "embeddings", "features"] = "prompts"
     prompts: tuple[str, ...] = ()  # empty: the default prompts
-    train_split: str = "train"  # of a linear probe
+    train_split: str = "train"  # rows that a linear probe is fitted on
     modalities: tuple[Modality, ...] = ("audio", "image")
-    classes: Literal["split", "all"] = "split"  # candidate classes: of the split, or of the whole manifest
+    classes: Literal["split", "all"] = "split"  # candidate classes: labels of the split, or of all rows
 
     def validate(self) -> None:
         """Raise a UsageError if the options contradict each other."""
@@ -34,8 +34,8 @@ class ClassifyRequest:
             raise UsageError(f"--prompt needs --method prompts; a linear probe on {self.method} does not use prompts")
         if self.split in {self.train_split, "all"}:
             raise UsageError(
-                f"the probe would learn from rows it is measured on: --split {self.split}, "
-                f"--train-split {self.train_split}"
+                f"--split {self.split} and --train-split {self.train_split} share rows; a linear probe must be "
+                "measured on rows that it was not fitted on"
             )
 
 

@@ -28,13 +28,13 @@ from triptych.interfaces import Modality, Source
 from triptych.media import audio
 from triptych.space import Space
 
-FLIP_K = 10  # a query flips where only one of the two has a positive among its first ten hits
+FLIP_K = 10  # a query has flipped if only one of A and B has a positive among the first 10 hits
 NUM_LENGTH_BINS = 3  # bins of caption lengths and audio durations
 
 
 @dataclass(frozen=True)
 class Flip:
-    """A query for which only one of the two has a positive in the first FLIP_K."""
+    """A query for which only one of A and B has a positive among the first FLIP_K hits."""
 
     item: EvalItem
     rank_a: float  # rank of the best positive; the median over several runs
@@ -59,8 +59,8 @@ class Comparison:
     gallery: str
     num_queries: int
     differences: dict[str, Difference]  # by metric
-    losses: list[Flip]  # flips that only A finds, the largest rank difference first
-    wins: list[Flip]  # flips that only B finds
+    losses: list[Flip]  # queries for which only A has a positive among the first FLIP_K hits, by rank difference
+    wins: list[Flip]  # queries for which only B has such a positive
     slices: list[Slice]
 
 
@@ -80,16 +80,16 @@ def compare(
 def compare_evaluations(
     a: Sequence[Evaluation], b: Sequence[Evaluation], num_resamples: int = NUM_RESAMPLES
 ) -> list[Comparison]:
-    """Compare evaluations of A and of B on the same rows: one each, or several seeds each.
+    """Compare A with B on the same rows, given one evaluation each, or evaluations of several seeds each.
 
-    With one each, intervals cover the choice of items; with several, also the choice of seeds.
+    With one evaluation each, intervals cover the choice of items; with several, also the choice of seeds.
     """
     if not a or not b or (len(a) > 1) != (len(b) > 1):
-        raise UsageError(f"{len(a)} and {len(b)} runs; compare one with one, or several seeds with several")
+        raise UsageError(f"{len(a)} and {len(b)} runs for A and B; give one run each, or at least two runs each")
     sides = [[{(d.query, d.gallery): d for d in run.directions} for run in side] for side in (a, b)]
     common = [direction for direction in sides[0][0] if all(direction in run for side in sides for run in side)]
     if not common:
-        raise UsageError("nothing to compare: no direction was measured in all of the runs")
+        raise UsageError("nothing to compare: no retrieval direction was measured in all runs")
     comparisons = []
     for direction in common:
         for modality in direction:
@@ -100,16 +100,16 @@ def compare_evaluations(
 
 
 def _check_same_items(item_sets: Sequence[EvalItems]) -> None:
-    """Raise UsageError where runs were measured on different items: their ranks are not comparable."""
+    """Raise UsageError if the runs were measured on different items, because then ranks are not comparable."""
     first = [(item.source, item.group) for item in item_sets[0].entries]
     for other in item_sets[1:]:
         other_keys = [(item.source, item.group) for item in other.entries]
         if other_keys != first:
             unshared = set(first) ^ set(other_keys)
-            name = f"; only one has {min(str(source) for source, _ in unshared)}" if unshared else ""
+            name = f"; only one run has {min(str(source) for source, _ in unshared)}" if unshared else ""
             raise UsageError(
-                f"the runs were measured on different items: {len(first)} and {len(other_keys)} of "
-                f"{item_sets[0].modality}{name}. Measure both on the same rows, without files that only one can read"
+                f"the runs were measured on different items: {len(first)} and {len(other_keys)} "
+                f"{item_sets[0].modality} items{name}. Measure all runs on the same rows, without unreadable files"
             )
 
 
@@ -153,7 +153,7 @@ def _compute_differences(
     num_resamples: int,
     mask: NDArray,
 ) -> dict[str, Difference]:
-    """Return the difference in every metric over the queries of a mask."""
+    """Return the difference in every metric over the queries that a mask selects."""
     first, second = ([table[mask] for table in side] for side in (a, b))
     cluster = reference.per_query.group[mask]
     if len(first) > 1:
@@ -171,7 +171,7 @@ def _compute_differences(
 
 
 def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[tuple[str, str, NDArray]]:
-    """Slice queries by the number of words of their caption, the seconds of their audio, and their label."""
+    """Slice queries by the number of words of captions, the duration of audio in seconds, and the label."""
     slices = []
     for attribute, modality, measure_length in (("words", "text", _count_words), ("seconds", "audio", _audio_seconds)):
         lengths = _query_lengths(query_items, gallery, modality, measure_length)
@@ -192,7 +192,7 @@ def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[
 
 
 def _query_lengths(query_items: Sequence[EvalItem], gallery: EvalItems, modality: str, measure_length: Any) -> NDArray:
-    """Return the length of each query, or the mean length of its positives; NaN where neither has one."""
+    """Return the length of each query, or the mean length of its positives, or NaN if neither has this modality."""
     if query_items[0].source.modality == modality:
         return np.array([measure_length(item.source) for item in query_items])
     lengths_by_group: dict[str, list[float]] = defaultdict(list)
@@ -208,7 +208,7 @@ def _count_words(source: Source) -> float:
     return float(len(str(source.content).split()))
 
 
-@lru_cache(maxsize=1 << 16)  # every direction needs the same files
+@lru_cache(maxsize=1 << 16)  # several directions need the duration of the same file
 def _audio_seconds(source: Source) -> float:
     try:
         end = audio.read_duration(Path(source.content)) if source.end is None else source.end

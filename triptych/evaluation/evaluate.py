@@ -39,12 +39,13 @@ def evaluate(
     transductive: bool = False,
     epsilon: float | None = None,
 ) -> Evaluation:
-    """Measure recall, ranks, mAP and nDCG in every direction, with 95% intervals (num_resamples = 0: without).
+    """Measure recall, ranks, mAP and nDCG in every direction, with 95% intervals (num_resamples = 0: none).
 
-    Each caption is a separate query. A query is a hit at k if any positive is among its first k; ties count against it.
-    With transductive, all queries are also ranked jointly by a transport plan; for epsilon see `measure_transductive`.
+    Each caption is a separate query. A query is a hit at k if any positive is among the first k items. Ties count
+    against the query.
+    If `transductive`, all queries are also ranked jointly by a transport plan; for epsilon see `measure_transductive`.
 
-    Features of frozen encoders are read from and added to the user's cache; `cache` is another folder, or "off".
+    Features of frozen encoders are read from and added to the folder `cache` (default: the user's cache; "off": none).
     """
     items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))
     directions = measure_directions(space, items, num_resamples)

@@ -16,8 +16,8 @@ from triptych.interfaces import Features, Modality
 from triptych.objectives.align_uniform import uniform_loss
 from triptych.space import Space, iter_blocks
 
-SAMPLE_SIZE = 4096  # items per modality; the cost of uniformity and hubness is quadratic in it
-NUM_NEIGHBOURS = 10
+SAMPLE_SIZE = 4096  # maximum number of items per modality; uniformity and hubness have quadratic cost
+NUM_NEIGHBOURS = 10  # for hubness
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ class PairGeometry:
 
     a: Modality
     b: Modality
-    alignment: float | None  # None where there is no positive pair
+    alignment: float | None  # None if there is no positive pair
     gap: float
     relative_gap: float
 
 
 @dataclass(frozen=True)
 class Hubness:
-    """How evenly the items of a gallery are retrieved."""
+    """Statistics of how often each gallery item is retrieved."""
 
     query: Modality
     gallery: Modality
@@ -98,10 +98,10 @@ def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_
 
 
 def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float | None:
-    """Mean squared distance of positive pairs on the unit sphere: 0 for identical, 2 for unrelated embeddings.
+    """Return the mean squared distance of positive pairs on the unit sphere: 0 if identical, 2 if unrelated.
 
     mean over i, j of one group of |a_i - b_j|² = 2 - 2 · sum_g <A_g, B_g> / sum_g n_g m_g
-    with A_g, B_g the sums of the n_g and m_g unit vectors of group g. None where there is no positive pair.
+    with A_g, B_g the sums of the n_g and m_g unit vectors of group g. The result is None if there is no positive pair.
 
     Source: Wang & Isola 2020 with alpha = 2.
     """
@@ -114,9 +114,9 @@ def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float |
 
 
 def uniformity(x: Tensor, t: float = 2.0) -> float:
-    """log mean over i < j of exp(-t |x_i - x_j|²) on the unit sphere: 0 for a single point, lower is more uniform.
+    """Return the uniformity of unit vectors: log mean over i < j of exp(-t |x_i - x_j|²).
 
-    Random points on a sphere of high dimension come close to -2t.
+    The value is 0 if all points are equal, and about -2t for random points on a sphere of high dimension.
 
     Source: Wang & Isola 2020.
     """
@@ -124,11 +124,11 @@ def uniformity(x: Tensor, t: float = 2.0) -> float:
 
 
 def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Distance between the centroids of two modalities, absolute and relative to the spread of the items.
+    """Return the distance between the centroids of two modalities, absolute and relative to the spread of the items.
 
     gap = |mean a - mean b|;  relative = gap / sqrt((mean |a_i - mean a|² + mean |b_j - mean b|²) / 2)
-    The relative gap does not depend on the scale of the space: 0 for equal centroids, 1 where the centroids are as far
-    apart as items are from their own centroid.
+    The relative gap does not depend on the scale of the space: 0 for equal centroids, 1 if the distance of the
+    centroids equals the root mean square distance of items from their own centroid.
 
     Source: Liang et al. 2022 for the gap; the relative gap is Cohen's d for vectors.
     """
@@ -139,7 +139,7 @@ def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def effective_rank(x: Tensor) -> float:
-    """Effective number of dimensions: exp(-sum_i p_i log p_i), p_i = s_i / sum s, s the centred singular values.
+    """Return exp(-sum_i p_i log p_i), with p_i = s_i / sum s and s the singular values of the centred x.
 
     Source: Roy & Vetterli 2007.
     """
@@ -154,7 +154,7 @@ def effective_rank(x: Tensor) -> float:
 def hubness(nearest: Tensor, num_items: int) -> tuple[float, float, float]:
     """Return skewness, top hub rate and never retrieved rate from the k nearest items of each query (Q, k).
 
-    skewness = mean (n_j - mean n)³ / std³ over items j that are retrieved n_j times; above 1 there are hubs.
+    skewness = mean (n_j - mean n)³ / std³ over items j that are retrieved n_j times. A skewness above 1 means hubs.
 
     Source: Radovanović et al. 2010.
     """

@@ -1,4 +1,4 @@
-"""The items of an evaluation: every file and caption of some rows once, with features and groups."""
+"""Collect and embed the items of an evaluation: every file and caption of the rows, without repetition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EvalItem:
 
     source: Source
     group: str  # items of one group are positives of each other
-    row: str  # id of the first row that has it
+    row: str  # id of the first row that contains the item
     label: str | None
 
 
@@ -32,7 +32,7 @@ class EvalItems:
 
     modality: Modality
     entries: list[EvalItem]
-    features: Features  # N rows
+    features: Features  # of N items
     group_ids: Tensor  # (N,) int, consistent across modalities
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ def embed_sources(
     cache: Cache | None = None,
     with_parts: bool | None = None,
 ) -> EmbedResult:
-    """Embed sources with a progress bar; with their parts, by default, only if the similarity reads parts."""
+    """Embed sources with a progress bar. By default, parts are included only if the similarity reads parts."""
     with track_progress(f"embedding {modality}", len(sources), show_progress and bool(sources)) as progress:
         with_parts = space.similarity.reads_parts if with_parts is None else with_parts
         return space.embed(sources, modality, progress=progress, with_parts=with_parts, cache=cache)
@@ -60,7 +60,7 @@ def embed_sources(
 def embed_items(
     space: Space, rows: Sequence[Row], show_progress: bool = True, cache: Cache | None = None
 ) -> tuple[dict[Modality, EvalItems], dict[Source, str]]:
-    """Embed the items of every modality; return them and the reasons why files could not be read."""
+    """Embed the items of every modality. Return the items, and the error messages of unreadable files."""
     id_of_group: dict[str, int] = {}
     by_modality: dict[Modality, EvalItems] = {}
     failures: dict[Source, str] = {}

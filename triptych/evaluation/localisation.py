@@ -1,4 +1,4 @@
-"""Measure whether attributions point at the right object, on synthetic data with known boxes and times."""
+"""Measure whether attributions point at the correct object, on synthetic data with known boxes and times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (
     ("audio", "image"),
     ("image", "audio"),
 )
-MIN_OVERLAP = 0.5  # fraction of the smaller region that must lie in the other for a part to count as on an object
+MIN_OVERLAP = 0.5  # a part is on an object if this fraction of the smaller region lies in the larger region
 ALL_FACTORS = "all"
 
 
@@ -33,11 +33,11 @@ ALL_FACTORS = "all"
 class PointingResult:
     """The result of one query, with the chance levels of a uniform attribution."""
 
-    hit: float  # pointing game: is the part with the highest attribution on the target? Ties are averaged
+    hit: float  # pointing game: 1 if the part with the highest attribution is on the target, else 0; ties are averaged
     hit_chance_level: float  # fraction of the parts that are on the target
     mass: float  # fraction of the positive attribution inside the target
-    mass_chance_level: float  # the same for a uniform attribution
-    # Is the mean attribution higher on the target than on all other objects? 1, 0, or ½ for a tie; None without any.
+    mass_chance_level: float  # the mass of a uniform attribution
+    # 1 if the mean attribution is higher on the target than on every other object, ½ for a tie, else 0; None if alone.
     discrimination: float | None = None
 
 
@@ -60,16 +60,16 @@ class LocalisationResult:
 def localise(space: Space, folder: Path, split: str = "test", show_progress: bool = True) -> list[LocalisationResult]:
     """Measure the localisation of every word and object of a split of synthetic data.
 
-    text → image: the box of the object that a word names; text → audio: its time span; audio → image: the box of the
-    object that sounds; image → audio: the time span of the object in a region. Each word is a query, and each object
-    of a scene once.
+    Queries are words of captions (text) or objects of a scene (audio, image). The target of text → image is the box of
+    the object that the word names; of text → audio, the time span of this object; of audio → image, the box of the
+    object that sounds; of image → audio, the time span of the object in the image region.
     """
     scenes = [scene for scene in read_annotations(folder) if scene.split == split]
     if not scenes:
         raise UsageError(f"{folder}: no scene has split {split!r}")
     if not (folder / "images").is_dir():
         raise UsageError(
-            f"{folder}: has no images, only videos, in which objects move; generate synthetic data without --video"
+            f"{folder}: has only videos, in which objects move, but no images; generate synthetic data without --video"
         )
     image_size = image.load(Path(_scene_sources(folder, scenes[0], "image")[0].content)).size
     items: dict[Modality, dict[Source, Features]] = {
@@ -94,7 +94,7 @@ def localise(space: Space, folder: Path, split: str = "test", show_progress: boo
 def score_pointing(
     attribution: Tensor, regions: Sequence[Region], target: Region, distractors: Sequence[Region] = ()
 ) -> PointingResult | None:
-    """Score an attribution (P,) over parts with these regions; None where no part has a region."""
+    """Score an attribution (P,) over P parts with the given regions. Return None if no part has a region."""
     located = [i for i, region in enumerate(regions) if region]
     if not located:
         return None
@@ -126,7 +126,7 @@ def score_pointing(
 
 
 def overlap(a: Region, b: Region) -> float:
-    """Return the length or area of the intersection; 0 for a time span and a box, and for empty regions."""
+    """Return the length or area of the intersection; 0 if the regions are empty, or a time span and a box."""
     if len(a) != len(b) or not a:
         return 0.0
     half = len(a) // 2
@@ -142,7 +142,7 @@ def region_size(region: Region) -> float:
 
 
 def _is_on_target(part: Region, target: Region) -> bool:
-    """Whether half of the part lies in the target, or half of the target in the part."""
+    """Return True if half of the part lies in the target, or half of the target lies in the part."""
     return bool(part) and overlap(part, target) >= MIN_OVERLAP * min(region_size(part), region_size(target)) > 0
 
 
@@ -162,7 +162,7 @@ def _scene_sources(folder: Path, scene: SceneAnnotation, modality: Modality) -> 
 def _embed_scenes(
     space: Space, folder: Path, scenes: Sequence[SceneAnnotation], modality: Modality, show_progress: bool
 ) -> dict[Source, Features]:
-    """Return the features of every source of a modality, one item each."""
+    """Return the features of each source of a modality."""
     sources = list(dict.fromkeys(source for scene in scenes for source in _scene_sources(folder, scene, modality)))
     embedded = embed_sources(space, sources, modality, show_progress, with_parts=True)
     for message in embedded.failures.values():
@@ -212,7 +212,7 @@ def _iter_queries(
     regions: Sequence[Region],
     image_size: tuple[int, int],
 ) -> Iterator[tuple[str, list[int], int]]:
-    """Yield the factor of each query, the indices of its parts, and the index of the object it means."""
+    """Yield the factor of each query, the indices of its parts, and the index of its target object."""
     if query != "text":
         for object_index, annotation in enumerate(scene.objects):
             target = _object_region(annotation, query, image_size)
@@ -226,7 +226,7 @@ def _iter_queries(
 
 
 def _object_region(annotation: ObjectAnnotation, modality: Modality, image_size: tuple[int, int]) -> Region:
-    """Return the time span of an object in audio, from its first note to its last, or its box around all copies."""
+    """Return the time span of an object in audio (first to last note), or the box around all its copies in an image."""
     if modality == "audio":
         return annotation.time_span
     width, height = image_size

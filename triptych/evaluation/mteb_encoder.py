@@ -27,7 +27,7 @@ class MTEBEncoder:
 
     Use when: you compare a space on the tasks of mteb: `mteb.evaluate(MTEBEncoder("runs/mine"), tasks)`.
     Beware: mteb stores one vector per item. A similarity that reads parts then scores each item as its only part, so
-      scores differ from those of `triptych evaluate`. An item of several modalities is the mean of their embeddings.
+      scores differ from `triptych evaluate`. The embeddings of an item with several modalities are averaged.
     """
 
     def __init__(self, run: str | Path, revision: str | None = None, device: str | None = None, **_: Any) -> None:
@@ -35,7 +35,7 @@ class MTEBEncoder:
             raise UsageError(f"device {device!r}: only the cpu is supported")
         self.space: Space = load(run)
         self.name = f"triptych/{Path(run).resolve().name}"
-        # mteb caches results by revision, so it must identify the weights.
+        # mteb caches results by revision, so the revision must identify the weights.
         self.revision = revision or compute_fingerprint(run)
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], **_: Any) -> NDArray[np.float32]:
@@ -49,7 +49,7 @@ class MTEBEncoder:
         present: list[Modality] = [m for m in MODALITIES if m in batch]
         if not present:
             raise UsageError(
-                f"nothing to embed: the batch has {', '.join(batch) or 'no columns'}, not image, audio or text"
+                f"nothing to embed: the batch has {', '.join(batch) or 'no columns'}, but no image, audio or text"
             )
         embeddings = []
         with tempfile.TemporaryDirectory() as folder:
@@ -69,14 +69,14 @@ class MTEBEncoder:
         return pooled.float().numpy()
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Return the scores of every embedding against every other: (N, M)."""
+        """Return the scores of all embeddings1 against all embeddings2: (N, M)."""
         with torch.inference_mode():
             return self.space.similarity(
                 *(features_without_parts(_to_matrix(side)) for side in (embeddings1, embeddings2))
             )
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Return the score of each embedding with the one at the same index: (N,)."""
+        """Return the score of embeddings1[i] and embeddings2[i] for every i: (N,)."""
         a, b = _to_matrix(embeddings1), _to_matrix(embeddings2)
         scores = [
             self.similarity(a[i : i + PAIR_BLOCK], b[i : i + PAIR_BLOCK]).diagonal()
@@ -121,12 +121,12 @@ def _to_source(modality: Modality, content: Any, path: Path) -> Source:
     path = path.with_suffix(".wav")
     samples = np.asarray(content["array"], np.float32)
     if samples.ndim == 2:
-        samples = samples.mean(axis=int(np.argmin(samples.shape)))  # the channel axis is the shorter one
+        samples = samples.mean(axis=int(np.argmin(samples.shape)))  # the shorter axis is the channel axis
     soundfile.write(path, samples, int(content["sampling_rate"]), subtype="FLOAT")
     return Source("audio", path)
 
 
 def _to_matrix(embeddings: Tensor | NDArray | Sequence[float]) -> Tensor:
-    """Return embeddings, also a single one, as a matrix (N, D)."""
+    """Return one or several embeddings as a matrix (N, D)."""
     rows = torch.as_tensor(np.asarray(embeddings) if not isinstance(embeddings, Tensor) else embeddings)
     return rows.float().reshape(-1, rows.shape[-1])

@@ -1,4 +1,4 @@
-"""Linear probes: logistic regression on features, fitted on some rows and measured on others."""
+"""Linear probes: logistic regression on features, fitted on training rows and measured on test rows."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from triptych.interfaces import Encoder, Modality, Source
 from triptych.progress import ProgressBar, track_progress
 from triptych.space import Space
 
-FeatureSource = Literal["embeddings", "features"]  # of the space, or of its frozen encoders
+FeatureSource = Literal["embeddings", "features"]  # embeddings of the space, or features of its frozen encoders
 INVERSE_REGULARISATIONS = (0.01, 0.1, 1.0, 10.0, 100.0)  # candidate values of scikit-learn's C
-NUM_FOLDS = 3  # of the cross-validation that selects C
+NUM_FOLDS = 3  # folds of the cross-validation that selects C
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ def probe(
     test_labels: Sequence[str],
     inverse_regularisation: float | None = None,
 ) -> Classification:
-    """Fit logistic regression on standardised features (N, D) and measure its accuracy on others.
+    """Fit logistic regression on standardised features (N, D), and measure the accuracy on test features.
 
     min_W  C · sum_i -log softmax(W x_i)_(label i) + |W|² / 2
 
     Source: scikit-learn's LogisticRegression (lbfgs).
     Use when: you measure what features encode, independent of the text encoder.
-    Beware: unless C (inverse_regularisation) is given, 3-fold cross-validation on the training items selects it: 15
-      fits. With a badly chosen C, accuracies of different features cannot be compared.
+    Beware: if inverse_regularisation (C) is not given, C is selected by 3-fold cross-validation on the training items,
+      with 15 fits. With a badly chosen C, accuracies of different features cannot be compared.
     """
     classes = sorted(set(train_labels))
     if len(classes) < 2 or not (inverse_regularisation is None or inverse_regularisation > 0):
@@ -84,7 +84,7 @@ def probe(
 
 
 def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
-    """Return the value of C with the best cross-validated accuracy, the smallest of ties."""
+    """Return the value of C with the best cross-validated accuracy; the smallest value if several are best."""
     order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])  # index within the class
     if np.unique(labels, return_counts=True)[1].min() < 2:
         return 1.0  # a class with one item cannot be cross-validated
@@ -101,14 +101,14 @@ def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
 
 
 def fit_classifier(features: NDArray, labels: NDArray, inverse_regularisation: float) -> Any:
-    """Fit a classifier to features (N, D)."""
+    """Standardise features (N, D), and fit logistic regression with C = inverse_regularisation."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
     from threadpoolctl import threadpool_limits
 
     pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_regularisation, max_iter=2000))
-    with threadpool_limits(1):  # many small products: on a busy machine threads make them up to 50 times slower
+    with threadpool_limits(1):  # on a busy machine, several threads are up to 50 times slower for small matrices
         return pipeline.fit(features, labels)
 
 

@@ -27,7 +27,7 @@ def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
         "mode": direction.mode,
         "num_queries": direction.num_queries,
         "num_items": direction.num_items,
-        "recall": direction.recall,  # also in metrics; by k for convenience
+        "recall": direction.recall,  # repeats the recall of `metrics`, by k
         "chance_recall": direction.chance_recall,
         "metrics": direction.metrics,
         "chance_levels": direction.chance_levels,

@@ -1,8 +1,8 @@
 """Retrieval metrics of queries of one modality in a gallery of another.
 
-Conventions, everywhere in triptych: each caption is a separate query, and a separate item in a gallery of text; any
-positive counts (each of five captions); ties count against the query, so that a collapsed space scores chance or less;
-a query without a positive in the gallery is excluded.
+Conventions in all of triptych: Each caption is a separate query, and a separate item in a gallery of text. Any positive
+(such as one of five captions) is a hit. Ties count against the query, so the metrics of a collapsed space do not exceed
+chance. A query without a positive in the gallery is excluded.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from triptych.evaluation.significance import NUM_RESAMPLES, Interval, bootstrap_
 RECALL_KS = (1, 5, 10)
 MAP_KS = (10, 16)
 NDCG_K = 10
-MAX_POSITIVES = max(MAP_KS)  # positives per query whose ranks are computed
-QUERY_BLOCK, GALLERY_BLOCK = 256, 8192  # scored at once
+MAX_POSITIVES = max(MAP_KS)  # maximum number of positives per query whose ranks are computed
+QUERY_BLOCK, GALLERY_BLOCK = 256, 8192  # number of queries and of gallery items that are scored at once
 MEDIAN_RANK, MEAN_RANK = "median rank", "mean rank"
 
-ScoreFunction = Callable[[Tensor, Tensor], Tensor]  # indices of queries (q,), of gallery items (m,) -> scores (q, m)
-Mode = Literal["inductive", "transductive"]  # each query by itself, or all queries of the test set jointly
+ScoreFunction = Callable[[Tensor, Tensor], Tensor]  # indices of queries (q,) and items (m,) -> scores (q, m)
+Mode = Literal["inductive", "transductive"]  # rank each query by itself, or all queries jointly
 
 
 @dataclass(frozen=True)
 class PositiveRanks:
     """The ranks of the positives of each query."""
 
-    rank: Tensor  # (Q, K) int: of the k-th best positive, from 1; 0 where there are fewer; K <= MAX_POSITIVES
-    num_positives: Tensor  # (Q,) int: positives in the gallery
+    rank: Tensor  # (Q, K) int, K <= MAX_POSITIVES: rank of the k-th best positive, from 1; 0 if there are fewer
+    num_positives: Tensor  # (Q,) int: number of positives in the gallery
 
 
 @dataclass(frozen=True)
 class PerQuery:
     """The results of each query that has a positive."""
 
-    item_index: NDArray[np.int64]  # (Q,) index among the items of its modality
+    item_index: NDArray[np.int64]  # (Q,) index of the query among the items of its modality
     group: NDArray[np.int64]  # (Q,) queries of one group have the same positives
-    num_positives: NDArray[np.int64]  # (Q,) positives in the gallery
+    num_positives: NDArray[np.int64]  # (Q,) number of positives in the gallery
     best_rank: NDArray[np.int64]  # (Q,) rank of the best positive
-    values: dict[str, NDArray[np.float64]]  # (Q,) by metric; the metric is their mean
+    values: dict[str, NDArray[np.float64]]  # metric -> values (Q,), whose mean is the metric
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class RetrievalResult:
     num_queries: int
     num_items: int
     metrics: dict[str, float]  # fractions from 0 to 1, and ranks from 1
-    chance_levels: dict[str, float]  # of a random order; not for the median rank
+    chance_levels: dict[str, float]  # expected under random ranking; not for the median rank
     per_query: PerQuery = field(repr=False, compare=False)
     intervals: dict[str, Interval] = field(default_factory=dict)  # 95%; not for the median rank
     mode: Mode = "inductive"
@@ -89,8 +89,8 @@ def rank_positives(
     """Return the ranks of the MAX_POSITIVES best positives of each query, best first, and the number of positives.
 
     rank_k = k + #{ negatives j : s_j >= s of the k-th best positive }
-    Nothing is sorted, and at most query_block × gallery_block scores exist at once: first the positives are scored, in
-    the few blocks that hold them, then the negatives above them are counted block by block.
+    Scores are not sorted, and at most query_block × gallery_block scores are in memory. First the positives are scored,
+    in the few blocks that contain positives. Then the negatives that rank above a positive are counted block by block.
     """
     order = query_group.argsort(stable=True), gallery_group.argsort(stable=True)  # so that positives are adjacent
     query_sorted, gallery_sorted = query_group[order[0]], gallery_group[order[1]]
@@ -123,7 +123,7 @@ class _QueryBlock:
     gallery_block: int
 
     def compute_ranks(self, begin: int, end: int, max_positives: int) -> Tensor:
-        """Return ranks (q, max_positives). The positives of all queries lie between begin and end of the gallery."""
+        """Return ranks (q, max_positives). All positives lie between begin and end of the sorted gallery."""
         positive_tiles = (
             range(begin - begin % self.gallery_block, end, self.gallery_block) if max_positives else range(0)
         )
@@ -141,7 +141,7 @@ class _QueryBlock:
             if first in positive_tiles:
                 scores = scores.masked_fill(self.mask_positives(first, scores), -torch.inf)
             for k in range(best.shape[1]):
-                # Counting those below makes NaN scores rank above every positive.
+                # Lower scores are counted, not higher ones, so that NaN scores rank above every positive.
                 below = (scores < best[:, k, None]).sum(dim=1, dtype=torch.int32)  # twice as fast as int64
                 num_above[:, k] += scores.shape[1] - below.cpu()
         return (torch.arange(1, best.shape[1] + 1) + num_above).clamp(max=len(self.columns))
@@ -168,7 +168,8 @@ def average_precision(ranks: PositiveRanks, cutoff: int) -> Tensor:
 def ndcg(ranks: PositiveRanks, cutoff: int) -> Tensor:
     """Return the normalised discounted cumulative gain at `cutoff` of each query: (Q,).
 
-    nDCG = sum_k 1 / log2(1 + rank_k) over the positives with rank_k <= cutoff, divided by the same sum for rank_k = k.
+    nDCG = sum_k 1 / log2(1 + rank_k) over the positives with rank_k <= cutoff, divided by the ideal
+    sum, in which rank_k = k.
     """
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
     gains = torch.where(inside, 1 / (1 + ranks.rank.double()).log2(), 0.0).sum(dim=1)
@@ -189,7 +190,7 @@ def compute_retrieval_metrics(
     num_resamples: int = NUM_RESAMPLES,
     mode: Mode = "inductive",
 ) -> RetrievalResult:
-    """Compute every metric of one direction with chance levels and bootstrap intervals (none for num_resamples = 0)."""
+    """Compute every metric of one direction with chance levels and intervals (num_resamples = 0: no intervals)."""
     has_positive = ranks.num_positives > 0
     item_index = has_positive.nonzero()[:, 0]
     ranks = PositiveRanks(ranks.rank[has_positive], ranks.num_positives[has_positive])
@@ -231,7 +232,7 @@ def _metric_intervals(
 
 
 def compute_chance_levels(num_items: int, num_positives: NDArray) -> dict[str, float]:
-    """Return the expected metrics of a random order of the gallery, for queries with num_positives (Q,).
+    """Return the metrics expected under random ranking of M items, if the queries have R = num_positives (Q,).
 
     mAP@k: 1/M · sum_(r <= k) (1 + (r - 1)(R - 1)/(M - 1)) / r      mean rank: (M + 1) / (R + 1)
     """

@@ -13,7 +13,7 @@ from triptych.errors import InputError
 
 NUM_RESAMPLES, CONFIDENCE_LEVEL = 2000, 0.95
 MIN_RUNS = 2
-MAX_ELEMENTS = 4_000_000  # of the weight matrix of one block of resamples
+MAX_ELEMENTS = 4_000_000  # maximum size of the weight matrix of one block of resamples
 
 
 @dataclass(frozen=True)
@@ -25,20 +25,20 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half of its width."""
+        """Half of the width of the interval."""
         return (self.high - self.low) / 2
 
     def contains(self, value: float) -> bool:
-        """Whether a value lies in the interval."""
+        """Return True if a value lies in the interval."""
         return self.low <= value <= self.high
 
 
 def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> NDArray:
-    """Return means of values (Q, V) over resamples of whole clusters of queries with replacement: (num_resamples, V).
+    """Resample clusters of queries with replacement, and return the means of values (Q, V): (num_resamples, V).
 
     mean*_v = sum_c w_c · sum_(q in c) x_qv / sum_c w_c · n_c,     w ~ multinomial(C; 1/C, …)
-    Clusters with equal sums and sizes are drawn together by their count, so recall over a million queries costs no more
-    than over a hundred.
+    Clusters with equal sums and sizes are drawn together, so the cost depends on the number of distinct clusters, not
+    on the number of queries.
 
     Source: Efron and Tibshirani 1993; resampling whole clusters: Davison and Hinkley 1997, section 3.8.
     Use when: queries come in dependent clusters, such as the five captions of one clip.
@@ -61,7 +61,7 @@ def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_
 
 
 def _draw_weights(counts: NDArray, num_resamples: int, rng: np.random.Generator) -> Iterator[NDArray]:
-    """Yield blocks of resampling weights: how often each of K distinct clusters is drawn."""
+    """Yield blocks of resampling weights: the number of times that each of K distinct clusters is drawn."""
     step = max(1, MAX_ELEMENTS // len(counts))
     for first in range(0, num_resamples, step):
         yield rng.multinomial(counts.sum(), counts / counts.sum(), size=min(step, num_resamples - first)).astype(
@@ -77,12 +77,12 @@ def bootstrap_intervals(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> list[Interval]:
-    """Return the bootstrap interval of the mean of each column of values (Q, V), whose values lie within bounds.
+    """Return bootstrap intervals of the mean of each column of values (Q, V). `bounds` limit the values of a column.
 
-    Expanded percentiles of the resampled means, which correct for few clusters:
-    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)). Where all values are equal (no hit, no flip), there
-    is no variance, so the interval is the exact bound for C equal trials: a fraction of up to
-    1 - ((1 - level) / 2)^(1/C) may differ, by as much as the bounds allow. Without bounds the interval is then a point.
+    The ends are expanded percentiles of the resampled means, which correct for a small number C of clusters:
+    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)). If all values are equal (such as no hit), the resampled
+    means have no variance. The interval is then the exact bound for C equal trials: a fraction of up to
+    1 - ((1 - level) / 2)^(1/C) may differ, by as much as the bounds allow; without bounds the interval is a point.
 
     Source: Hesterberg 2015, "What teachers should know about the bootstrap", expanded percentiles; Clopper and Pearson
         1934 for the bound.
@@ -118,11 +118,11 @@ class Difference:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the interval excludes zero."""
+        """True if the interval excludes zero."""
         return not self.interval.contains(0)
 
     def verdict(self, higher_is_better: bool = True) -> str:
-        """Return which of the two is better, or "not separable"."""
+        """Return "A is better", "B is better" or "not separable"."""
         if not self.is_significant:
             return "not separable"
         return "B is better" if (self.value > 0) == higher_is_better else "A is better"
@@ -131,13 +131,14 @@ class Difference:
 def compute_run_intervals(
     values: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
-    """Return intervals of the mean over several runs (seeds) of values (Q, V), over the choice of items and seeds.
+    """Return intervals of the mean of values (Q, V) over runs (seeds), which cover the choice of items and of seeds.
 
     mean ± t(df)⁻¹ · sqrt(I + S),  I = C/(C - 1) · sum_c (sum_(q in c) (x_q - mean))² / Q²  with x the mean over runs,
     S = var of the runs' means / number of runs,  df = (I + S)² / (I² / (C - 1) + S² / (runs - 1)).
 
     Source: Liang and Zeger 1986 for I; Satterthwaite 1946 for df.
-    Use when: there are at least two seeds. The interaction of seeds and items is counted twice: slightly too wide.
+    Use when: there are at least two seeds. Intervals are slightly too wide, because the
+      interaction of seeds and items is counted twice.
     """
     return compute_run_difference_intervals([], values, cluster, confidence_level)
 
@@ -145,7 +146,7 @@ def compute_run_intervals(
 def compute_run_difference_intervals(
     a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
-    """Return intervals of the mean over runs b minus that over runs a; formulas as in `compute_run_intervals`."""
+    """Return intervals of the mean over runs `b` minus the mean over runs `a`, as in `compute_run_intervals`."""
     if len(b) < MIN_RUNS or len(a) == 1:
         raise InputError(
             f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to estimate the variance over seeds"

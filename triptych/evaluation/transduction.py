@@ -1,8 +1,8 @@
 """Transductive retrieval: all queries of a test set are ranked jointly by a transport plan.
 
-In inductive retrieval, as in use, a query is ranked by its own scores. In transductive retrieval all queries share the
-gallery, so items that many queries prefer are penalised. That raises the metrics, but measures a different task; the
-two must not be compared.
+In inductive retrieval, as in a search, each query is ranked by its own scores. In transductive retrieval all queries
+share the gallery, so items that many queries prefer are penalised. This raises the metrics, but is a different task:
+do not compare inductive with transductive metrics.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from triptych.transport.matrix import DenseScores, TiledScores
 from triptych.transport.plan import make_problem, solve_dual
 
 EPSILON_FRACTION = 0.03  # default epsilon, as a fraction of the range of the scores
-TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # sufficient for ranks
+TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # sufficient for exact ranks
 MAX_DENSE_SCORES = 20_000_000  # scores in memory, 8 bytes each and a few copies
-MAX_STREAMED_SCORES = 1_000_000_000  # scores recomputed for every product with the plan, about a hundred times
+MAX_STREAMED_SCORES = 1_000_000_000  # scores that are not stored, but recomputed about a hundred times
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ def measure_transductive(
     """Measure every direction, ranked by the entropic transport plan between all queries and all items.
 
     plan = argmax_P <P, scores> + epsilon · H(P), rows and columns uniform;  log plan_ij = (s_ij + f_i + g_j) / epsilon
-    so query i ranks items by s_ij + g_j, and item j as a query ranks by s_ij + f_i. The default epsilon is 0.03 of the
-    range of the scores.
+    so query i ranks items by s_ij + g_j. In the opposite direction, query j ranks items by s_ij + f_i. The default
+    epsilon is 0.03 of the range of the scores.
 
     Source: Luong et al. 2024, who stop after ten iterations; here the plan is converged.
     Use when: you compare with results that were measured this way.
-    Beware: assumes that all queries are known and every item is equally often a positive, as only in a test set.
+    Beware: assumes that all queries are known and every item is equally often a positive, as only in test sets.
     """
     ordered_items = sorted(items.values(), key=lambda modality_items: MODALITIES.index(modality_items.modality))
     results: dict[tuple[str, str], RetrievalResult] = {}

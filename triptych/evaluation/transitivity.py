@@ -29,9 +29,9 @@ class TransitiveResult:
 
 
 def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[frozenset[str]]:
-    """Return the modality pairs that were trained: those with logged terms, else those of the recipe.
+    """Return the trained modality pairs: the pairs of logged loss terms, or without a log the pairs of the recipe.
 
-    Logged terms come first because a recipe may name a pair that no row of the data has.
+    Logged terms are preferred, because a recipe may name a pair that no row of the data has.
     """
     logged_pairs = {frozenset(match.groups()) for name in logged_terms if (match := LOSS_TERM.match(name))}
     return logged_pairs or {frozenset(pair) for objective in recipe.objectives for pair in objective.pairs}
@@ -40,9 +40,10 @@ def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[
 def measure_transitivity(
     directions: Sequence[RetrievalResult], trained: set[frozenset[str]], metric: str = METRIC
 ) -> list[TransitiveResult]:
-    """Measure every untrained direction that has a bridge; of several bridges, the one whose weaker leg is best.
+    """Measure every untrained direction that has a bridge. Of several bridges, use the one with the best weaker leg.
 
-    retention = (R - chance) / (R of the weaker leg - its chance): 1 where no recall is lost, 0 at chance.
+    The legs are the trained directions query → bridge and bridge → gallery.
+    retention = (R - chance) / (R - chance of the weaker leg): 1 if no recall is lost, 0 at chance.
     """
     by_direction = {(d.query, d.gallery): d for d in directions if d.mode == "inductive"}
     results = []

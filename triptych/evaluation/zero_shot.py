@@ -42,9 +42,9 @@ def classify(
     score_ic = mean over prompts p of similarity(item i, p(name of class c)), a prompt ensemble for any similarity
     Ties with the true class count as errors, so a collapsed space has an accuracy of 0.
 
-    The default candidate classes are those of the rows. For `cache` see `evaluate`.
+    The default candidate classes are the labels of the rows. For `cache` see `evaluate`.
     """
-    space.encoder("text")  # raises an error that lists the modalities of the space
+    space.encoder("text")  # raises an error if the space has no text encoder
     classes, feature_cache = list_classes(rows, candidate_classes), resolve_cache(cache)
     results, failures = [], {}
     for modality in select_modalities(space, rows, modalities):
@@ -77,7 +77,7 @@ def score_classes(space: Space, items: Features, prompts: Features, num_classes:
 
 
 def check_prompts(prompts: Sequence[str]) -> tuple[str, ...]:
-    """Return the distinct prompts. Raises UsageError where one has no placeholder."""
+    """Return the distinct prompts. Raise UsageError if a prompt has no placeholder."""
     for prompt in prompts:
         if PLACEHOLDER not in prompt:
             raise UsageError(

@@ -1,1 +1,1 @@
-"""A run on one page: everything measured, drawn, shown and played in a single HTML file."""
+"""Measure a run, and write the results with figures and examples to a single HTML file."""

@@ -25,16 +25,16 @@ from triptych.report import plots
 from triptych.report.report_data import ReportData, last_temperatures, report_to_dict
 
 OBJECTIVE_STATES = {"temperature", "mass", "error", "iterations"}  # logged values that are not terms of the loss
-NUM_OPEN = 2  # directions whose examples are not collapsed
+NUM_OPEN = 2  # number of directions whose examples are shown expanded
 MAX_SIDE = 192  # pixels of the longer side of an inlined image
-MAX_SECONDS, SAMPLE_RATE, FADE_SECONDS = 6.0, 22_050, 0.02  # of inlined audio
-MAX_BYTES = 12_000_000  # of all inlined media
+MAX_SECONDS, SAMPLE_RATE, FADE_SECONDS = 6.0, 22_050, 0.02  # length, rate and fade-out of inlined audio
+MAX_BYTES = 12_000_000  # total size of all inlined media
 
 
 def resolve_report_path(run: Path, path: Path | None = None) -> Path:
-    """Return the path of a report: RUN-report.html beside the run, unless a path is given."""
+    """Return the given path of a report, by default RUN-report.html next to the run folder."""
     if path is None:
-        # Beside the run folder, which contains only the files of the run. A joint model on the Hub has no folder.
+        # A joint model on the Hub has no run folder, so its report is written to the current folder.
         beside = run.resolve() if run.exists() else Path(run.name)
         return beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
     if path.suffix.lower() not in {".html", ".htm"}:
@@ -43,7 +43,7 @@ def resolve_report_path(run: Path, path: Path | None = None) -> Path:
 
 
 def write_report(report: ReportData, path: Path, max_bytes: int = MAX_BYTES, with_json: bool = False) -> None:
-    """Write the page of a report, and with_json its numbers as JSON beside it."""
+    """Write the page of a report; if `with_json`, also write its numbers to a JSON file of the same name."""
     write_text(path, render_report(report, max_bytes))
     if with_json:
         numbers = json.dumps(report_to_dict(report), indent=2, ensure_ascii=False, allow_nan=False)
@@ -95,7 +95,7 @@ def format_percent_range(interval: Interval) -> str:
 
 
 def truncate_text(text: object, max_chars: int) -> str:
-    """Return a text, cut after max_chars characters."""
+    """Return a text, truncated after max_chars characters."""
     return str(text) if len(str(text)) <= max_chars else f"{str(text)[:max_chars].rstrip()}…"
 
 
@@ -105,7 +105,7 @@ def format_file_name(source: Source) -> str:
 
 
 def _list_sections(report: ReportData) -> dict[str, str]:
-    """Return the titles of the sections that have content, by anchor."""
+    """Return a dict from anchor to title of all sections that are not empty."""
     sections: dict[str, tuple[str, object]] = {
         "retrieval": ("Retrieval", True),
         "ranks": ("Ranks of the best positive", True),
@@ -121,7 +121,7 @@ def _list_sections(report: ReportData) -> dict[str, str]:
 
 
 def _list_curves(history: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[str]]]:
-    """Return name, title and keys of the training curves for which values were logged."""
+    """Return the name, title and logged metrics of each training curve that has values."""
     keys = list(dict.fromkeys(key for entry in history for key in entry))
     terms = [k for k in keys if "(" in k and k.rpartition(".")[2] not in OBJECTIVE_STATES]
     curves = (
@@ -157,7 +157,7 @@ def _collect_details(report: ReportData) -> dict[str, str]:
 
 
 class MediaInliner:
-    """Turn sources into data: URIs until a page holds max_bytes of them."""
+    """Convert sources to data: URIs, up to a total of max_bytes per page."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.remaining_bytes = max_bytes
@@ -165,7 +165,7 @@ class MediaInliner:
         self._data_uris: dict[Source, str | None] = {}
 
     def data_uri(self, source: Source) -> str | None:
-        """Return the data: URI of a source; None where the file cannot be read or the limit is reached."""
+        """Return the data: URI of a source, or None if the file cannot be read or the page would exceed max_bytes."""
         if source not in self._data_uris:
             try:
                 self._data_uris[source] = encode_image(source) if source.modality == "image" else encode_audio(source)

@@ -1,4 +1,4 @@
-"""Figures as inline SVG that uses the text colour of the page, for light and dark mode."""
+"""Draw figures as inline SVG with the text colour of the page, for light and dark mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from triptych.evaluation.retrieval import RECALL_KS, RetrievalResult, compute_chance_recall
 from triptych.report.projections import MatchMatrices, Projection
 
-INK = "#010203"  # placeholder that figure_to_svg replaces by currentColor
+INK = "#010203"  # placeholder colour that figure_to_svg replaces with currentColor
 COLOUR = {"image": "#3b82d6", "audio": "#e0721d", "text": "#2f9e63"}
 SERIES = ("#3b82d6", "#e0721d", "#2f9e63", "#b553c9", "#c94f5a", "#8a7f2c", "#1c9aa8", "#7d6be0")
 STYLE: Any = {
@@ -61,7 +61,7 @@ def _new_figure(width: float = 3.6, height: float = 2.5) -> Iterator[tuple[Figur
 
 
 def figure_to_svg(figure: Figure, id_prefix: str, alt_text: str) -> Markup:
-    """Return a figure as an SVG element with an alternative text; id_prefix makes its ids unique in the page."""
+    """Return a figure as an SVG element with an alternative text. All ids of the SVG start with id_prefix."""
     buffer = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
@@ -98,7 +98,7 @@ def plot_history(history: Sequence[Mapping[str, Any]], keys: Sequence[str], id_p
 
 
 def plot_recall(directions: Sequence[RetrievalResult], id_prefix: str = "recall") -> Markup:
-    """Plot recall at 1, 5 and 10 of every direction with intervals, and chance as a tick."""
+    """Plot R@1, R@5 and R@10 of every direction as dots, their 95% intervals as bars and chance levels as ticks."""
     alt_text = "Recall at 1, 5 and 10 of every direction with 95% intervals; the table below has the numbers"
     shades = ("#1d5fa8", "#3b82d6", "#8ab8ee")
     with _new_figure(4.6, 0.62 * len(directions) + 1.0) as (figure, axes):
@@ -122,11 +122,11 @@ def plot_recall(directions: Sequence[RetrievalResult], id_prefix: str = "recall"
 
 
 def plot_ranks(direction: RetrievalResult, id_prefix: str) -> Markup:
-    """Plot a histogram of the rank of each query's best positive, with that of a random order as an outline."""
+    """Plot a histogram of the best positive's rank. The histogram expected under random ranking is an outline."""
     alt_text = (
         f"Histogram of the best positive's rank, {direction.query} to {direction.gallery}: "
-        f"{100 * direction.recall[1]:.1f}% first, {100 * direction.recall[10]:.1f}% in the first ten, "
-        f"median {direction.median_rank:g}"
+        f"{100 * direction.recall[1]:.1f}% of the queries at rank 1, "
+        f"{100 * direction.recall[10]:.1f}% in the first ten, median rank {direction.median_rank:g}"
     )
     best_rank, num_items = direction.per_query.best_rank, direction.num_items
     bins = [(low, min(high or num_items, num_items)) for low, high in RANK_BINS if low <= num_items]
@@ -157,7 +157,7 @@ def _format_range(low: int, high: int, num_items: int) -> str:
 
 
 def compute_chance_fractions(num_items: int, num_positives: NDArray, bins: Sequence[tuple[int, int]]) -> list[float]:
-    """Return how often a random order has the best positive in each range of ranks."""
+    """Return the probability under random ranking that the best positive is in each range of ranks."""
     distinct_counts, frequencies = np.unique(num_positives, return_counts=True)
 
     def recall_at(k: int) -> float:
@@ -198,7 +198,7 @@ def plot_projection(
 
 
 def draw_matrix(values: NDArray, title: str, alt_text: str) -> Markup:
-    """Draw a matrix of fractions: opacity is the value, the diagonal of positives is outlined."""
+    """Draw a matrix of fractions as opacities. The cells of the positives (the diagonal) are outlined."""
     n, step, top = len(values), 10, 16
     cells = [f'<rect y="{top}" width="{n * step}" height="{n * step}" fill="currentColor" fill-opacity="0.05"/>']
     for i in range(n):
@@ -208,7 +208,7 @@ def draw_matrix(values: NDArray, title: str, alt_text: str) -> Markup:
                 cells.append(f'<rect {cell_box} fill="{SERIES[0]}" fill-opacity="{min(1.0, values[i, j]):.2f}"/>')
         outline_box = f'x="{i * step + 0.5}" y="{top + i * step + 0.5}" width="{step - 1}" height="{step - 1}"'
         cells.append(f'<rect {outline_box} fill="none" stroke="{SERIES[1]}"/>')
-    # Without matplotlib, which takes longer for hundreds of rectangles than for all other figures together.
+    # SVG is written directly, because matplotlib is slow for hundreds of rectangles.
     opening = f'<svg viewBox="0 0 {n * step} {n * step + top}" role="img" aria-label="{escape(alt_text)}">'
     title_text = f'<text y="10" font-size="10" fill="currentColor">{escape(title)}</text>'
     return Markup(f"{opening}{title_text}{''.join(cells)}</svg>")  # noqa: S704 - texts are escaped

@@ -42,7 +42,7 @@ class MatchMatrices:
 
 
 def select_shared_groups(items: Mapping[Modality, EvalItems], max_groups: int) -> dict[Modality, list[int]]:
-    """Return the index of one item per modality of the same random groups, of those that most modalities share."""
+    """Select random groups among those with the most modalities; return one item index per group and modality."""
     first_index: dict[Modality, dict[int, int]] = {}
     for modality, modality_items in items.items():
         for index, group in enumerate(modality_items.group_ids.tolist()):
@@ -70,7 +70,7 @@ def project_pca(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUP
 
 
 def project_tsne(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUPS) -> Projection | None:
-    """Project the normalised embeddings of all modalities by t-SNE; None for fewer than 12 items."""
+    """Project the normalised embeddings of all modalities by t-SNE. Return None for fewer than 12 items."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
@@ -102,7 +102,7 @@ def compute_match_matrices(
     temperatures: Mapping[frozenset[str], float],
     size: int = MATRIX_SIZE,
 ) -> list[MatchMatrices]:
-    """Compute the matrices of each modality pair, with the temperature that the pair was trained with.
+    """Compute the match matrices of each modality pair, with the temperature that the pair was trained with.
 
     softmax_ij = exp(s_ij / T) / sum_k exp(s_ik / T);  plan = entropic transport with cost -s and epsilon = T, times n
     """
@@ -115,7 +115,7 @@ def compute_match_matrices(
             continue
         scores = space.scores(items[a].take(torch.tensor(a_indices)), items[b].take(torch.tensor(b_indices))).double()
         pair_temperature = temperatures.get(frozenset((a, b)))
-        # Without a temperature, a quarter of the standard deviation is about as sharp as a trained one.
+        # If the pair has no temperature, use a quarter of the standard deviation, similar to a trained temperature.
         t = (
             pair_temperature
             if pair_temperature and math.isfinite(pair_temperature)

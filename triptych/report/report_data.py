@@ -32,7 +32,7 @@ from triptych.space import Space
 from triptych.training.metrics_log import read_metrics
 
 NUM_ANSWERS = 3  # hits shown per example
-NUM_EXAMPLES = 2  # good and bad examples per direction
+NUM_EXAMPLES = 2  # number of good examples and of bad examples per direction
 TEMPERATURE_TERM = re.compile(r"\w+\((\w+),(\w+)\).*\.temperature")
 
 
@@ -55,12 +55,12 @@ class RetrievalExample:
     gallery_modality: Modality
     rank: int
     answers: list[RetrievedItem]
-    missed_positive: RetrievedItem | None  # the best positive, where it is not among the answers
+    missed_positive: RetrievedItem | None  # the best positive, if it is not among the answers
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """A run, measured on the rows of one split."""
+    """The measurements of a run on the rows of one split."""
 
     run: Path
     fingerprint: str
@@ -80,7 +80,7 @@ class ReportData:
     match_matrices: list[MatchMatrices]
 
     def is_untrained(self, direction: RetrievalResult) -> bool:
-        """Whether other modality pairs were trained, but not this one."""
+        """Return True if some modality pairs were trained, but not the pair of this direction."""
         pair = frozenset((direction.query, direction.gallery))
         return bool(self.trained_pairs) and pair not in self.trained_pairs
 
@@ -88,7 +88,7 @@ class ReportData:
 def collect_report_data(
     run: Path, table: Manifest, split: str | None = None, show_progress: bool = True, cache: Cache | str = ""
 ) -> ReportData:
-    """Measure a space on the rows of a split ("all" for every row)."""
+    """Measure the space of a run on the rows of a split; split "all" selects every row."""
     space = load(run)
     split = split or space.recipe.data.test_split
     selected = table if split == "all" else table.split(split)
@@ -147,7 +147,7 @@ def pick_examples(
 
 
 def _select_distinct_groups(order: np.ndarray, group: np.ndarray, count: int) -> list[int]:
-    """Return the first `count` queries of different groups, so that captions of one clip are one example."""
+    """Return the first `count` queries of different groups, so that no two examples are captions of one clip."""
     selected: dict[int, int] = {}
     for i in order:
         selected.setdefault(int(group[i]), int(i))
@@ -184,7 +184,7 @@ def _make_example(
 
 
 def _classify_zero_shot(space: Space, data: Manifest, cache: Cache | str) -> list[Classification]:
-    """Classify by prompts; empty where the rows have fewer than two classes."""
+    """Classify by prompts. Return an empty list if the rows have fewer than two classes."""
     if "text" not in space.modalities or len(data.counts.labels) < 2:
         return []
     try:
@@ -194,7 +194,7 @@ def _classify_zero_shot(space: Space, data: Manifest, cache: Cache | str) -> lis
 
 
 def read_history(run: Path) -> list[dict[str, float]]:
-    """Return the metrics of a run epoch by epoch, given its folder or a file in it."""
+    """Return the logged metrics of each epoch of a run, given the run folder or a file in the run folder."""
     return read_metrics(run if run.is_dir() else run.parent)
 
 
@@ -205,7 +205,7 @@ def last_temperatures(history: Sequence[dict[str, Any]]) -> dict[frozenset[str],
 
 
 def find_score_temperatures(recipe: Recipe, history: Sequence[dict[str, Any]]) -> dict[frozenset[str], float]:
-    """Return what divides the scores of each pair in training: temperature or epsilon, learned or from the recipe."""
+    """Return the temperature or epsilon of each pair: the last logged value, or else the value in the recipe."""
     from_recipe = {
         frozenset(pair): float(objective.settings[key])
         for objective in recipe.objectives
