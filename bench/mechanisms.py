@@ -16,12 +16,12 @@ PAGE_HEADER = """# Speed and memory
 
 ![Seconds per step over the batch size, triptych and other libraries, log–log axes](speed.png)
 
-`python -m bench scaling` draws the figure, `python -m bench mechanisms` prints the table; `make bench` runs both.
+`python -m bench scaling` draws the figure, and `python -m bench mechanisms` prints the table; `make bench` runs both.
 
-Forward and backward pass on the CPU in float32, from features to gradients. Both implementations run alternately in one
-process. The ratio is triptych's median time over the other's, with the smallest and largest ratio of paired repeats.
-Memory is the peak of a new process above its baseline. {threads} threads, torch {torch}. The other libraries are
-installed from the package index for the benchmark only.
+Times are for a forward and backward pass from features to gradients, on the CPU in float32, with {threads} threads and
+torch {torch}. Both implementations run alternately in one process. The ratio is the median time of triptych over the
+median time of the other library; the range is the smallest and largest ratio of paired repeats. Memory is the peak of a
+new process minus its memory before the computation. The other libraries are installed from PyPI for the benchmark only.
 
 | computation | compared with | triptych | other | ratio (range) | target | memory triptych / other | target |
 |---|---|---|---|---|---|---|---|
