@@ -65,9 +65,8 @@ def run_study(request: StudyRequest, folder: Path, command: str, restart: bool =
         "rows": request.max_rows,
         "encoders": dict(encoder_names),
     }
-    ResultCache(
-        results_path, metadata
-    )  # raises an error if the folder has results of other data, before features are computed
+    # Raises an error if the folder has results of other data, before the features are computed.
+    ResultCache(results_path, metadata)
     experiment = Experiment.from_manifest(
         request.manifest, encoder_names, request.max_rows, request.allow_outside, study.list_sources
     )

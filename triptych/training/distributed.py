@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from triptych.errors import RecipeError, TrainingError
 from triptych.recipe import Recipe
 
-TIMEOUT = timedelta(
-    hours=12
-)  # long, since the other processes wait while the main process validates or saves; torchrun detects dead processes
+# Long, since the other processes wait while the main process validates or saves; torchrun detects dead processes.
+TIMEOUT = timedelta(hours=12)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
