@@ -77,9 +77,9 @@ class JointAudio(Encoder):
     Source: Wu et al. 2023 (LAION's CLAP), Elizalde et al. 2023.
     Use when: you want to search without training, or to fine-tune, together with `joint_text` of the same model.
     Beware: if a file is longer than `max_seconds`, training uses only its start, and indexing splits the file into
-    segments of `max_seconds`. The transformers library would take random crops of a long file, so that its embedding
-    would vary. An item has one part, so `matchmap` and `word_region` are of no use. The space file does not contain the
-    weights of a frozen network, so keep the folder of the model where it is.
+    segments of `max_seconds`. The transformers library would take random crops of a long file (fusion models: three),
+    so that its embedding would vary. An item has one part, so `matchmap` and `word_region` are of no use.
+    The space file does not contain the weights of a frozen network, so keep the folder of the model where it is.
     """
 
     modality = "audio"

@@ -19,8 +19,8 @@ class TextTransformer(Encoder):
 
     Source: Vaswani et al. 2017; byte-level BPE: Sennrich et al. 2016, Radford et al. 2019.
     Use when: captions are short and there are thousands of them.
-    Beware: every language can be tokenised, but words that do not occur in the training captions get untrained
-    embeddings. A text of more than `max_length` tokens is truncated.
+    Beware: every language can be tokenised, but the meaning of words that do not occur in the training captions is not
+    learned. A text of more than `max_length` tokens is truncated.
     """
 
     modality = "text"
