@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.recipe import Recipe
 from triptych.training.loop import train
+
+# No test depends on the clock: an example may take as long as a busy machine needs.
+hypothesis.settings.register_profile("triptych", deadline=None)
+hypothesis.settings.load_profile("triptych")
 
 # Two test processes share two cores.
 torch.set_num_threads(1)
