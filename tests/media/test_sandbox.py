@@ -6,7 +6,7 @@ import signal
 import struct
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +29,14 @@ TIMEOUT = 60.0  # seconds, longer than any call of these tests
 
 def worker_processes() -> set[int]:
     """Return the worker processes that this process has started."""
-    pids = set()
+    children, pids = list[str](), set[int]()
     for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            try:
-                if b"triptych.media.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    pids.add(int(child))
-            except OSError:
-                pass  # ended in the meantime
+        with suppress(OSError):  # the thread has ended in the meantime
+            children += (task / "children").read_text().split()
+    for child in children:
+        with suppress(OSError):  # the process has ended in the meantime
+            if b"triptych.media.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                pids.add(int(child))
     return pids
 
 

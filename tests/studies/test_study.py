@@ -13,7 +13,7 @@ from triptych.studies.study import DEFAULT_ENCODERS, StudyRequest, run_study
     ("encoders", "message"),
     [
         ({"image": "efficientnet_lite"}, r"frozen image encoder 'efficientnet_lite' is unknown; .*did you mean 'eff"),
-        ({"image": "yamnet"}, "image encoder 'yamnet' is for audio; frozen ones for image: efficientnet_lite0"),
+        ({"image": "yamnet"}, "image encoder 'yamnet' is for audio; frozen encoders for image: efficientnet_lite0"),
         ({"text": "text_transformer"}, "text encoder 'text_transformer' is not frozen; .*minilm"),
     ],
 )
