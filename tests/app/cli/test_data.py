@@ -88,7 +88,7 @@ def test_files_outside_the_manifest_folder_are_noted(tmp_path):
         (["add-speech", "x"], "Missing option '--output' / '-o'"),
         (["add-speech", "x", "-o", "y.csv"], "x: no such file"),
         (["add-speech", "x", "-o", "y.csv", "--workers", "0"], "--workers 0: must be at least 1"),
-        (["add-speech", "x", "-o", "y.csv", "--captions-per-row", "-1"], "--captions-per-row -1: must be positive, or 0"),
+        (["add-speech", "x", "-o", "y.csv", "--captions-per-row", "-1"], "--captions-per-row -1: must be positive"),
         (["inject-noise", "x", "--voices", "y"], "No such option: --voices"),
         (["inject-noise", "x", "-o", "y.csv"], "Missing option '--noise-rate'"),
         (["inject-noise", "x", "-o", "y.csv", "--noise-rate", "0.2", "--noise-kind", "rndom"], "did you mean 'random'"),
