@@ -24,7 +24,7 @@ test: $(READY) chromium lint  ## style, types and all tests
 	$(BIN)/python -m pytest -n 2
 
 # The type checker uses one core for most of a minute, so the tests run in parallel.
-check: $(READY)  ## before each commit: style, types and the tests that are not slow (about 90 seconds)
+check: $(READY)  ## before each commit: style, types and the tests that are not slow (under two minutes)
 	+@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target style types quick
 
 quick: $(READY)
