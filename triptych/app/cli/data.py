@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from triptych.app.cli.options import AllowOutside
 from triptych.app.cli.synthetic import synthetic
 
 if TYPE_CHECKING:
-    from triptych.data.sources.draft import ManifestDraft
-    from triptych.data.sources.manifest_writer import WrittenManifest
+    from triptych.data.datasets.draft import ManifestDraft
+    from triptych.data.datasets.manifest_writer import WrittenManifest
 
-HASH_DIGITS = 16  # hexadecimal digits of a hash that are printed
+HASH_DIGITS = 16  # number of hexadecimal digits of a hash that are printed
 DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # headings on the help page
 LAYOUT_HINT = "`triptych data` lists the files that each source expects."
 
@@ -25,7 +26,20 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of the
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
 ManifestPath = Annotated[Path, typer.Argument(metavar="MANIFEST", help="Manifest to read.")]
 DerivedOutput = Annotated[Path, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
-AllowOutside = Annotated[bool, typer.Option("--allow-outside", help="Allow files outside the manifest's folder.")]
+OwnFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with your own files.")]
+FlickrCaptions = Annotated[
+    str | None, typer.Option(help="together: one row per image; single: one row per caption. Default: together.")
+]
+CocoSplits = Annotated[
+    str | None, typer.Option(help="official, karpathy, or auto: karpathy if that file exists. Default: auto.")
+]
+PlacesCaptions = Annotated[
+    str | None, typer.Option(help="none, or asr: transcripts by a speech recogniser. Default: none.")
+]
+GcomprisLanguage = Annotated[str | None, typer.Option(help="en, fr or both. Default: en.")]
+CaptionColumns = Annotated[
+    str | None, typer.Option(help="Caption columns, comma-separated. Default: text, caption and similar names.")
+]
 
 
 def _command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -33,12 +47,22 @@ def _command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[
     return app.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=name != "tuxpaint")
 
 
+def _add_converter(name: str, panel: str, title: str, example: str) -> None:
+    """Add the command of a source that has no options."""
+
+    def convert_source(folder: Folder, output: Output = None) -> None:
+        _convert(name, folder, output)
+
+    convert_source.__doc__ = f"{title}\n\nExample: triptych data {name} {example}"
+    _command(name, panel)(convert_source)
+
+
 @app.callback(invoke_without_command=True)
 def list_sources(context: typer.Context) -> None:
     """Convert a local copy of a dataset to a manifest, derive a manifest from another, or generate synthetic data.
 
-    Without a sub-command, list all sources with the files they expect. Nothing is downloaded. A second file,
-    NAME.source.json, records the source, options, licence, counts and a hash of the exact test set of each manifest.
+    Without a sub-command, list all sources and the files that each source expects. Nothing is downloaded. Next to each
+    manifest, NAME.source.json records the source, options, licence, counts and a hash of the exact test set.
 
     \b
     Examples:
@@ -60,7 +84,9 @@ def esc50(
     fold: Annotated[int | None, typer.Option(help="Official fold to test on, 1 to 5. Default: 1.")] = None,
     classes: Annotated[
         int | None,
-        typer.Option(help="Split by class, and test on this fold of ten classes, 1 to 5. No class is in two splits."),
+        typer.Option(
+            help="Split by class, so that no class is in two splits; test on this fold of ten classes, 1 to 5."
+        ),
     ] = None,
     captions: Annotated[str | None, typer.Option(help="titles, classes or both. Default: both.")] = None,
     splits: Annotated[str | None, typer.Option(help="three, or two (no valid split). Default: three.")] = None,
@@ -75,41 +101,18 @@ def esc50(
     _convert("esc50", folder, output, fold=fold, classes=classes, captions=captions, splits=splits)
 
 
-@_command("clotho", DATASETS)
-def clotho(folder: Folder, output: Output = None) -> None:
-    """Clotho: Freesound recordings with five captions each.
-
-    Example: triptych data clotho ~/clotho
-    """
-    _convert("clotho", folder, output)
-
-
-@_command("audiocaps", DATASETS)
-def audiocaps(folder: Folder, output: Output = None) -> None:
-    """AudioCaps: ten-second AudioSet clips with captions.
-
-    Example: triptych data audiocaps ~/audiocaps
-    """
-    _convert("audiocaps", folder, output)
-
-
-@_command("wavcaps", DATASETS)
-def wavcaps(folder: Folder, output: Output = None) -> None:
-    """WavCaps: recordings from four websites, with captions written by a language model.
-
-    Example: triptych data wavcaps ~/WavCaps
-    """
-    _convert("wavcaps", folder, output)
+_add_converter("clotho", DATASETS, "Clotho: Freesound recordings with five captions each.", "~/clotho")
+_add_converter("audiocaps", DATASETS, "AudioCaps: ten-second AudioSet clips with captions.", "~/audiocaps")
+_add_converter(
+    "wavcaps",
+    DATASETS,
+    "WavCaps: recordings from four websites, with captions written by a language model.",
+    "~/WavCaps",
+)
 
 
 @_command("flickr8k", DATASETS)
-def flickr8k(
-    folder: Folder,
-    output: Output = None,
-    captions: Annotated[
-        str | None, typer.Option(help="together: one row per image; single: one row per caption. Default: together.")
-    ] = None,
-) -> None:
+def flickr8k(folder: Folder, output: Output = None, captions: FlickrCaptions = None) -> None:
     """Flickr8k: photographs with five captions each, official splits.
 
     Example: triptych data flickr8k ~/flickr8k --captions single
@@ -118,13 +121,7 @@ def flickr8k(
 
 
 @_command("coco", DATASETS)
-def coco(
-    folder: Folder,
-    output: Output = None,
-    splits: Annotated[
-        str | None, typer.Option(help="official, karpathy, or auto: karpathy if that file exists. Default: auto.")
-    ] = None,
-) -> None:
+def coco(folder: Folder, output: Output = None, splits: CocoSplits = None) -> None:
     """COCO Captions: photographs with five captions each.
 
     Example: triptych data coco ~/coco --splits karpathy
@@ -133,13 +130,7 @@ def coco(
 
 
 @_command("places_audio", DATASETS)
-def places_audio(
-    folder: Folder,
-    output: Output = None,
-    captions: Annotated[
-        str | None, typer.Option(help="none, or asr: transcripts by a speech recogniser. Default: none.")
-    ] = None,
-) -> None:
+def places_audio(folder: Folder, output: Output = None, captions: PlacesCaptions = None) -> None:
     """Places Audio Captions: photographs with spoken descriptions.
 
     Example: triptych data places_audio ~/PlacesAudio --captions asr
@@ -147,13 +138,7 @@ def places_audio(
     _convert("places_audio", folder, output, captions=captions)
 
 
-@_command("flickr_audio", DATASETS)
-def flickr_audio(folder: Folder, output: Output = None) -> None:
-    """Flickr 8k Audio Captions: photographs with captions read aloud.
-
-    Example: triptych data flickr_audio ~/flickr8k
-    """
-    _convert("flickr_audio", folder, output)
+_add_converter("flickr_audio", DATASETS, "Flickr 8k Audio Captions: images with captions read aloud.", "~/flickr8k")
 
 
 @_command("tuxpaint", DATASETS)
@@ -177,11 +162,7 @@ def tuxpaint(
 
 
 @_command("gcompris", DATASETS)
-def gcompris(
-    folder: Folder,
-    output: Output = None,
-    language: Annotated[str | None, typer.Option(help="en, fr or both. Default: en.")] = None,
-) -> None:
+def gcompris(folder: Folder, output: Output = None, language: GcomprisLanguage = None) -> None:
     """GCompris: images of objects with a word and its recorded speech.
 
     Example: triptych data gcompris ~/gcompris -o gcompris.jsonl --language both
@@ -190,34 +171,19 @@ def gcompris(
 
 
 @_command("folder", FORMATS)
-def folder(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with your own files.")],
-    output: Output = None,
-) -> None:
-    """Any folder: pair files that have the same name; take captions from text files or from file and folder names.
+def folder(folder: OwnFolder, output: Output = None) -> None:
+    """Any folder: pair files that have the same name. Captions are text files, or else file and folder names.
 
     Example: triptych data folder ~/recordings
     """
     _convert("folder", folder, output)
 
 
-@_command("webdataset", FORMATS)
-def webdataset(folder: Folder, output: Output = None) -> None:
-    """WebDataset: tar shards.
-
-    Example: triptych data webdataset ~/shards -o shards.csv
-    """
-    _convert("webdataset", folder, output)
+_add_converter("webdataset", FORMATS, "WebDataset: tar shards.", "~/shards -o shards.csv")
 
 
 @_command("hf", FORMATS)
-def hf(
-    folder: Folder,
-    output: Output = None,
-    text: Annotated[
-        str | None, typer.Option(help="Caption columns, comma-separated. Default: text, caption and similar names.")
-    ] = None,
-) -> None:
+def hf(folder: Folder, output: Output = None, text: CaptionColumns = None) -> None:
     """Hugging Face: a save_to_disk folder or Parquet files.
 
     Example: triptych data hf ~/my_dataset -o mine.csv --text caption,title
@@ -235,14 +201,16 @@ def add_speech(
     captions_per_row: Annotated[int, typer.Option(help="Maximum number of captions per row; 0 means all.")] = 0,
     allow_outside: AllowOutside = False,
 ) -> None:
-    """Synthesise speech from captions: write a manifest with one row per caption, whose audio is the speech.
+    """Synthesise speech from captions: write a manifest with one row per caption, with the speech as audio.
 
     Example: triptych data add-speech flickr8k/manifest.csv -o flickr8k/spoken.csv --workers 4
     """
     from triptych.data.speech_synthesis import synthesise_speech
 
     voice_names = [voice.strip() for voice in voices.split(",")] if voices else ()
-    print_written(*synthesise_speech(manifest, output, program, voice_names, workers, captions_per_row, allow_outside))
+    print_written_manifest(
+        *synthesise_speech(manifest, output, program, voice_names, workers, captions_per_row, allow_outside)
+    )
 
 
 @_command("inject-noise", GENERATED)
@@ -260,7 +228,7 @@ def inject_noise(
         int | None, typer.Option(help="For similar: mean rows per caption cluster. Larger is easier. Default: 50.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed. Default: 0.")] = None,
-    drop: Annotated[bool, typer.Option("--drop", help="Drop these rows instead of swapping them (oracle).")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop the rows instead of swapping them (oracle).")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Inject label noise: write a manifest with mismatched pairs, and the list of swapped rows.
@@ -272,23 +240,21 @@ def inject_noise(
     from triptych.encoders.minilm import MiniLM
 
     options = _drop_unset(noise_kind=noise_kind, modality=modality, split=split, cluster_size=cluster_size, seed=seed)
-    encoder = MiniLM() if noise_kind == "similar" else None
-    written, draft = noise_injection.inject_noise(
-        manifest, output, noise_rate, encoder=encoder, drop=drop, allow_outside=allow_outside, **options
-    )
-    print_written(written, draft)
-    swaps = noise_injection.swaps_path(written.path)
-    stdout.print(f"  {'dropped' if drop else 'swapped'} rows: {relative_path(swaps)}")
+    options |= {"encoder": MiniLM() if noise_kind == "similar" else None, "drop": drop, "allow_outside": allow_outside}
+    written, draft = noise_injection.inject_noise(manifest, output, noise_rate, **options)
+    print_written_manifest(written, draft)
+    swaps = relative_path(noise_injection.swaps_path(written.path))
+    stdout.print(f"  {'dropped' if drop else 'swapped'} rows: {swaps}")
 
 
 app.command("synthetic", rich_help_panel=GENERATED, no_args_is_help=True)(synthetic)
 
 
 def _convert(source: str, folder: Path | None, output: Path | None, **options: Any) -> None:
-    from triptych.data.sources import SOURCES
-    from triptych.data.sources.convert import convert
+    from triptych.data.datasets import DATASETS
+    from triptych.data.datasets.convert import convert
 
-    print_written(*convert(source, SOURCES[source], folder, output, _drop_unset(**options)))
+    print_written_manifest(*convert(source, DATASETS[source], folder, output, _drop_unset(**options)))
 
 
 def _drop_unset(**options: Any) -> dict[str, Any]:
@@ -297,9 +263,9 @@ def _drop_unset(**options: Any) -> dict[str, Any]:
 
 def _print_sources() -> None:
     from triptych.app.terminal import stdout
-    from triptych.data.sources import SOURCES
+    from triptych.data.datasets import DATASETS
 
-    for name, dataset in SOURCES.items():
+    for name, dataset in DATASETS.items():
         stdout.print(f"{name:<14}{dataset.title} ({dataset.modalities})", style="bold")
         for line in dataset.expected_files:
             stdout.print(f"{'':<14}{line}")
@@ -309,7 +275,7 @@ def _print_sources() -> None:
     stdout.print("\n`triptych data SOURCE FOLDER` converts your copy to a manifest. Nothing is downloaded.")
 
 
-def print_written(written: WrittenManifest, draft: ManifestDraft) -> None:
+def print_written_manifest(written: WrittenManifest, draft: ManifestDraft) -> None:
     """Print the counts of a written manifest, the skipped rows, and the next command."""
     from triptych.app.terminal import relative_path, stderr, stdout
     from triptych.progress import notify
@@ -321,11 +287,8 @@ def print_written(written: WrittenManifest, draft: ManifestDraft) -> None:
         counts = ", ".join(f"{name} {count}" for name, count in summary[title].items() if count)
         stdout.print(f"  {title:<8}{counts or 'none'}")
     for name, test_set in summary["test"].items():
-        rows_hash, files_hash = (test_set[key][:HASH_DIGITS] for key in ("rows_hash", "files_hash"))
-        stdout.print(
-            f"  {name}: {test_set['rows']} rows, {test_set['captions']} captions, hash of the rows {rows_hash}, "
-            f"hash of the files {files_hash}"
-        )
+        hashes = ", ".join(f"hash of the {key} {test_set[f'{key}_hash'][:HASH_DIGITS]}" for key in ("rows", "files"))
+        stdout.print(f"  {name}: {test_set['rows']} rows, {test_set['captions']} captions, {hashes}")
     stdout.print(f"  licence: {summary['licence']}\n  details: {relative_path(written.sidecar)}")
     for reason, count in summary["skipped"].items():
         notify(f"skipped: {reason}: {count}")
