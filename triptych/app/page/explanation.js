@@ -177,7 +177,7 @@ function makeImage(side, item, onPoint) {
   let marked = null;
   const draw = () => {
     const [width, height] = [image.clientWidth, image.clientHeight];
-    if (!width) return;
+    if (!width || !height) return; // the image is not loaded yet
     canvas.width = width;
     canvas.height = height;
     const context = canvas.getContext("2d");
