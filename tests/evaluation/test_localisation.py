@@ -10,7 +10,7 @@ from triptych.checkpoint import load
 from triptych.data.synthetic import SyntheticConfig, generate, read_annotations
 from triptych.errors import UsageError
 from triptych.evaluation import localisation
-from triptych.evaluation.localisation import localise, overlap, score_pointing
+from triptych.evaluation.localisation import intersection_size, localise, score_pointing
 from triptych.space import Space
 
 TILES = [(0.0, 0.0, 0.5, 0.5), (0.5, 0.0, 1.0, 0.5), (0.0, 0.5, 0.5, 1.0), (0.5, 0.5, 1.0, 1.0)]
@@ -61,8 +61,8 @@ def test_overlap_is_the_intersection_area(ends):
     (a0, a1), (b0, b1), (c0, c1), (d0, d1) = (sorted(ends[i : i + 2]) for i in range(0, 8, 2))
     a, b = (a0, b0, a1, b1), (c0, d0, c1, d1)
     area = max(0.0, min(a1, c1) - max(a0, c0)) * max(0.0, min(b1, d1) - max(b0, d0))
-    assert overlap(a, b) == overlap(b, a) == area
-    assert overlap(a, ()) == overlap((), a) == overlap(a, (a0, a1)) == 0
+    assert intersection_size(a, b) == intersection_size(b, a) == area
+    assert intersection_size(a, ()) == intersection_size((), a) == intersection_size(a, (a0, a1)) == 0
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def oracle_attribution(folder, inverted):
                 spans = [(w.start, w.end) for w in words]
             else:
                 spans = [localisation._object_region(annotation, source.modality, (64, 64))]
-            if any(overlap(region, span) for span in spans):
+            if any(intersection_size(region, span) for span in spans):
                 object_indices.add(index)
         return object_indices
 

@@ -152,9 +152,9 @@ def test_invalid_arguments_raise():
         bootstrap_means(np.zeros(3), np.zeros(2))
     with pytest.raises(InputError, match="num_resamples = 0"):
         bootstrap_means(np.zeros(3), np.zeros(3), num_resamples=0)
-    with pytest.raises(InputError, match="1 and 2 runs; need at least 2 each"):
+    with pytest.raises(InputError, match="1 and 2 runs; need at least 2 runs each"):
         compute_run_difference_intervals([np.zeros(3)], [np.zeros(3)] * 2, np.zeros(3))
-    with pytest.raises(InputError, match="2 and 1 runs; need at least 2 each"):
+    with pytest.raises(InputError, match="2 and 1 runs; need at least 2 runs each"):
         compute_run_difference_intervals([np.zeros(3)] * 2, [np.zeros(3)], np.zeros(3))
     with pytest.raises(InputError, match="0 and 1 runs"):
         compute_run_intervals([np.zeros(3)], np.zeros(3))

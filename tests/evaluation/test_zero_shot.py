@@ -67,9 +67,9 @@ def test_invalid_input_raises(space, rows):
         classify(space, rows, ["a sound"], show_progress=False)
     with pytest.raises(ManifestError, match="label the rows with at least two classes"):
         classify(space, [replace(row, label=None) for row in rows], show_progress=False)
-    with pytest.raises(ManifestError, match=r"labelled 'x', but 'y' in row 2"):
+    with pytest.raises(ManifestError, match=r"labelled 'x' in one row, but 'y' in row 2"):
         classify(space, [replace(rows[0], label="x"), replace(rows[0], label="y")], show_progress=False)
     with pytest.raises(UsageError, match="not among the candidate classes"):
         classify(space, rows, candidate_classes=["x", "y"], show_progress=False)
-    with pytest.raises(UsageError, match="image cannot be classified; available: audio"):
+    with pytest.raises(UsageError, match="image cannot be classified; available modalities: audio"):
         classify(space, [replace(row, image=None) for row in rows], modalities=["image"], show_progress=False)

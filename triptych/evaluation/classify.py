@@ -1,4 +1,4 @@
-"""Classification of a manifest's labelled rows: zero-shot by prompts, or with a linear probe."""
+"""Classify the labelled rows of a manifest: zero-shot with prompts, or with a linear probe."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class ClassifyRequest:
 
     split: str = "test"
     method: Literal["prompts", "embeddings", "features"] = "prompts"
-    prompts: tuple[str, ...] = ()  # empty: the default prompts
-    train_split: str = "train"  # rows that a linear probe is fitted on
+    prompts: tuple[str, ...] = ()  # prompt templates; if empty, the default prompts are used
+    train_split: str = "train"  # the split whose rows a linear probe is fitted on
     modalities: tuple[Modality, ...] = ("audio", "image")
-    classes: Literal["split", "all"] = "split"  # candidate classes: labels of the split, or of all rows
+    classes: Literal["split", "all"] = "split"  # the candidate classes are the labels of the split, or of all rows
 
     def validate(self) -> None:
         """Raise a UsageError if the options contradict each other."""
@@ -33,10 +33,8 @@ class ClassifyRequest:
         if self.prompts:
             raise UsageError(f"--prompt needs --method prompts; a linear probe on {self.method} does not use prompts")
         if self.split in {self.train_split, "all"}:
-            raise UsageError(
-                f"--split {self.split} and --train-split {self.train_split} share rows; a linear probe must be "
-                "measured on rows that it was not fitted on"
-            )
+            problem = f"--split {self.split} and --train-split {self.train_split} share rows"
+            raise UsageError(f"{problem}; a linear probe must be measured on rows that it was not fitted on")
 
 
 def classify_split(run: str | Path, manifest: Manifest, request: ClassifyRequest) -> ClassificationResults:

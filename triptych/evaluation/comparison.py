@@ -1,4 +1,4 @@
-"""Compare two spaces on the same queries: differences with intervals, flipped queries, and differences by slice."""
+"""Compare the metrics of two spaces on the same queries, over all queries and over slices of the queries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,37 +14,33 @@ from numpy.typing import NDArray
 from triptych.data.cache import Cache
 from triptych.data.manifest import Row
 from triptych.errors import MediaError, UsageError
+from triptych.evaluation import significance
 from triptych.evaluation.evaluate import Evaluation, evaluate
 from triptych.evaluation.items import EvalItem, EvalItems
 from triptych.evaluation.retrieval import MEAN_RANK, RetrievalResult, metric_bounds
-from triptych.evaluation.significance import (
-    NUM_RESAMPLES,
-    Difference,
-    bootstrap_intervals,
-    compute_run_difference_intervals,
-)
+from triptych.evaluation.significance import NUM_RESAMPLES, Difference
 from triptych.interfaces import Modality, Source
 from triptych.media import audio
 from triptych.space import Space
 
 FLIP_K = 10  # a query has flipped if only one of A and B has a positive among the first 10 hits
-NUM_LENGTH_BINS = 3  # bins of caption lengths and audio durations
+NUM_LENGTH_BINS = 3  # number of bins of caption lengths, and of audio durations
 
 
 @dataclass(frozen=True)
 class Flip:
-    """A query for which only one of A and B has a positive among the first FLIP_K hits."""
+    """A query for which only one of the spaces A and B has a positive among the first FLIP_K hits."""
 
     item: EvalItem
-    rank_a: float  # rank of the best positive; the median over several runs
+    rank_a: float  # rank of the best positive with A; the median rank if A has several runs
     rank_b: float
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The difference in R@10 on a subset of the queries."""
+    """The difference in R@10 between two spaces on a subset of the queries."""
 
-    attribute: str  # words, seconds or label
+    attribute: str  # the attribute that defines the slice: "words", "seconds" or "label"
     value: str
     num_queries: int
     difference: Difference
@@ -53,14 +48,14 @@ class Slice:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A compared with B in one retrieval direction."""
+    """The comparison of the spaces A and B in one retrieval direction."""
 
     query: str
     gallery: str
     num_queries: int
-    differences: dict[str, Difference]  # by metric
-    losses: list[Flip]  # queries for which only A has a positive among the first FLIP_K hits, by rank difference
-    wins: list[Flip]  # queries for which only B has such a positive
+    differences: dict[str, Difference]  # the difference of each metric, by the name of the metric
+    losses: list[Flip]  # queries with a positive among the first FLIP_K hits for A only; largest rank difference first
+    wins: list[Flip]  # queries with a positive among the first FLIP_K hits for B only; largest rank difference first
     slices: list[Slice]
 
 
@@ -72,7 +67,10 @@ def compare(
     cache: Cache | str = "",
     num_resamples: int = NUM_RESAMPLES,
 ) -> list[Comparison]:
-    """Compare two spaces on the same rows in every direction that both support. For `cache` see `evaluate`."""
+    """Compare two spaces on the same rows in every retrieval direction that both spaces support.
+
+    `evaluate` explains the argument `cache`.
+    """
     first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in (a, b))
     return compare_evaluations([first], [second], num_resamples)
 
@@ -80,12 +78,13 @@ def compare(
 def compare_evaluations(
     a: Sequence[Evaluation], b: Sequence[Evaluation], num_resamples: int = NUM_RESAMPLES
 ) -> list[Comparison]:
-    """Compare A with B on the same rows, given one evaluation each, or evaluations of several seeds each.
+    """Compare A with B on the same rows. Pass one evaluation of each, or evaluations of several seeds of each.
 
-    With one evaluation each, intervals cover the choice of items; with several, also the choice of seeds.
+    With one evaluation of each, the intervals cover the choice of items. With several seeds of each, the intervals
+    cover the choice of items and the choice of seeds.
     """
     if not a or not b or (len(a) > 1) != (len(b) > 1):
-        raise UsageError(f"{len(a)} and {len(b)} runs for A and B; give one run each, or at least two runs each")
+        raise UsageError(f"{len(a)} and {len(b)} runs for A and B; give one run of each, or at least two runs of each")
     sides = [[{(d.query, d.gallery): d for d in run.directions} for run in side] for side in (a, b)]
     common = [direction for direction in sides[0][0] if all(direction in run for side in sides for run in side)]
     if not common:
@@ -100,7 +99,7 @@ def compare_evaluations(
 
 
 def _check_same_items(item_sets: Sequence[EvalItems]) -> None:
-    """Raise UsageError if the runs were measured on different items, because then ranks are not comparable."""
+    """Raise UsageError if the runs were measured on different items, because their ranks are not comparable."""
     first = [(item.source, item.group) for item in item_sets[0].entries]
     for other in item_sets[1:]:
         other_keys = [(item.source, item.group) for item in other.entries]
@@ -109,7 +108,7 @@ def _check_same_items(item_sets: Sequence[EvalItems]) -> None:
             name = f"; only one run has {min(str(source) for source, _ in unshared)}" if unshared else ""
             raise UsageError(
                 f"the runs were measured on different items: {len(first)} and {len(other_keys)} "
-                f"{item_sets[0].modality} items{name}. Measure all runs on the same rows, without unreadable files"
+                f"{item_sets[0].modality} items{name}. Measure all runs on the same rows, and exclude unreadable files"
             )
 
 
@@ -124,9 +123,9 @@ def _compare_direction(
     query, gallery = (items[cast(Modality, name)] for name in (reference.query, reference.gallery))
     query_items = [query.entries[i] for i in reference.per_query.item_index]
 
-    def find_flips(rank_of_finder: NDArray, rank_of_misser: NDArray) -> list[Flip]:
-        flipped = np.flatnonzero((rank_of_finder <= FLIP_K) & (rank_of_misser > FLIP_K))
-        ordered = flipped[np.argsort(-(rank_of_misser - rank_of_finder)[flipped], kind="stable")]
+    def find_flips(hit_rank: NDArray, miss_rank: NDArray) -> list[Flip]:
+        flipped = np.flatnonzero((hit_rank <= FLIP_K) & (miss_rank > FLIP_K))
+        ordered = flipped[np.argsort(-(miss_rank - hit_rank)[flipped], kind="stable")]
         return [Flip(query_items[i], float(rank_a[i]), float(rank_b[i])) for i in ordered]
 
     slices = []
@@ -134,15 +133,8 @@ def _compare_direction(
         if len(np.unique(reference.per_query.group[mask])) > 1:
             slices.append(Slice(attribute, value, int(mask.sum()), differences_over(mask)[f"R@{FLIP_K}"]))
     differences = differences_over(np.ones(len(query_items), bool))
-    return Comparison(
-        reference.query,
-        reference.gallery,
-        reference.num_queries,
-        differences,
-        find_flips(rank_a, rank_b),
-        find_flips(rank_b, rank_a),
-        slices,
-    )
+    losses, wins = find_flips(rank_a, rank_b), find_flips(rank_b, rank_a)
+    return Comparison(reference.query, reference.gallery, reference.num_queries, differences, losses, wins, slices)
 
 
 def _compute_differences(
@@ -153,34 +145,30 @@ def _compute_differences(
     num_resamples: int,
     mask: NDArray,
 ) -> dict[str, Difference]:
-    """Return the difference in every metric over the queries that a mask selects."""
+    """Return the difference between A and B in every metric, over the queries that `mask` selects."""
     first, second = ([table[mask] for table in side] for side in (a, b))
     cluster = reference.per_query.group[mask]
     if len(first) > 1:
-        difference_intervals = compute_run_difference_intervals(first, second, cluster)
+        intervals = significance.compute_run_difference_intervals(first, second, cluster)
     else:
-        ranges = [high - low for low, high in (metric_bounds(name, reference.num_items) for name in metrics)]
-        difference_intervals = bootstrap_intervals(
-            second[0] - first[0], cluster, [(-span, span) for span in ranges], num_resamples=num_resamples
-        )
+        metric_ranges = [metric_bounds(name, reference.num_items) for name in metrics]
+        bounds = [(low - high, high - low) for low, high in metric_ranges]
+        differences = second[0] - first[0]
+        intervals = significance.bootstrap_intervals(differences, cluster, bounds, num_resamples=num_resamples)
     mean_a, mean_b = (np.mean([table.mean(axis=0) for table in side], axis=0).tolist() for side in (first, second))
-    return {
-        name: Difference(x, y, interval)
-        for name, x, y, interval in zip(metrics, mean_a, mean_b, difference_intervals, strict=True)
-    }
+    columns = zip(metrics, mean_a, mean_b, intervals, strict=True)
+    return {name: Difference(x, y, interval) for name, x, y, interval in columns}
 
 
 def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[tuple[str, str, NDArray]]:
-    """Slice queries by the number of words of captions, the duration of audio in seconds, and the label."""
+    """Slice the queries by caption length in words, by audio duration in seconds, and by label."""
     slices = []
     for attribute, modality, measure_length in (("words", "text", _count_words), ("seconds", "audio", _audio_seconds)):
         lengths = _query_lengths(query_items, gallery, modality, measure_length)
         has_length = np.isfinite(lengths)
-        edges = (
-            np.unique(np.quantile(lengths[has_length], np.arange(1, NUM_LENGTH_BINS) / NUM_LENGTH_BINS))
-            if has_length.any()
-            else np.empty(0)
-        )
+        if not has_length.any():
+            continue
+        edges = np.unique(np.quantile(lengths[has_length], np.arange(1, NUM_LENGTH_BINS) / NUM_LENGTH_BINS))
         bin_index = np.where(has_length, np.searchsorted(edges, lengths), -1)
         masks = [mask for i in range(len(edges) + 1) if (mask := bin_index == i).any()]
         if len(masks) > 1:
@@ -192,33 +180,34 @@ def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[
 
 
 def _query_lengths(query_items: Sequence[EvalItem], gallery: EvalItems, modality: str, measure_length: Any) -> NDArray:
-    """Return the length of each query, or the mean length of its positives, or NaN if neither has this modality."""
+    """Return the length of each query, or the mean length of its positives if the query has another modality.
+
+    The length is NaN if neither the query nor the positives have the modality.
+    """
     if query_items[0].source.modality == modality:
         return np.array([measure_length(item.source) for item in query_items])
-    lengths_by_group: dict[str, list[float]] = defaultdict(list)
+    by_group: dict[str, list[float]] = defaultdict(list)
     if gallery.modality == modality:
         for item in gallery.entries:
-            lengths_by_group[item.group].append(measure_length(item.source))
-    return np.array(
-        [np.mean(lengths_by_group[item.group]) if item.group in lengths_by_group else np.nan for item in query_items]
-    )
+            by_group[item.group].append(measure_length(item.source))
+    return np.array([np.mean(by_group[item.group]) if item.group in by_group else np.nan for item in query_items])
 
 
 def _count_words(source: Source) -> float:
     return float(len(str(source.content).split()))
 
 
-@lru_cache(maxsize=1 << 16)  # several directions need the duration of the same file
+@lru_cache(maxsize=1 << 16)  # cached, because several directions need the duration of the same file
 def _audio_seconds(source: Source) -> float:
     try:
-        end = audio.read_duration(Path(source.content)) if source.end is None else source.end
+        end = audio.read_duration(source.path) if source.end is None else source.end
     except MediaError:
         return np.nan
     return end - (source.start or 0.0)
 
 
 def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON-compatible data; metrics as fractions, differences as B - A."""
+    """Return a comparison as JSON-compatible data, with metrics as fractions and differences as B - A."""
     return {
         "query": comparison.query,
         "gallery": comparison.gallery,
@@ -227,12 +216,8 @@ def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
         "losses": [_flip_to_dict(flip) for flip in comparison.losses],
         "wins": [_flip_to_dict(flip) for flip in comparison.wins],
         "slices": [
-            {
-                "attribute": s.attribute,
-                "value": s.value,
-                "num_queries": s.num_queries,
-                f"R@{FLIP_K}": _difference_to_dict(s.difference, f"R@{FLIP_K}"),
-            }
+            {"attribute": s.attribute, "value": s.value, "num_queries": s.num_queries}
+            | {f"R@{FLIP_K}": _difference_to_dict(s.difference, f"R@{FLIP_K}")}
             for s in comparison.slices
         ],
     }

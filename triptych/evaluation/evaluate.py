@@ -1,13 +1,10 @@
-"""Measure retrieval in every direction between the modalities of a manifest's rows."""
+"""Measure retrieval in every direction between the modalities of the rows of a manifest."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import permutations
-
-from torch import Tensor
 
 from triptych.data.cache import Cache, resolve_cache
 from triptych.data.manifest import Row
@@ -22,12 +19,12 @@ from triptych.space import Space
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results of all directions, the items they were measured on, and the files that could not be read."""
+    """The results of all retrieval directions, the evaluated items, and the files that could not be read."""
 
     directions: list[RetrievalResult]
     failures: dict[Source, str]
     items: dict[Modality, EvalItems]
-    transductive: list[RetrievalResult] = field(default_factory=list)  # empty unless requested
+    transductive: list[RetrievalResult] = field(default_factory=list)  # empty unless requested with `transductive=True`
 
 
 def evaluate(
@@ -39,25 +36,27 @@ def evaluate(
     transductive: bool = False,
     epsilon: float | None = None,
 ) -> Evaluation:
-    """Measure recall, ranks, mAP and nDCG in every direction, with 95% intervals (num_resamples = 0: none).
+    """Measure recall, ranks, mAP and nDCG in every retrieval direction, with 95% intervals.
 
-    Each caption is a separate query. A query is a hit at k if any positive is among the first k items. Ties count
-    against the query.
-    If `transductive`, all queries are also ranked jointly by a transport plan; for epsilon see `measure_transductive`.
+    Each caption is a separate query. At cutoff k, a query is a hit if any of its positives is among the first k items.
+    Ties count against the query: a negative with the same score as a positive ranks above the positive. If
+    num_resamples is 0, no intervals are computed.
 
-    Features of frozen encoders are read from and added to the folder `cache` (default: the user's cache; "off": none).
+    If `transductive` is True, all queries are also ranked jointly by a transport plan. `measure_transductive` explains
+    epsilon.
+
+    Features of frozen encoders are read from the folder `cache`, and new features are added to the folder. By default,
+    the folder is the user's cache. With "off", no features are cached.
     """
     items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))
     directions = measure_directions(space, items, num_resamples)
     if not directions:
         raise ManifestError(
-            f"nothing to measure: no two of {', '.join(space.modalities)} occur together in these {len(rows)} rows"
+            f"nothing to measure: no two of {', '.join(space.modalities)} occur together in any of the {len(rows)} rows"
             + (f", and {len(failures)} files could not be read" if failures else "")
         )
-    transductive_results = (
-        measure_transductive(space, items, epsilon, num_resamples, show_progress) if transductive else []
-    )
-    return Evaluation(directions, failures, items, transductive_results)
+    joint = measure_transductive(space, items, epsilon, num_resamples, show_progress) if transductive else []
+    return Evaluation(directions, failures, items, joint)
 
 
 def measure_directions(
@@ -66,13 +65,8 @@ def measure_directions(
     """Measure every direction in which at least one query has a positive."""
     directions = []
     for a, b in permutations(items.values(), 2):
-        ranks = rank_positives(partial(_score_items, space, a, b), a.group_ids, b.group_ids)
+        ranks = rank_positives(a.make_score_function(space, b), a.group_ids, b.group_ids)
         if (ranks.num_positives > 0).any():
-            directions.append(
-                compute_retrieval_metrics(a.modality, b.modality, ranks, a.group_ids, len(b), num_resamples)
-            )
+            result = compute_retrieval_metrics(a.modality, b.modality, ranks, a.group_ids, len(b), num_resamples)
+            directions.append(result)
     return directions
-
-
-def _score_items(space: Space, a: EvalItems, b: EvalItems, rows: Tensor, columns: Tensor) -> Tensor:
-    return space.scores(a.take(rows), b.take(columns))

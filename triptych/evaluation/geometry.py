@@ -1,4 +1,4 @@
-"""The geometry of a space: alignment, uniformity, modality gap, effective rank and hubness."""
+"""Measure the geometry of a space: alignment, uniformity, modality gap, effective rank and hubness."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from triptych.interfaces import Features, Modality
 from triptych.objectives.align_uniform import uniform_loss
 from triptych.space import Space, iter_blocks
 
-SAMPLE_SIZE = 4096  # maximum number of items per modality; uniformity and hubness have quadratic cost
-NUM_NEIGHBOURS = 10  # for hubness
+SAMPLE_SIZE = 4096  # maximum number of items per modality, because uniformity and hubness have quadratic cost
+NUM_NEIGHBOURS = 10  # number of nearest items per query that hubness is computed from
 
 
 @dataclass(frozen=True)
 class ModalityGeometry:
-    """The geometry of the items of one modality."""
+    """The geometry of the embeddings of one modality."""
 
     modality: Modality
     num_items: int
     uniformity: float
     effective_rank: float
-    embed_dim: int  # the upper bound of the effective rank
-    mean_norm: float  # 1 on the unit sphere
+    embed_dim: int  # number of dimensions, the upper bound of the effective rank
+    mean_norm: float  # mean length of the embeddings; 1 on the unit sphere
 
 
 @dataclass(frozen=True)
 class PairGeometry:
-    """The geometry of two modalities relative to each other."""
+    """The geometry of the embeddings of two modalities relative to each other."""
 
     a: Modality
     b: Modality
@@ -51,13 +51,13 @@ class Hubness:
     gallery: Modality
     k: int
     skewness: float
-    top_hub_rate: float  # fraction of the queries that have the most frequent item among their k nearest
-    never_retrieved_rate: float  # fraction of the items that are never among the k nearest
+    top_hub_rate: float  # fraction of the queries whose k nearest items include the most frequent item
+    never_retrieved_rate: float  # fraction of the items that are not among the k nearest items of any query
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """The geometry of a space, measured on some items."""
+    """The geometry of a space, measured on a sample of items."""
 
     modalities: list[ModalityGeometry]
     pairs: list[PairGeometry]
@@ -66,29 +66,22 @@ class Geometry:
 
 @torch.inference_mode()
 def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_size: int = SAMPLE_SIZE) -> Geometry:
-    """Measure the geometry of every modality, pair and direction, on a fixed random sample of the items."""
+    """Measure the geometry of every modality, modality pair and retrieval direction on a fixed sample of items."""
     samples: dict[Modality, tuple[Features, Tensor]] = {}
-    for modality, modality_items in items.items():
-        rows = (
-            torch.randperm(len(modality_items), generator=torch.Generator().manual_seed(0))[:sample_size].sort().values
-        )
-        samples[modality] = modality_items.take(rows), modality_items.group_ids[rows]
+    for modality, entries in items.items():
+        rows = torch.randperm(len(entries), generator=torch.Generator().manual_seed(0))[:sample_size].sort().values
+        samples[modality] = entries.take(rows), entries.group_ids[rows]
     modalities, pairs, hubness_by_direction = [], [], []
     for modality, (features, _) in samples.items():
         if len(features.embedding) > 1:
             x = features.embedding.double()
-            mean_norm = float(x.norm(dim=1).mean())
-            modalities.append(
-                ModalityGeometry(modality, len(x), uniformity(x), effective_rank(x), x.shape[1], mean_norm)
-            )
+            norm = float(x.norm(dim=1).mean())
+            modalities.append(ModalityGeometry(modality, len(x), uniformity(x), effective_rank(x), x.shape[1], norm))
     for a, b in combinations(samples, 2):
-        (x, x_group), (y, y_group) = samples[a], samples[b]
-        a_embedding, b_embedding = x.embedding.double(), y.embedding.double()
-        pairs.append(
-            PairGeometry(
-                a, b, alignment(a_embedding, b_embedding, x_group, y_group), *modality_gap(a_embedding, b_embedding)
-            )
+        (x, x_group), (y, y_group) = (
+            (features.embedding.double(), group) for features, group in (samples[a], samples[b])
         )
+        pairs.append(PairGeometry(a, b, alignment(x, y, x_group, y_group), *modality_gap(x, y)))
     for a, b in permutations(samples, 2):
         x, y = samples[a][0], samples[b][0]
         k = min(NUM_NEIGHBOURS, len(y.embedding))
@@ -98,10 +91,11 @@ def describe_geometry(space: Space, items: Mapping[Modality, EvalItems], sample_
 
 
 def alignment(a: Tensor, b: Tensor, a_group: Tensor, b_group: Tensor) -> float | None:
-    """Return the mean squared distance of positive pairs on the unit sphere: 0 if identical, 2 if unrelated.
+    """Return the mean squared distance between the unit vectors of positive pairs, or None without positive pairs.
 
-    mean over i, j of one group of |a_i - b_j|² = 2 - 2 · sum_g <A_g, B_g> / sum_g n_g m_g
-    with A_g, B_g the sums of the n_g and m_g unit vectors of group g. The result is None if there is no positive pair.
+    mean of |a_i - b_j|² over all pairs i, j of the same group = 2 - 2 · sum_g <A_g, B_g> / sum_g n_g m_g
+    A_g and B_g are the sums of the n_g and m_g unit vectors of group g. The result is 0 if the vectors of each pair are
+    identical, and 2 if the vectors of each pair are orthogonal.
 
     Source: Wang & Isola 2020 with alpha = 2.
     """
@@ -127,8 +121,8 @@ def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
     """Return the distance between the centroids of two modalities, absolute and relative to the spread of the items.
 
     gap = |mean a - mean b|;  relative = gap / sqrt((mean |a_i - mean a|² + mean |b_j - mean b|²) / 2)
-    The relative gap does not depend on the scale of the space: 0 for equal centroids, 1 if the distance of the
-    centroids equals the root mean square distance of items from their own centroid.
+    The relative gap does not depend on the scale of the embeddings. The relative gap is 0 if the centroids are equal,
+    and 1 if the distance between the centroids equals the root mean square distance of items from their own centroid.
 
     Source: Liang et al. 2022 for the gap; the relative gap is Cohen's d for vectors.
     """
@@ -139,27 +133,28 @@ def modality_gap(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def effective_rank(x: Tensor) -> float:
-    """Return exp(-sum_i p_i log p_i), with p_i = s_i / sum s and s the singular values of the centred x.
+    """Return the effective rank exp(-sum_i p_i log p_i), with p_i = s_i / sum s for the singular values s of centred x.
 
     Source: Roy & Vetterli 2007.
     """
     values = torch.linalg.svdvals(x - x.mean(0))
     total = values.sum()
     if total == 0:
-        return 0.0  # all items are one point
+        return 0.0  # all embeddings are equal
     p = values / total
     return float(torch.exp(-torch.xlogy(p, p).sum()))
 
 
 def hubness(nearest: Tensor, num_items: int) -> tuple[float, float, float]:
-    """Return skewness, top hub rate and never retrieved rate from the k nearest items of each query (Q, k).
+    """Compute skewness, top hub rate and never-retrieved rate from the k nearest items (Q, k) of each query.
 
-    skewness = mean (n_j - mean n)³ / std³ over items j that are retrieved n_j times. A skewness above 1 means hubs.
+    skewness = mean (n_j - mean n)³ / std³ over items j that are retrieved n_j times. A skewness above 1 means that
+    a few items (hubs) are retrieved very often.
 
     Source: Radovanović et al. 2010.
     """
     if nearest.ndim != 2 or not nearest.numel():
-        raise InputError(f"nearest is {tuple(nearest.shape)}; need (Q, k) with at least one query")
+        raise InputError(f"nearest has shape {tuple(nearest.shape)}; need (Q, k) with at least one query")
     count = nearest.flatten().bincount(minlength=num_items).double()
     deviation = count - count.mean()
     spread = deviation.square().mean().sqrt()

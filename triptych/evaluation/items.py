@@ -1,8 +1,8 @@
-"""Collect and embed the items of an evaluation: every file and caption of the rows, without repetition."""
+"""Collect the items of an evaluation, and embed each file and each caption of the rows once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,15 +32,19 @@ class EvalItems:
 
     modality: Modality
     entries: list[EvalItem]
-    features: Features  # of N items
-    group_ids: Tensor  # (N,) int, consistent across modalities
+    features: Features  # features of the N items
+    group_ids: Tensor  # (N,) int: group of each item; a group has the same number in all modalities
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def take(self, rows: Tensor) -> Features:
-        """Return the features of the selected items."""
+        """Return the features of the items with the indices `rows`."""
         return self.features.take(rows)
+
+    def make_score_function(self, space: Space, gallery: EvalItems) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return a function that maps indices of queries (q,) and of gallery items (m,) to scores (q, m)."""
+        return lambda rows, columns: space.scores(self.take(rows), gallery.take(columns))
 
 
 def embed_sources(
@@ -51,7 +55,7 @@ def embed_sources(
     cache: Cache | None = None,
     with_parts: bool | None = None,
 ) -> EmbedResult:
-    """Embed sources with a progress bar. By default, parts are included only if the similarity reads parts."""
+    """Embed sources with a progress bar. By default, parts are computed only if the similarity reads parts."""
     with track_progress(f"embedding {modality}", len(sources), show_progress and bool(sources)) as progress:
         with_parts = space.similarity.reads_parts if with_parts is None else with_parts
         return space.embed(sources, modality, progress=progress, with_parts=with_parts, cache=cache)
@@ -60,10 +64,9 @@ def embed_sources(
 def embed_items(
     space: Space, rows: Sequence[Row], show_progress: bool = True, cache: Cache | None = None
 ) -> tuple[dict[Modality, EvalItems], dict[Source, str]]:
-    """Embed the items of every modality. Return the items, and the error messages of unreadable files."""
+    """Embed the items of every modality. Return the embedded items and the error messages of unreadable files."""
     id_of_group: dict[str, int] = {}
-    by_modality: dict[Modality, EvalItems] = {}
-    failures: dict[Source, str] = {}
+    by_modality, failures = dict[Modality, EvalItems](), dict[Source, str]()
     for modality in space.modalities:
         # A file or caption that several rows of one group share is one item.
         items: dict[tuple[Source, str], EvalItem] = {}

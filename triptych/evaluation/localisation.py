@@ -1,10 +1,11 @@
-"""Measure whether attributions point at the correct object, on synthetic data with known boxes and times."""
+"""Measure whether attributions point at the correct object, on synthetic data with known object boxes and times."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
@@ -19,35 +20,35 @@ from triptych.interfaces import MODALITIES, Features, Modality, Region, Source
 from triptych.media import image
 from triptych.space import Space, iter_blocks
 
-DIRECTIONS: tuple[tuple[Modality, Modality], ...] = (
-    ("text", "image"),
-    ("text", "audio"),
-    ("audio", "image"),
-    ("image", "audio"),
-)
-MIN_OVERLAP = 0.5  # a part is on an object if this fraction of the smaller region lies in the larger region
+Direction = tuple[Modality, Modality]  # modality of the query, and modality of the gallery
+DIRECTIONS: tuple[Direction, ...] = (("text", "image"), ("text", "audio"), ("audio", "image"), ("image", "audio"))
+MIN_OVERLAP = 0.5  # a part is on an object if at least this fraction of the smaller region lies in the larger region
 ALL_FACTORS = "all"
 
 
 @dataclass(frozen=True)
 class PointingResult:
-    """The result of one query, with the chance levels of a uniform attribution."""
+    """The localisation scores of one query, with the scores of a uniform attribution as chance levels."""
 
     hit: float  # pointing game: 1 if the part with the highest attribution is on the target, else 0; ties are averaged
     hit_chance_level: float  # fraction of the parts that are on the target
-    mass: float  # fraction of the positive attribution inside the target
+    mass: float  # fraction of the positive attribution that lies inside the target
     mass_chance_level: float  # the mass of a uniform attribution
-    # 1 if the mean attribution is higher on the target than on every other object, ½ for a tie, else 0; None if alone.
+    # 1 if the mean attribution is higher on the target than on every other object, ½ for a tie, else 0.
+    # None if the scene has no other object.
     discrimination: float | None = None
 
 
 @dataclass(frozen=True)
 class LocalisationResult:
-    """Means over the queries of one direction and factor; the discrimination only over scenes with several objects."""
+    """The mean localisation scores of the queries of one direction and factor.
+
+    The mean discrimination covers only the queries of scenes with several objects.
+    """
 
     query: Modality
     gallery: Modality
-    factor: str  # the factor that the word names, or all
+    factor: str  # the factor (such as the colour) that the words name, or "all"
     num_queries: int
     hit: float
     hit_chance_level: float
@@ -58,75 +59,72 @@ class LocalisationResult:
 
 
 def localise(space: Space, folder: Path, split: str = "test", show_progress: bool = True) -> list[LocalisationResult]:
-    """Measure the localisation of every word and object of a split of synthetic data.
+    """Measure how well attributions localise every word and object in one split of synthetic data.
 
-    Queries are words of captions (text) or objects of a scene (audio, image). The target of text → image is the box of
-    the object that the word names; of text → audio, the time span of this object; of audio → image, the box of the
-    object that sounds; of image → audio, the time span of the object in the image region.
+    A query is a word of a caption (text) or an object of a scene (audio, image). For text → image, the target is the
+    box of the object that the word names. For text → audio, the target is the time span of the object that the word
+    names. For audio → image, the target is the box of the object that sounds. For image → audio, the target is the time
+    span of the object in the image region.
     """
     scenes = [scene for scene in read_annotations(folder) if scene.split == split]
     if not scenes:
-        raise UsageError(f"{folder}: no scene has split {split!r}")
+        raise UsageError(f"{folder}: no scene is in split {split!r}")
     if not (folder / "images").is_dir():
-        raise UsageError(
-            f"{folder}: has only videos, in which objects move, but no images; generate synthetic data without --video"
-        )
-    image_size = image.load(Path(_scene_sources(folder, scenes[0], "image")[0].content)).size
-    items: dict[Modality, dict[Source, Features]] = {
-        modality: _embed_scenes(space, folder, scenes, modality, show_progress) for modality in space.modalities
-    }
+        problem = f"{folder}: has only videos, in which objects move, but no images"
+        raise UsageError(f"{problem}; generate synthetic data without --video")
+    image_size = image.load(_scene_sources(folder, scenes[0], "image")[0].path).size
+    features: dict[Source, Features] = {}
+    for modality in space.modalities:
+        features |= _embed_scenes(space, folder, scenes, modality, show_progress)
     localisations: list[LocalisationResult] = []
-    for query, gallery in DIRECTIONS:
-        if query not in items or gallery not in items:
+    for direction in DIRECTIONS:
+        if not set(direction) <= set(space.modalities):
             continue
-        results_by_factor = defaultdict[str, list[PointingResult]](list)
+        by_factor = defaultdict[str, list[PointingResult]](list)
+        first, second = sorted(direction, key=MODALITIES.index)
         for scene in scenes:
-            for attribution in _iter_attributions(space, folder, scene, items, query, gallery):
-                for factor, result in _iter_pointing_results(attribution, scene, query, gallery, image_size):
-                    results_by_factor[ALL_FACTORS].append(result)
-                    results_by_factor[factor].append(result)
-        localisations += [
-            _average_results(query, gallery, factor, results) for factor, results in results_by_factor.items() if factor
-        ]
+            for a, b in product(_scene_sources(folder, scene, first), _scene_sources(folder, scene, second)):
+                attribution = compute_feature_attribution(space, a, features[a], b, features[b])
+                for factor, result in _iter_pointing_results(attribution, scene, direction, image_size):
+                    by_factor[ALL_FACTORS].append(result)
+                    by_factor[factor].append(result)
+        localisations += [_average_results(direction, factor, rs) for factor, rs in by_factor.items() if factor]
     return localisations
 
 
 def score_pointing(
     attribution: Tensor, regions: Sequence[Region], target: Region, distractors: Sequence[Region] = ()
 ) -> PointingResult | None:
-    """Score an attribution (P,) over P parts with the given regions. Return None if no part has a region."""
-    located = [i for i, region in enumerate(regions) if region]
+    """Compare an attribution (P,) over P parts with the target region. Return None if no part has a region."""
+    values = [float(value) for value, region in zip(attribution, regions, strict=True) if region]
+    located = [region for region in regions if region]
     if not located:
         return None
-    values = [float(attribution[i]) for i in located]
-    fraction_inside = [overlap(regions[i], target) / region_size(regions[i]) for i in located]
-    is_on_target = [float(_is_on_target(regions[i], target)) for i in located]
-    peak = max(values)
-    positive = [max(0.0, value) for value in values]
-    total = sum(positive)
-    discrimination = None
-    if distractors:
-        target_mean = _weighted_mean(values, fraction_inside)
-        distractor_means = [
-            _weighted_mean(values, [overlap(regions[i], other) / region_size(regions[i]) for i in located])
-            for other in distractors
-        ]
-        valid_means = [value for value in distractor_means if value is not None]
-        if target_mean is not None and valid_means:
-            discrimination = 0.5 if target_mean == max(valid_means) else float(target_mean > max(valid_means))
+
+    def fractions_inside(target: Region) -> list[float]:
+        return [intersection_size(region, target) / region_size(region) for region in located]
+
+    inside, is_on_target = fractions_inside(target), [float(_is_on_target(region, target)) for region in located]
+    target_mean, discrimination = _weighted_mean(values, inside), None
+    other_means = [_weighted_mean(values, fractions_inside(other)) for other in distractors]
+    highest = max((mean for mean in other_means if mean is not None), default=None)
+    if target_mean is not None and highest is not None:
+        discrimination = 0.5 if target_mean == highest else float(target_mean > highest)
+    mass = _weighted_mean(inside, [max(0.0, value) for value in values])
     return PointingResult(
-        hit=fmean(flag for flag, value in zip(is_on_target, values, strict=True) if value == peak),
+        hit=fmean(flag for flag, value in zip(is_on_target, values, strict=True) if value == max(values)),
         hit_chance_level=fmean(is_on_target),
-        mass=sum(p * fraction for p, fraction in zip(positive, fraction_inside, strict=True)) / total
-        if total
-        else fmean(fraction_inside),
-        mass_chance_level=fmean(fraction_inside),
+        mass=fmean(inside) if mass is None else mass,
+        mass_chance_level=fmean(inside),
         discrimination=discrimination,
     )
 
 
-def overlap(a: Region, b: Region) -> float:
-    """Return the length or area of the intersection; 0 if the regions are empty, or a time span and a box."""
+def intersection_size(a: Region, b: Region) -> float:
+    """Return the length or area of the intersection of two regions.
+
+    The result is 0 if a region is empty, or if one region is a time span and the other region is a box.
+    """
     if len(a) != len(b) or not a:
         return 0.0
     half = len(a) // 2
@@ -138,12 +136,14 @@ def overlap(a: Region, b: Region) -> float:
 
 def region_size(region: Region) -> float:
     """Return the length or area of a region."""
-    return overlap(region, region)
+    return intersection_size(region, region)
 
 
 def _is_on_target(part: Region, target: Region) -> bool:
-    """Return True if half of the part lies in the target, or half of the target lies in the part."""
-    return bool(part) and overlap(part, target) >= MIN_OVERLAP * min(region_size(part), region_size(target)) > 0
+    """Return True if at least half of the part lies in the target, or at least half of the target lies in the part."""
+    return (
+        bool(part) and intersection_size(part, target) >= MIN_OVERLAP * min(region_size(part), region_size(target)) > 0
+    )
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float | None:
@@ -162,7 +162,7 @@ def _scene_sources(folder: Path, scene: SceneAnnotation, modality: Modality) -> 
 def _embed_scenes(
     space: Space, folder: Path, scenes: Sequence[SceneAnnotation], modality: Modality, show_progress: bool
 ) -> dict[Source, Features]:
-    """Return the features of each source of a modality."""
+    """Return the features of each source of one modality in all scenes."""
     sources = list(dict.fromkeys(source for scene in scenes for source in _scene_sources(folder, scene, modality)))
     embedded = embed_sources(space, sources, modality, show_progress, with_parts=True)
     for message in embedded.failures.values():
@@ -170,49 +170,26 @@ def _embed_scenes(
     return {source: row for source, (_, row) in zip(sources, iter_blocks(embedded.features, 1), strict=True)}
 
 
-def _iter_attributions(
-    space: Space,
-    folder: Path,
-    scene: SceneAnnotation,
-    items: dict[Modality, dict[Source, Features]],
-    query: Modality,
-    gallery: Modality,
-) -> Iterator[Attribution]:
-    """Yield the attribution between every two sources of two modalities of a scene."""
-    first, second = sorted((query, gallery), key=MODALITIES.index)
-    for a in _scene_sources(folder, scene, first):
-        for b in _scene_sources(folder, scene, second):
-            yield compute_feature_attribution(space, a, items[first][a], b, items[second][b])
-
-
 def _iter_pointing_results(
-    attribution: Attribution, scene: SceneAnnotation, query: Modality, gallery: Modality, image_size: tuple[int, int]
+    attribution: Attribution, scene: SceneAnnotation, direction: Direction, image_size: tuple[int, int]
 ) -> Iterator[tuple[str, PointingResult]]:
-    """Yield the factor and the result of every query of one attribution."""
-    values, query_regions, gallery_regions = attribution.view_from(query)
-    for factor, query_parts, object_index in _iter_queries(
-        attribution, scene, query, gallery, query_regions, image_size
-    ):
-        distractors = [_object_region(annotation, gallery, image_size) for annotation in scene.objects]
+    """Yield the factor and the localisation scores of every query of one attribution."""
+    values, _, gallery_regions = attribution.view_from(direction[0])
+    for factor, query_parts, object_index in _iter_queries(attribution, scene, direction, image_size):
+        distractors = [_object_region(annotation, direction[1], image_size) for annotation in scene.objects]
         target = distractors.pop(object_index)
-        result = (
-            score_pointing(values[query_parts].mean(dim=0), gallery_regions, target, distractors)
-            if query_parts
-            else None
-        )
-        if result:
-            yield factor, result
+        if query_parts:
+            result = score_pointing(values[query_parts].mean(dim=0), gallery_regions, target, distractors)
+            if result:
+                yield factor, result
 
 
 def _iter_queries(
-    attribution: Attribution,
-    scene: SceneAnnotation,
-    query: Modality,
-    gallery: Modality,
-    regions: Sequence[Region],
-    image_size: tuple[int, int],
+    attribution: Attribution, scene: SceneAnnotation, direction: Direction, image_size: tuple[int, int]
 ) -> Iterator[tuple[str, list[int], int]]:
     """Yield the factor of each query, the indices of its parts, and the index of its target object."""
+    query, gallery = direction
+    _, regions, _ = attribution.view_from(query)
     if query != "text":
         for object_index, annotation in enumerate(scene.objects):
             target = _object_region(annotation, query, image_size)
@@ -222,7 +199,8 @@ def _iter_queries(
     for word in caption.words:
         if word.factor and (word.boxes if gallery == "image" else word.time_spans):
             span = (word.start, word.end)
-            yield word.factor, [i for i, region in enumerate(regions) if overlap(region, span)], word.object_indices[0]
+            query_parts = [i for i, region in enumerate(regions) if intersection_size(region, span)]
+            yield word.factor, query_parts, word.object_indices[0]
 
 
 def _object_region(annotation: ObjectAnnotation, modality: Modality, image_size: tuple[int, int]) -> Region:
@@ -234,13 +212,10 @@ def _object_region(annotation: ObjectAnnotation, modality: Modality, image_size:
     return (x0 / width, y0 / height, x1 / width, y1 / height)
 
 
-def _average_results(
-    query: Modality, gallery: Modality, factor: str, results: Sequence[PointingResult]
-) -> LocalisationResult:
+def _average_results(direction: Direction, factor: str, results: Sequence[PointingResult]) -> LocalisationResult:
     discriminations = [r.discrimination for r in results if r.discrimination is not None]
     return LocalisationResult(
-        query,
-        gallery,
+        *direction,
         factor,
         num_queries=len(results),
         hit=fmean(result.hit for result in results),

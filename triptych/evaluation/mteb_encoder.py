@@ -16,18 +16,19 @@ from torch import Tensor
 
 from triptych.checkpoint import compute_fingerprint, load
 from triptych.errors import UsageError
-from triptych.interfaces import MODALITIES, Modality, Source
-from triptych.space import Space, apply_geometry, features_without_parts
+from triptych.interfaces import MODALITIES, Modality, Source, features_from_embeddings
+from triptych.space import Space, apply_geometry
 
-PAIR_BLOCK = 256  # pairs that are scored at once
+PAIR_BLOCK = 256  # number of pairs that are scored at once
 
 
 class MTEBEncoder:
-    """An mteb encoder: embeds batches of text, images and audio, and scores embeddings with the space's similarity.
+    """An mteb encoder that embeds text, images and audio, and scores embeddings with the similarity of a space.
 
-    Use when: you compare a space on the tasks of mteb: `mteb.evaluate(MTEBEncoder("runs/mine"), tasks)`.
-    Beware: mteb stores one vector per item. A similarity that reads parts then scores each item as its only part, so
-      scores differ from `triptych evaluate`. The embeddings of an item with several modalities are averaged.
+    Use when: you compare a space with other models in mteb, with `mteb.evaluate(MTEBEncoder("runs/mine"), tasks)`.
+    Beware: mteb stores one vector per item. A similarity that reads parts therefore gets one part per item, so the
+      scores differ from the scores of `triptych evaluate`. The embeddings of an item with several modalities are
+      averaged.
     """
 
     def __init__(self, run: str | Path, revision: str | None = None, device: str | None = None, **_: Any) -> None:
@@ -39,55 +40,42 @@ class MTEBEncoder:
         self.revision = revision or compute_fingerprint(run)
 
     def encode(self, inputs: Iterable[Mapping[str, Any]], **_: Any) -> NDArray[np.float32]:
-        """Return the embeddings (N, D) of all batches, in order. The other arguments of mteb are ignored."""
-        embeddings = [self._encode_batch(batch) for batch in inputs]
-        return (
-            np.concatenate(embeddings) if embeddings else np.empty((0, self.space.recipe.space.embed_dim), np.float32)
-        )
+        """Return the embeddings (N, D) of all batches in order. All other arguments that mteb passes are ignored."""
+        empty = np.empty((0, self.space.recipe.space.embed_dim), np.float32)
+        return np.concatenate([empty, *(self._encode_batch(batch) for batch in inputs)])
 
     def _encode_batch(self, batch: Mapping[str, Any]) -> NDArray[np.float32]:
         present: list[Modality] = [m for m in MODALITIES if m in batch]
         if not present:
-            raise UsageError(
-                f"nothing to embed: the batch has {', '.join(batch) or 'no columns'}, but no image, audio or text"
-            )
+            columns = ", ".join(batch) or "no columns"
+            raise UsageError(f"nothing to embed: the batch has {columns}, but no image, audio or text")
         embeddings = []
         with tempfile.TemporaryDirectory() as folder:
             for modality in present:
-                sources = [
-                    _to_source(modality, content, Path(folder) / str(i)) for i, content in enumerate(batch[modality])
-                ]
+                contents = enumerate(batch[modality])
+                sources = [_to_source(modality, content, Path(folder) / str(i)) for i, content in contents]
                 embedded = self.space.embed(sources, modality, with_parts=False)
                 for reason in embedded.failures.values():
                     raise UsageError(f"an item of the task cannot be read: {reason}")
                 embeddings.append(embedded.features.embedding)
-        pooled = (
-            embeddings[0]
-            if len(embeddings) == 1
-            else apply_geometry(self.space.recipe.space.geometry, torch.stack(embeddings).mean(dim=0))
-        )
-        return pooled.float().numpy()
+        if len(embeddings) == 1:
+            return embeddings[0].float().numpy()
+        return apply_geometry(self.space.recipe.space.geometry, torch.stack(embeddings).mean(dim=0)).float().numpy()
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Tensor:
-        """Return the scores of all embeddings1 against all embeddings2: (N, M)."""
+        """Return the scores (N, M) of each vector in embeddings1 with each vector in embeddings2."""
         with torch.inference_mode():
-            return self.space.similarity(
-                *(features_without_parts(_to_matrix(side)) for side in (embeddings1, embeddings2))
-            )
+            return self.space.similarity(*(features_from_embeddings(_to_matrix(x)) for x in (embeddings1, embeddings2)))
 
     def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Tensor:
         """Return the score of embeddings1[i] and embeddings2[i] for every i: (N,)."""
-        a, b = _to_matrix(embeddings1), _to_matrix(embeddings2)
-        scores = [
-            self.similarity(a[i : i + PAIR_BLOCK], b[i : i + PAIR_BLOCK]).diagonal()
-            for i in range(0, len(a), PAIR_BLOCK)
-        ]
-        return torch.cat(scores) if scores else torch.empty(0)
+        blocks = zip(*(_to_matrix(x).split(PAIR_BLOCK) for x in (embeddings1, embeddings2)), strict=True)
+        return torch.cat([torch.empty(0), *(self.similarity(a, b).diagonal() for a, b in blocks)])
 
     @property
     def mteb_model_meta(self) -> Any:
         """The ModelMeta that mteb stores with the results."""
-        meta = import_module("mteb.models.model_meta")  # an optional dependency
+        meta = import_module("mteb.models.model_meta")  # mteb is an optional dependency
         return meta.ModelMeta(
             loader=None,
             name=self.name,

@@ -14,27 +14,21 @@ from triptych.data.cache import Cache, resolve_cache
 from triptych.data.features import compute_or_load
 from triptych.data.manifest import Row
 from triptych.errors import InputError, ManifestError, UsageError
-from triptych.evaluation.classification import (
-    Classification,
-    ClassificationResults,
-    collect_labels,
-    list_classes,
-    measure_accuracy,
-    select_modalities,
-)
+from triptych.evaluation import classification
+from triptych.evaluation.classification import Classification, ClassificationResults, measure_accuracy
 from triptych.evaluation.items import embed_sources
 from triptych.interfaces import Encoder, Modality, Source
 from triptych.progress import ProgressBar, track_progress
 from triptych.space import Space
 
-FeatureSource = Literal["embeddings", "features"]  # embeddings of the space, or features of its frozen encoders
+FeatureSource = Literal["embeddings", "features"]  # a probe is fitted on embeddings, or on frozen encoder features
 INVERSE_REGULARISATIONS = (0.01, 0.1, 1.0, 10.0, 100.0)  # candidate values of scikit-learn's C
-NUM_FOLDS = 3  # folds of the cross-validation that selects C
+NUM_FOLDS = 3  # number of folds of the cross-validation that selects C
 
 
 @dataclass(frozen=True)
 class ProbeFeatures:
-    """The readable sources with their features (N, D)."""
+    """The features (N, D) of the sources that could be read, and the errors of unreadable sources."""
 
     sources: list[Source]
     matrix: NDArray
@@ -54,9 +48,9 @@ def probe(
     min_W  C · sum_i -log softmax(W x_i)_(label i) + |W|² / 2
 
     Source: scikit-learn's LogisticRegression (lbfgs).
-    Use when: you measure what features encode, independent of the text encoder.
-    Beware: if inverse_regularisation (C) is not given, C is selected by 3-fold cross-validation on the training items,
-      with 15 fits. With a badly chosen C, accuracies of different features cannot be compared.
+    Use when: you measure how well features separate the classes, independently of the text encoder.
+    Beware: if inverse_regularisation (C) is None, 3-fold cross-validation on the training items selects C, which takes
+      15 fits. With a badly chosen C, accuracies of different features cannot be compared.
     """
     classes = sorted(set(train_labels))
     if len(classes) < 2 or not (inverse_regularisation is None or inverse_regularisation > 0):
@@ -65,37 +59,29 @@ def probe(
         )
     unseen = sorted(set(test_labels) - set(classes))
     if unseen:
-        raise UsageError(
-            f"class {unseen[0]!r} does not occur in the training rows; a probe predicts only classes it was fitted on"
-        )
-    train_label_array = np.array(train_labels)
-    selected = (
-        select_inverse_regularisation(train_features, train_label_array)
-        if inverse_regularisation is None
-        else inverse_regularisation
-    )
-    scores = np.asarray(fit_classifier(train_features, train_label_array, selected).decision_function(test_features))
-    if len(classes) == 2:  # scikit-learn returns only the score of the second class
+        problem = f"class {unseen[0]!r} does not occur in the training rows"
+        raise UsageError(f"{problem}; a probe predicts only the classes that it was fitted on")
+    y, c = np.array(train_labels), inverse_regularisation
+    c = select_inverse_regularisation(train_features, y) if c is None else c
+    scores = np.asarray(fit_classifier(train_features, y, c).decision_function(test_features))
+    if len(classes) == 2:  # for two classes, scikit-learn returns only the score of the second class
         scores = np.column_stack([-scores, scores])
     labels = torch.tensor([classes.index(name) for name in test_labels])
-    return measure_accuracy(
-        modality, f"a linear probe with C = {selected:g}", classes, torch.from_numpy(np.asarray(scores)), labels
-    )
+    return measure_accuracy(modality, f"a linear probe with C = {c:g}", classes, torch.from_numpy(scores), labels)
 
 
 def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
-    """Return the value of C with the best cross-validated accuracy; the smallest value if several are best."""
-    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])  # index within the class
+    """Return the value of C with the best cross-validated accuracy, or the smallest of several best values."""
+    # The order of an item is the number of earlier items of the same class.
+    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])
     if np.unique(labels, return_counts=True)[1].min() < 2:
         return 1.0  # a class with one item cannot be cross-validated
     fold = order % NUM_FOLDS
     num_correct = [0] * len(INVERSE_REGULARISATIONS)
     for held_out in np.unique(fold):
         is_train, is_test = fold != held_out, fold == held_out
-        for index, inverse_regularisation in enumerate(INVERSE_REGULARISATIONS):
-            predicted = fit_classifier(features[is_train], labels[is_train], inverse_regularisation).predict(
-                features[is_test]
-            )
+        for index, c in enumerate(INVERSE_REGULARISATIONS):
+            predicted = fit_classifier(features[is_train], labels[is_train], c).predict(features[is_test])
             num_correct[index] += int(np.count_nonzero(predicted == labels[is_test]))
     return INVERSE_REGULARISATIONS[num_correct.index(max(num_correct))]
 
@@ -122,11 +108,11 @@ def probe_space(
     show_progress: bool = True,
     cache: Cache | str = "",
 ) -> ClassificationResults:
-    """Fit and measure a probe per modality, on the embeddings of a space or the features of its frozen encoders."""
-    list_classes(test_rows, list_classes(train_rows))
+    """Fit and measure one probe per modality, on the embeddings of a space or on features of its frozen encoders."""
+    classification.list_classes(test_rows, classification.list_classes(train_rows))
     results, failures = [], {}
-    for modality in select_modalities(space, test_rows, modalities):
-        sides = [collect_labels(rows, modality) for rows in (train_rows, test_rows)]
+    for modality in classification.select_modalities(space, test_rows, modalities):
+        sides = [classification.collect_labels(rows, modality) for rows in (train_rows, test_rows)]
         sources = list(dict.fromkeys(source for side in sides for source in side))
         if feature_source == "features":
             with track_progress(f"embedding {modality}", len(sources), show_progress) as progress:
@@ -146,7 +132,7 @@ def probe_space(
         if labels[0] and labels[1]:
             results.append(probe(modality, rows[0], labels[0], rows[1], labels[1], inverse_regularisation))
     if not results:
-        reason = next(iter(failures.values()), "no labelled row to train on")
+        reason = next(iter(failures.values()), "no labelled training row has the modality of the test rows")
         raise ManifestError(f"nothing to probe: {reason}")
     return ClassificationResults(results, failures)
 
@@ -154,7 +140,7 @@ def probe_space(
 def compute_frozen_features(
     encoder: Encoder, sources: Sequence[Source], cache: Cache, progress: ProgressBar | None = None
 ) -> ProbeFeatures:
-    """Return the concatenated mean and maximum of the parts of each source, from the cache: (N, 2 · feature_dim)."""
+    """Return the mean and the maximum over the parts of each source, concatenated: (N, 2 · feature_dim)."""
     if not encoder.frozen:
         raise UsageError(f"{type(encoder).__name__} is trained with its space and has no frozen features to probe")
     cached = compute_or_load(encoder, sources, cache, progress=progress)

@@ -1,4 +1,4 @@
-"""Evaluation results as JSON, as a CSV table with one row per direction, and as Parquet with one row per query."""
+"""Write evaluation results as JSON, as CSV with one row per direction, and as Parquet with one row per query."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ JSON_FILE, CSV_FILE, PARQUET_FILE = "evaluation.json", "evaluation.csv", "querie
 
 
 def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
-    """Return one direction as JSON-compatible data; metrics as fractions."""
+    """Return the result of one retrieval direction as JSON-compatible data, with metrics as fractions."""
     return {
         "query": direction.query,
         "gallery": direction.gallery,
         "mode": direction.mode,
         "num_queries": direction.num_queries,
         "num_items": direction.num_items,
-        "recall": direction.recall,  # repeats the recall of `metrics`, by k
+        "recall": direction.recall,  # the same values as R@k in `metrics`, with k as the key
         "chance_recall": direction.chance_recall,
         "metrics": direction.metrics,
         "chance_levels": direction.chance_levels,
@@ -36,7 +36,7 @@ def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
 
 
 def build_table(directions: Sequence[RetrievalResult]) -> list[dict[str, Any]]:
-    """Return one flat row per direction with every metric, its interval and its chance level."""
+    """Return one flat row per direction, with the value, the interval and the chance level of every metric."""
     rows = []
     for d in directions:
         row: dict[str, Any] = {key: value for key, value in retrieval_to_dict(d).items() if not isinstance(value, dict)}
@@ -51,7 +51,7 @@ def build_table(directions: Sequence[RetrievalResult]) -> list[dict[str, Any]]:
 
 
 def build_query_table(evaluation: Evaluation) -> pa.Table:
-    """Return a table of every query of every direction with its item, group and metrics."""
+    """Return a table with one row per query and direction, with the item, the group and the metrics of the query."""
     parts = []
     for d in [*evaluation.directions, *evaluation.transductive]:
         items = [evaluation.items[cast(Modality, d.query)].entries[i] for i in d.per_query.item_index]
@@ -73,7 +73,7 @@ def build_query_table(evaluation: Evaluation) -> pa.Table:
 
 
 def write_results(evaluation: Evaluation, folder: Path, metadata: dict[str, Any]) -> list[Path]:
-    """Write the three files of an evaluation into a folder. The JSON file starts with `metadata`."""
+    """Write an evaluation as JSON, CSV and Parquet into a folder. The JSON file starts with `metadata`."""
     directions = [*evaluation.directions, *evaluation.transductive]
     document = {
         **metadata,

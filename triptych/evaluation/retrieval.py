@@ -1,8 +1,8 @@
-"""Retrieval metrics of queries of one modality in a gallery of another.
+"""Compute retrieval metrics of queries of one modality in a gallery of another modality.
 
-Conventions in all of triptych: Each caption is a separate query, and a separate item in a gallery of text. Any positive
-(such as one of five captions) is a hit. Ties count against the query, so the metrics of a collapsed space do not exceed
-chance. A query without a positive in the gallery is excluded.
+All of triptych uses the following conventions. Each caption is a separate query, and a separate item in a gallery of
+text. Any positive (such as one of five captions) is a hit. Ties count against the query, so the metrics of a collapsed
+space do not exceed chance. A query without a positive in the gallery is excluded from the metrics.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Mode = Literal["inductive", "transductive"]  # rank each query by itself, or all
 class PositiveRanks:
     """The ranks of the positives of each query."""
 
-    rank: Tensor  # (Q, K) int, K <= MAX_POSITIVES: rank of the k-th best positive, from 1; 0 if there are fewer
+    # (Q, K) int, K <= MAX_POSITIVES: rank (from 1) of the k-th best positive, or 0 if there are fewer than k positives
+    rank: Tensor
     num_positives: Tensor  # (Q,) int: number of positives in the gallery
 
 
@@ -42,10 +43,10 @@ class PerQuery:
     """The results of each query that has a positive."""
 
     item_index: NDArray[np.int64]  # (Q,) index of the query among the items of its modality
-    group: NDArray[np.int64]  # (Q,) queries of one group have the same positives
+    group: NDArray[np.int64]  # (Q,) group of each query; queries of one group have the same positives
     num_positives: NDArray[np.int64]  # (Q,) number of positives in the gallery
     best_rank: NDArray[np.int64]  # (Q,) rank of the best positive
-    values: dict[str, NDArray[np.float64]]  # metric -> values (Q,), whose mean is the metric
+    values: dict[str, NDArray[np.float64]]  # metric name -> one value per query (Q,); the metric is their mean
 
 
 @dataclass(frozen=True)
@@ -56,20 +57,20 @@ class RetrievalResult:
     gallery: str
     num_queries: int
     num_items: int
-    metrics: dict[str, float]  # fractions from 0 to 1, and ranks from 1
-    chance_levels: dict[str, float]  # expected under random ranking; not for the median rank
+    metrics: dict[str, float]  # metric name -> a fraction from 0 to 1, or a rank from 1
+    chance_levels: dict[str, float]  # metric name -> value expected under random ranking; without the median rank
     per_query: PerQuery = field(repr=False, compare=False)
-    intervals: dict[str, Interval] = field(default_factory=dict)  # 95%; not for the median rank
+    intervals: dict[str, Interval] = field(default_factory=dict)  # 95% intervals; without the median rank
     mode: Mode = "inductive"
 
     @property
     def recall(self) -> dict[int, float]:
-        """The fraction of queries with a positive among the first k, by k."""
+        """A dict from k to the fraction of queries with a positive among the first k items."""
         return {k: self.metrics[f"R@{k}"] for k in RECALL_KS}
 
     @property
     def chance_recall(self) -> dict[int, float]:
-        """The recall of a random order, by k."""
+        """A dict from k to the recall that is expected under random ranking."""
         return {k: self.chance_levels[f"R@{k}"] for k in RECALL_KS}
 
     @property
@@ -89,10 +90,10 @@ def rank_positives(
     """Return the ranks of the MAX_POSITIVES best positives of each query, best first, and the number of positives.
 
     rank_k = k + #{ negatives j : s_j >= s of the k-th best positive }
-    Scores are not sorted, and at most query_block × gallery_block scores are in memory. First the positives are scored,
-    in the few blocks that contain positives. Then the negatives that rank above a positive are counted block by block.
+    Scores are not sorted, and at most query_block × gallery_block scores are in memory. The first pass scores the
+    positives, in the few blocks that contain positives. The second pass counts the negatives that rank above positives.
     """
-    order = query_group.argsort(stable=True), gallery_group.argsort(stable=True)  # so that positives are adjacent
+    order = query_group.argsort(stable=True), gallery_group.argsort(stable=True)  # sorting makes positives adjacent
     query_sorted, gallery_sorted = query_group[order[0]], gallery_group[order[1]]
     begin, end = (torch.searchsorted(gallery_sorted, query_sorted, right=side) for side in (False, True))
     count = end - begin  # (Q,)
@@ -100,20 +101,18 @@ def rank_positives(
     rank = torch.zeros(len(query_sorted), max_positives, dtype=torch.long)
     for first in range(0, len(query_sorted), query_block):
         block = slice(first, first + query_block)
-        query_rows = _QueryBlock(scores, order[0][block], query_sorted[block], order[1], gallery_sorted, gallery_block)
-        block_ranks = query_rows.compute_ranks(
-            int(begin[block][0]), int(end[block][-1]), min(max_positives, int(count[block].max()))
-        )
-        rank[block, : block_ranks.shape[1]] = block_ranks.where(
-            torch.arange(1, block_ranks.shape[1] + 1) <= count[block, None], 0
-        )
+        queries = _QueryBlock(scores, order[0][block], query_sorted[block], order[1], gallery_sorted, gallery_block)
+        width = min(max_positives, int(count[block].max()))
+        ranks = queries.compute_ranks(int(begin[block][0]), int(end[block][-1]), width)  # (q, K)
+        k = torch.arange(1, ranks.shape[1] + 1)
+        rank[block, : len(k)] = ranks.where(k <= count[block, None], 0)
     inverse_order = order[0].argsort()
     return PositiveRanks(rank[inverse_order], count[inverse_order])
 
 
 @dataclass(frozen=True)
 class _QueryBlock:
-    """Queries of adjacent groups, scored against a gallery sorted by group, tile by tile."""
+    """A block of queries that is scored, tile by tile, against a gallery sorted by group."""
 
     scores: ScoreFunction
     rows: Tensor
@@ -123,12 +122,11 @@ class _QueryBlock:
     gallery_block: int
 
     def compute_ranks(self, begin: int, end: int, max_positives: int) -> Tensor:
-        """Return ranks (q, max_positives). All positives lie between begin and end of the sorted gallery."""
-        positive_tiles = (
-            range(begin - begin % self.gallery_block, end, self.gallery_block) if max_positives else range(0)
-        )
-        is_single_tile = len(positive_tiles) == 1 and len(self.columns) <= self.gallery_block
-        tile = self.score_tile(positive_tiles[0]) if is_single_tile else None  # score a small gallery once
+        """Return the ranks (q, max_positives) of the positives, which lie between begin and end in the gallery."""
+        step = self.gallery_block
+        positive_tiles = range(begin - begin % step, end, step) if max_positives else range(0)
+        is_single_tile = len(positive_tiles) == 1 and len(self.columns) <= step
+        tile = self.score_tile(positive_tiles[0]) if is_single_tile else None  # a small gallery is scored once
         best = torch.empty(len(self.rows), 0)
         for first in positive_tiles:
             scores = self.score_tile(first) if tile is None else tile
@@ -136,13 +134,13 @@ class _QueryBlock:
             best = torch.cat([best.to(positive_scores), positive_scores], dim=1)
             best = best.topk(min(max_positives, best.shape[1]), dim=1).values
         num_above = torch.zeros(best.shape, dtype=torch.long)
-        for first in range(0, len(self.columns), self.gallery_block) if max_positives else ():
+        for first in range(0, len(self.columns), step) if max_positives else ():
             scores = self.score_tile(first) if tile is None else tile
             if first in positive_tiles:
                 scores = scores.masked_fill(self.mask_positives(first, scores), -torch.inf)
             for k in range(best.shape[1]):
-                # Lower scores are counted, not higher ones, so that NaN scores rank above every positive.
-                below = (scores < best[:, k, None]).sum(dim=1, dtype=torch.int32)  # twice as fast as int64
+                # Count the lower scores, not the higher scores, so that NaN scores rank above every positive.
+                below = (scores < best[:, k, None]).sum(dim=1, dtype=torch.int32)  # int32 is twice as fast as int64
                 num_above[:, k] += scores.shape[1] - below.cpu()
         return (torch.arange(1, best.shape[1] + 1) + num_above).clamp(max=len(self.columns))
 
@@ -150,15 +148,14 @@ class _QueryBlock:
         return self.scores(self.rows, self.columns[first : first + self.gallery_block])  # (q, m)
 
     def mask_positives(self, first: int, scores: Tensor) -> Tensor:
-        same = self.group[:, None] == self.gallery_group[first : first + self.gallery_block]
-        return same.to(scores.device)
+        return (self.group[:, None] == self.gallery_group[first : first + self.gallery_block]).to(scores.device)
 
 
 def average_precision(ranks: PositiveRanks, cutoff: int) -> Tensor:
-    """Return the average precision at `cutoff` of each query, (Q,); its mean is mAP@cutoff.
+    """Return the average precision (Q,) of each query at `cutoff`. The mean over queries is mAP@cutoff.
 
-    AP = 1/R · sum_k k / rank_k over the positives with rank_k <= cutoff, of R positives in the gallery. A query with
-    R > cutoff cannot reach 1. Other definitions divide by min(R, cutoff), or by the number of retrieved positives.
+    AP = 1/R · sum_k k / rank_k over the positives with rank_k <= cutoff, for R positives in the gallery. If R > cutoff,
+    AP is always below 1. Other definitions divide by min(R, cutoff), or by the number of retrieved positives.
     """
     k = torch.arange(1, ranks.rank.shape[1] + 1, dtype=torch.double)
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
@@ -168,8 +165,7 @@ def average_precision(ranks: PositiveRanks, cutoff: int) -> Tensor:
 def ndcg(ranks: PositiveRanks, cutoff: int) -> Tensor:
     """Return the normalised discounted cumulative gain at `cutoff` of each query: (Q,).
 
-    nDCG = sum_k 1 / log2(1 + rank_k) over the positives with rank_k <= cutoff, divided by the ideal
-    sum, in which rank_k = k.
+    nDCG = sum_k 1 / log2(1 + rank_k) over the positives with rank_k <= cutoff, divided by the sum for rank_k = k.
     """
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
     gains = torch.where(inside, 1 / (1 + ranks.rank.double()).log2(), 0.0).sum(dim=1)
@@ -190,7 +186,7 @@ def compute_retrieval_metrics(
     num_resamples: int = NUM_RESAMPLES,
     mode: Mode = "inductive",
 ) -> RetrievalResult:
-    """Compute every metric of one direction with chance levels and intervals (num_resamples = 0: no intervals)."""
+    """Compute every metric of one direction with chance levels and, unless num_resamples is 0, with intervals."""
     has_positive = ranks.num_positives > 0
     item_index = has_positive.nonzero()[:, 0]
     ranks = PositiveRanks(ranks.rank[has_positive], ranks.num_positives[has_positive])
@@ -202,13 +198,13 @@ def compute_retrieval_metrics(
         MEAN_RANK: best_rank.astype(np.float64),
     }
     per_query = PerQuery(item_index.numpy(), group[has_positive].numpy(), num_positives, best_rank, values)
+    metrics = {name: float(column.mean()) for name, column in values.items()}
     return RetrievalResult(
         query=query,
         gallery=gallery,
         num_queries=len(best_rank),
         num_items=num_items,
-        metrics={name: float(column.mean()) for name, column in values.items()}
-        | {MEDIAN_RANK: float(np.median(best_rank))},
+        metrics=metrics | {MEDIAN_RANK: float(np.median(best_rank))},
         chance_levels=compute_chance_levels(num_items, num_positives),
         intervals=_metric_intervals(values, per_query.group, num_items, num_resamples) if num_resamples else {},
         mode=mode,
@@ -224,36 +220,30 @@ def metric_bounds(metric: str, num_items: int) -> tuple[float, float]:
 def _metric_intervals(
     values: dict[str, NDArray], cluster: NDArray, num_items: int, num_resamples: int
 ) -> dict[str, Interval]:
-    table = np.column_stack(list(values.values()))
-    metric_intervals = bootstrap_intervals(
-        table, cluster, [metric_bounds(name, num_items) for name in values], num_resamples=num_resamples
-    )
-    return dict(zip(values, metric_intervals, strict=True))
+    table, bounds = np.column_stack(list(values.values())), [metric_bounds(name, num_items) for name in values]
+    return dict(zip(values, bootstrap_intervals(table, cluster, bounds, num_resamples=num_resamples), strict=True))
 
 
 def compute_chance_levels(num_items: int, num_positives: NDArray) -> dict[str, float]:
-    """Return the metrics expected under random ranking of M items, if the queries have R = num_positives (Q,).
+    """Return the metrics that are expected if M items are ranked at random, for queries with R = num_positives (Q,).
 
     mAP@k: 1/M · sum_(r <= k) (1 + (r - 1)(R - 1)/(M - 1)) / r      mean rank: (M + 1) / (R + 1)
     """
-    distinct_counts, frequencies = np.unique(num_positives, return_counts=True)
-    positive_fraction = distinct_counts / num_items
-    levels = {
-        f"R@{k}": np.array([compute_chance_recall(num_items, int(r), k) for r in distinct_counts]) for k in RECALL_KS
-    }
+    counts, frequencies = np.unique(num_positives, return_counts=True)
+    levels = {f"R@{k}": np.array([compute_chance_recall(num_items, int(r), k) for r in counts]) for k in RECALL_KS}
     for cutoff in MAP_KS:
         rank = np.arange(1, min(cutoff, num_items) + 1)
-        expected_others = (distinct_counts[:, None] - 1) * (rank - 1) / max(1, num_items - 1)
+        expected_others = (counts[:, None] - 1) * (rank - 1) / max(1, num_items - 1)
         levels[f"mAP@{cutoff}"] = ((1 + expected_others) / rank).sum(axis=1) / num_items
     discounts = _discounts(NDCG_K).numpy()
-    ideal = discounts.cumsum()[np.minimum(distinct_counts, NDCG_K) - 1]
-    levels[f"nDCG@{NDCG_K}"] = positive_fraction * discounts[:num_items].sum() / ideal
-    levels[MEAN_RANK] = (num_items + 1) / (distinct_counts + 1)
+    ideal = discounts.cumsum()[np.minimum(counts, NDCG_K) - 1]
+    levels[f"nDCG@{NDCG_K}"] = counts / num_items * discounts[:num_items].sum() / ideal
+    levels[MEAN_RANK] = (num_items + 1) / (counts + 1)
     return {name: float(np.average(level, weights=frequencies)) for name, level in levels.items()}
 
 
 def compute_chance_recall(num_items: int, num_positives: int, k: int) -> float:
-    """Return recall@k of a random order: 1 - C(items - positives, k) / C(items, k)."""
+    """Return the recall@k that is expected under random ranking: 1 - C(items - positives, k) / C(items, k)."""
     if num_positives == 0:
         return 0.0
     if num_items - num_positives < k:

@@ -1,4 +1,4 @@
-"""Confidence intervals of means over queries: cluster bootstrap, and intervals over several runs."""
+"""Compute confidence intervals of means over queries, with a cluster bootstrap or over several runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from scipy.special import ndtr, stdtrit
 from triptych.errors import InputError
 
 NUM_RESAMPLES, CONFIDENCE_LEVEL = 2000, 0.95
-MIN_RUNS = 2
-MAX_ELEMENTS = 4_000_000  # maximum size of the weight matrix of one block of resamples
+MIN_RUNS = 2  # minimum number of runs to estimate the variance over seeds
+MAX_ELEMENTS = 4_000_000  # maximum number of elements in the weight matrix of one block of resamples
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,20 @@ class Interval:
 
 
 def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_RESAMPLES, seed: int = 0) -> NDArray:
-    """Resample clusters of queries with replacement, and return the means of values (Q, V): (num_resamples, V).
+    """Resample clusters of queries with replacement, and return the means (num_resamples, V) of values (Q, V).
 
     mean*_v = sum_c w_c · sum_(q in c) x_qv / sum_c w_c · n_c,     w ~ multinomial(C; 1/C, …)
     Clusters with equal sums and sizes are drawn together, so the cost depends on the number of distinct clusters, not
     on the number of queries.
 
-    Source: Efron and Tibshirani 1993; resampling whole clusters: Davison and Hinkley 1997, section 3.8.
-    Use when: queries come in dependent clusters, such as the five captions of one clip.
+    Source: Efron and Tibshirani 1993. Davison and Hinkley 1997, section 3.8, for the resampling of clusters.
+    Use when: the queries of a cluster are not independent, such as the five captions of one clip.
     Beware: only queries are resampled; the gallery and the training run are fixed.
     """
     values = np.asarray(values, np.float64).reshape(len(values), -1)
     if len(cluster) != len(values) or not len(values):
-        raise InputError(
-            f"{len(values)} values, {len(cluster)} cluster ids; need one id per value, and at least one value"
-        )
+        sizes = f"{len(values)} values, {len(cluster)} cluster ids"
+        raise InputError(f"{sizes}; need one cluster id per value, and at least one value")
     if num_resamples < 1:
         raise InputError(f"num_resamples = {num_resamples}; need at least 1")
     _, cluster_index = np.unique(cluster, return_inverse=True)
@@ -62,11 +61,9 @@ def bootstrap_means(values: NDArray, cluster: NDArray, num_resamples: int = NUM_
 
 def _draw_weights(counts: NDArray, num_resamples: int, rng: np.random.Generator) -> Iterator[NDArray]:
     """Yield blocks of resampling weights: the number of times that each of K distinct clusters is drawn."""
-    step = max(1, MAX_ELEMENTS // len(counts))
+    step, total = max(1, MAX_ELEMENTS // len(counts)), counts.sum()
     for first in range(0, num_resamples, step):
-        yield rng.multinomial(counts.sum(), counts / counts.sum(), size=min(step, num_resamples - first)).astype(
-            np.float64
-        )
+        yield rng.multinomial(total, counts / total, size=min(step, num_resamples - first)).astype(np.float64)
 
 
 def bootstrap_intervals(
@@ -77,15 +74,16 @@ def bootstrap_intervals(
     num_resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> list[Interval]:
-    """Return bootstrap intervals of the mean of each column of values (Q, V). `bounds` limit the values of a column.
+    """Return bootstrap intervals of the mean of each column of values (Q, V). `bounds` are the limits of each column.
 
-    The ends are expanded percentiles of the resampled means, which correct for a small number C of clusters:
-    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)). If all values are equal (such as no hit), the resampled
-    means have no variance. The interval is then the exact bound for C equal trials: a fraction of up to
-    1 - ((1 - level) / 2)^(1/C) may differ, by as much as the bounds allow; without bounds the interval is a point.
+    The interval ends are expanded percentiles of the resampled means, which correct for a small number C of clusters:
+    tail = Phi(sqrt(C / (C - 1)) · t(C - 1)⁻¹((1 - level) / 2)). If all values of a column are equal
+    (for example if no query is a hit), the resampled means have no variance. The interval is then the exact bound for C
+    equal trials: a fraction of up to 1 - ((1 - level) / 2)^(1/C) of the trials may differ by as much as the bounds
+    allow. Without bounds, the interval is a single point.
 
-    Source: Hesterberg 2015, "What teachers should know about the bootstrap", expanded percentiles; Clopper and Pearson
-        1934 for the bound.
+    Source: Hesterberg 2015, "What teachers should know about the bootstrap", for expanded percentiles. Clopper and
+        Pearson 1934 for the bound.
     """
     values = np.asarray(values, np.float64).reshape(len(values), -1)
     clusters = len(np.unique(cluster))
@@ -131,14 +129,14 @@ class Difference:
 def compute_run_intervals(
     values: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
-    """Return intervals of the mean of values (Q, V) over runs (seeds), which cover the choice of items and of seeds.
+    """Return intervals of the mean of values (Q, V) over several runs, which cover the choice of items and of seeds.
 
     mean ± t(df)⁻¹ · sqrt(I + S),  I = C/(C - 1) · sum_c (sum_(q in c) (x_q - mean))² / Q²  with x the mean over runs,
     S = var of the runs' means / number of runs,  df = (I + S)² / (I² / (C - 1) + S² / (runs - 1)).
 
     Source: Liang and Zeger 1986 for I; Satterthwaite 1946 for df.
-    Use when: there are at least two seeds. Intervals are slightly too wide, because the
-      interaction of seeds and items is counted twice.
+    Use when: there are at least two seeds.
+    Beware: intervals are slightly too wide, because the interaction of seeds and items is counted twice.
     """
     return compute_run_difference_intervals([], values, cluster, confidence_level)
 
@@ -146,11 +144,10 @@ def compute_run_intervals(
 def compute_run_difference_intervals(
     a: Sequence[NDArray], b: Sequence[NDArray], cluster: NDArray, confidence_level: float = CONFIDENCE_LEVEL
 ) -> list[Interval]:
-    """Return intervals of the mean over runs `b` minus the mean over runs `a`, as in `compute_run_intervals`."""
+    """Return intervals of the mean over runs `b` minus the mean over runs `a`; see `compute_run_intervals`."""
     if len(b) < MIN_RUNS or len(a) == 1:
-        raise InputError(
-            f"{len(a)} and {len(b)} runs; need at least {MIN_RUNS} each, to estimate the variance over seeds"
-        )
+        need = f"need at least {MIN_RUNS} runs each, to estimate the variance over seeds"
+        raise InputError(f"{len(a)} and {len(b)} runs; {need}")
     sides = [np.stack([np.reshape(run, (len(cluster), -1)).astype(float) for run in side]) for side in (b, a) if side]
     difference = sides[0].mean(axis=0) - (sides[1].mean(axis=0) if a else 0)  # (Q, V)
     centre = difference.mean(axis=0)

@@ -1,8 +1,8 @@
 """Transductive retrieval: all queries of a test set are ranked jointly by a transport plan.
 
-In inductive retrieval, as in a search, each query is ranked by its own scores. In transductive retrieval all queries
-share the gallery, so items that many queries prefer are penalised. This raises the metrics, but is a different task:
-do not compare inductive with transductive metrics.
+In inductive retrieval, such as search, each query ranks the items by its own scores. In transductive retrieval, all
+queries share the gallery, and items that many queries prefer are penalised. Joint ranking raises the metrics, but is a
+different task. Do not compare inductive with transductive metrics.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from triptych.transport.matrix import DenseScores, TiledScores
 from triptych.transport.plan import make_problem, solve_dual
 
 EPSILON_FRACTION = 0.03  # default epsilon, as a fraction of the range of the scores
-TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # sufficient for exact ranks
-MAX_DENSE_SCORES = 20_000_000  # scores in memory, 8 bytes each and a few copies
-MAX_STREAMED_SCORES = 1_000_000_000  # scores that are not stored, but recomputed about a hundred times
+TOLERANCE, MAX_ITERATIONS = 1e-6, 200  # of the solver of the transport plan; small enough for exact ranks
+MAX_DENSE_SCORES = 20_000_000  # maximum number of scores in memory; a few copies with 8 bytes per score
+MAX_STREAMED_SCORES = 1_000_000_000  # maximum number of scores that are recomputed about a hundred times, not stored
 
 
 @dataclass(frozen=True)
 class DualPotentials:
-    """The dual potentials of the plan, which are added to the scores of queries (row) and items (column)."""
+    """The dual potentials of a transport plan, which are added to the scores: one per query (row) and item (column)."""
 
     row: Tensor  # (N,) float64
     column: Tensor  # (M,) float64
@@ -55,31 +55,37 @@ def measure_transductive(
     num_resamples: int = NUM_RESAMPLES,
     show_progress: bool = True,
 ) -> list[RetrievalResult]:
-    """Measure every direction, ranked by the entropic transport plan between all queries and all items.
+    """Measure every retrieval direction, with items ranked by the entropic transport plan of all queries and items.
 
     plan = argmax_P <P, scores> + epsilon · H(P), rows and columns uniform;  log plan_ij = (s_ij + f_i + g_j) / epsilon
-    so query i ranks items by s_ij + g_j. In the opposite direction, query j ranks items by s_ij + f_i. The default
-    epsilon is 0.03 of the range of the scores.
+    Query i therefore ranks items by s_ij + g_j. In the opposite direction, query j ranks items by s_ij + f_i. The
+    default epsilon is 0.03 times the range (maximum - minimum) of the scores.
 
-    Source: Luong et al. 2024, who stop after ten iterations; here the plan is converged.
-    Use when: you compare with results that were measured this way.
-    Beware: assumes that all queries are known and every item is equally often a positive, as only in test sets.
+    Source: Luong et al. 2024. They stop after ten iterations, but triptych iterates until the plan converges.
+    Use when: you compare with published results of transductive retrieval.
+    Beware: the plan assumes that all queries are known, and that every item is equally often a positive. Only test sets
+      meet these assumptions.
     """
-    ordered_items = sorted(items.values(), key=lambda modality_items: MODALITIES.index(modality_items.modality))
+    ordered = [items[m] for m in MODALITIES if m in items]
     results: dict[tuple[str, str], RetrievalResult] = {}
-    pairs = [(a, b) for a, b in combinations(ordered_items, 2) if torch.isin(a.group_ids, b.group_ids).any()]
+    pairs = [(a, b) for a, b in combinations(ordered, 2) if torch.isin(a.group_ids, b.group_ids).any()]
     with track_progress("transport plans", len(pairs), show_progress and bool(pairs)) as progress:
         for a, b in pairs:
-            scores = _make_score_function(space, a, b)
+            scores = a.make_score_function(space, b)
             potentials = solve_potentials(space, a, b, scores, epsilon)
             for query, gallery, adjusted_scores in (
                 (a, b, _add_potential(scores, potentials.column)),
                 (b, a, _add_potential(lambda rows, columns, s=scores: s(columns, rows).T, potentials.row)),
             ):
                 ranks = rank_positives(adjusted_scores, query.group_ids, gallery.group_ids)
-                modalities = query.modality, gallery.modality
-                results[modalities] = compute_retrieval_metrics(
-                    *modalities, ranks, query.group_ids, len(gallery), num_resamples, "transductive"
+                results[query.modality, gallery.modality] = compute_retrieval_metrics(
+                    query.modality,
+                    gallery.modality,
+                    ranks,
+                    query.group_ids,
+                    len(gallery),
+                    num_resamples,
+                    "transductive",
                 )
             progress.advance(1)
     return [results[a, b] for a in items for b in items if (a, b) in results]
@@ -88,14 +94,13 @@ def measure_transductive(
 def solve_potentials(
     space: Space, a: EvalItems, b: EvalItems, scores: ScoreFunction, epsilon: float | None = None
 ) -> DualPotentials:
-    """Solve for the potentials of the plan between two modalities, from a dense matrix or, if too large, from tiles."""
+    """Compute the dual potentials of the transport plan between two modalities, from a dense matrix or from tiles."""
     count = len(a) * len(b)
-    is_exact = space.similarity.is_exact
-    max_scores = MAX_STREAMED_SCORES if is_exact else MAX_DENSE_SCORES
+    max_scores = MAX_STREAMED_SCORES if space.similarity.is_exact else MAX_DENSE_SCORES
     if count > max_scores:
         raise UsageError(
             f"{a.modality}–{b.modality}: {len(a):,} × {len(b):,} scores are too many for a transport plan; the "
-            f"limit is {max_scores:,} with this similarity: choose a smaller split, or leave out --transductive"
+            f"limit is {max_scores:,} with this similarity. Choose a smaller split, or omit --transductive"
         )
     if count <= MAX_DENSE_SCORES:
         table = DenseScores(_compute_all_scores(scores, len(a), len(b)))
@@ -104,14 +109,10 @@ def solve_potentials(
     span = table.value_range()
     if span == 0:  # all scores are equal, so every plan is optimal
         return DualPotentials(torch.zeros(len(a)).double(), torch.zeros(len(b)).double(), 0.0)
-    scaled_epsilon = EPSILON_FRACTION * span if epsilon is None else epsilon
-    problem = make_problem((len(a), len(b)), a.features.embedding.device, scaled_epsilon, None, None, 1.0)
-    point, _, _ = solve_dual(table, scaled_epsilon, problem, TOLERANCE, MAX_ITERATIONS)
-    return DualPotentials(point.row * scaled_epsilon, point.column * scaled_epsilon, scaled_epsilon)
-
-
-def _make_score_function(space: Space, a: EvalItems, b: EvalItems) -> ScoreFunction:
-    return lambda rows, columns: space.scores(a.take(rows), b.take(columns))
+    epsilon = EPSILON_FRACTION * span if epsilon is None else epsilon
+    problem = make_problem((len(a), len(b)), a.features.embedding.device, epsilon, None, None, 1.0)
+    point, _, _ = solve_dual(table, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
+    return DualPotentials(point.row * epsilon, point.column * epsilon, epsilon)
 
 
 def _add_potential(scores: ScoreFunction, potential: Tensor) -> ScoreFunction:

@@ -1,4 +1,4 @@
-"""Retrieval between modality pairs that were not trained, but are connected by a third modality (the bridge)."""
+"""Measure retrieval between two modalities that were not trained as a pair, but share a third one (the bridge)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import Recipe
 
 METRIC = "R@10"
-LOSS_TERM = re.compile(r"\w+\((\w+),(\w+)\)")  # a logged loss term: objective(a,b)
+LOSS_TERM = re.compile(r"\w+\((\w+),(\w+)\)")  # the name of a logged loss term: objective(a,b)
 
 
 @dataclass(frozen=True)
 class TransitiveResult:
-    """An untrained direction, with the two trained directions through the bridge."""
+    """The result of an untrained retrieval direction and of the two trained directions through the bridge."""
 
     query: Modality
     gallery: Modality
@@ -25,11 +25,11 @@ class TransitiveResult:
     direct: RetrievalResult
     to_bridge: RetrievalResult  # query -> bridge
     from_bridge: RetrievalResult  # bridge -> gallery
-    retention: float  # recall above chance, relative to the weaker trained direction
+    retention: float  # recall above chance, divided by the recall above chance of the weaker leg
 
 
 def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[frozenset[str]]:
-    """Return the trained modality pairs: the pairs of logged loss terms, or without a log the pairs of the recipe.
+    """Return the trained modality pairs: the pairs of logged loss terms, or of the recipe if there is no log.
 
     Logged terms are preferred, because a recipe may name a pair that no row of the data has.
     """
@@ -40,10 +40,12 @@ def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[
 def measure_transitivity(
     directions: Sequence[RetrievalResult], trained: set[frozenset[str]], metric: str = METRIC
 ) -> list[TransitiveResult]:
-    """Measure every untrained direction that has a bridge. Of several bridges, use the one with the best weaker leg.
+    """Measure every untrained direction that has a bridge.
 
-    The legs are the trained directions query → bridge and bridge → gallery.
-    retention = (R - chance) / (R - chance of the weaker leg): 1 if no recall is lost, 0 at chance.
+    The legs are the trained directions query → bridge and bridge → gallery. If there are several bridges, the function
+    uses the bridge whose weaker leg has the highest recall above chance.
+    retention = (R - chance) / (R - chance of the weaker leg)
+    The retention is 1 if no recall is lost, and 0 if the recall is at chance.
     """
     by_direction = {(d.query, d.gallery): d for d in directions if d.mode == "inductive"}
     results = []
