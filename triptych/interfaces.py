@@ -1,6 +1,7 @@
 """The types and base classes that all other modules use. Read this module first.
 
-Letters in shapes: N and M items; L or P parts per item; D embedding dimension; C classes; S index vector dimension.
+Letters in tensor shapes: N and M count items, L and P count parts per item, and C counts classes. D is the embedding
+dimension. S is the dimension of the index vectors.
 """
 
 from __future__ import annotations
@@ -11,31 +12,64 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from triptych.errors import InputError
 
-Modality = Literal["image", "audio", "text"]  # a pair of modalities is always written in this order
+if TYPE_CHECKING:  # so that importing interfaces does not import Pillow
+    from PIL import Image
+
+Modality = Literal["image", "audio", "text"]  # the two modalities of a pair are always in this order
 MODALITIES: tuple[Modality, ...] = get_args(Modality)
-# Prepared inputs of an encoder, part vectors returned by an encoder, or the mean (and maximum) of these part vectors.
+# The kind of a tensor. "inputs": the prepared inputs of an encoder. "parts": the part vectors that an encoder returns.
+# "pooled": the mean of the part vectors; with pooling = "mean_max", the mean and the maximum.
 InputKind = Literal["inputs", "parts", "pooled"]
-# Location of a part. Image: left, top, right, bottom as fractions of the displayed width and height. Audio and video:
-# start and end in seconds. Text: start and end character offsets in the normalised text. Empty: the part has no
-# location, for example a special token or a vector of the complete item.
+# The location of a part. For images: left, top, right and bottom as fractions of the displayed width and height. For
+# audio and video: start and end in seconds. For texts: start and end character offsets in the normalised text. The
+# tuple is empty if the part has no location, for example if the part is a special token.
 Region = tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Waveform:
+    """Audio in memory: mono float32 samples and their sampling rate."""
+
+    samples: np.ndarray  # (T,)
+    rate: int  # sampling rate in Hz
+
+    def __str__(self) -> str:
+        return f"audio array of {len(self.samples) / self.rate:.3g} s at {self.rate} Hz"
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """An image in memory."""
+
+    image: Image.Image
+
+    def __str__(self) -> str:
+        return f"image of {self.image.width} × {self.image.height} pixels"
 
 
 @dataclass(frozen=True)
 class Source:
-    """One item to embed: a text, a file, or the segment of a file between start and end (seconds)."""
+    """One item to embed: a text, a file, a segment of a file between start and end (seconds), or data in memory."""
 
     modality: Modality
-    content: str | Path
+    content: str | Path | Waveform | Pixels
     start: float | None = None
     end: float | None = None
+
+    @property
+    def path(self) -> Path:
+        """The path of the file; raise InputError if the content is in memory."""
+        if isinstance(self.content, Waveform | Pixels):
+            raise InputError(f"{self.content}: this operation needs a file, but the content is in memory")
+        return Path(self.content)
 
     def __str__(self) -> str:
         segment = "" if self.start is None and self.end is None else f" [{self.start or 0:g}–{self.end or 'end'} s]"
@@ -44,17 +78,17 @@ class Source:
 
 @dataclass(frozen=True)
 class Batch:
-    """Prepared inputs of N rows; rows of the same group are positives of each other."""
+    """The prepared inputs of N manifest rows; rows of the same group are positives of each other."""
 
     inputs: dict[Modality, Tensor]  # (N, L, ...), padded along L
     masks: dict[Modality, Tensor]  # (N, L) bool, False for padding
     group: Tensor  # (N,) int
     teacher_targets: Tensor | None = None  # (N, C) class probabilities
-    input_kinds: dict[Modality, InputKind] = field(default_factory=dict)  # a missing modality means "inputs"
-    row_ids: tuple[str, ...] = ()  # manifest rows, named in error messages
+    input_kinds: dict[Modality, InputKind] = field(default_factory=dict)  # default: "inputs" for every modality
+    row_ids: tuple[str, ...] = ()  # names of the manifest rows, for error messages
 
     def to(self, device: torch.device) -> Batch:
-        """Return the batch on a device."""
+        """Return the batch with its tensors copied to a device."""
         return replace(
             self,
             inputs={m: x.to(device) for m, x in self.inputs.items()},
@@ -66,12 +100,12 @@ class Batch:
 
 @dataclass(frozen=True)
 class Features:
-    """Embeddings of N items, and the vectors of the items' parts: frames, image regions or tokens, in order."""
+    """The embeddings of N items, and one vector for each part (frame, image region or token) of each item."""
 
     embedding: Tensor  # (N, D)
     parts: Tensor  # (N, L, D)
     mask: Tensor  # (N, L) bool, False for padding
-    modality: Modality | None = None  # required by `Space.scores` only
+    modality: Modality | None = None  # only `Space.scores` requires the modality
 
     def __post_init__(self) -> None:
         embedding, parts, mask = (tuple(t.shape) for t in (self.embedding, self.parts, self.mask))
@@ -81,30 +115,38 @@ class Features:
             raise InputError(f"mask: row {int((~self.mask.any(dim=1)).nonzero()[0])} is all padding")
 
     def require_modality(self) -> Modality:
-        """Return the modality; raise InputError if it is not set."""
+        """Return the modality of the features; raise InputError if the modality is not set."""
         if self.modality is None:
-            raise InputError("the features have no modality; compute them with Space.embed")
+            raise InputError("the features have no modality; compute the features with Space.embed")
         return self.modality
 
     def mean_pool(self) -> Tensor:
-        """Return the mean part vector of each item, without padding: (N, D)."""
+        """Return the mean of the part vectors of each item, without padding: (N, D)."""
         mask = self.mask.unsqueeze(2)
         return self.parts.masked_fill(~mask, 0).sum(dim=1) / mask.sum(dim=1)
 
     def to(self, device: torch.device) -> Features:
-        """Return the features on a device."""
-        return replace(
-            self, embedding=self.embedding.to(device), parts=self.parts.to(device), mask=self.mask.to(device)
-        )
+        """Return the features with their tensors copied to a device."""
+        return Features(self.embedding.to(device), self.parts.to(device), self.mask.to(device), self.modality)
 
     def take(self, rows: Tensor | slice) -> Features:
         """Return the features of the selected rows."""
-        return replace(self, embedding=self.embedding[rows], parts=self.parts[rows], mask=self.mask[rows])
+        return Features(self.embedding[rows], self.parts[rows], self.mask[rows], self.modality)
+
+
+def features_from_embeddings(embeddings: Tensor | np.ndarray, modality: Modality | None = None) -> Features:
+    """Return features in which the only part of each item is its embedding; `embeddings` is (N, D) or (D,)."""
+    tensor = torch.as_tensor(embeddings)
+    if tensor.dim() not in (1, 2) or not tensor.is_floating_point():
+        raise InputError(f"embeddings are {tuple(tensor.shape)} {tensor.dtype}; need (N, D) of a floating-point dtype")
+    tensor = tensor.reshape(-1, tensor.shape[-1])
+    mask = torch.ones(len(tensor), 1, dtype=torch.bool, device=tensor.device)
+    return Features(tensor, tensor.unsqueeze(1), mask, modality)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Features of N rows in two modalities; items `a_i` and `b_j` are positives if rows i and j have the same group."""
+    """The features of N rows in two modalities; items `a_i` and `b_j` are positives if rows i and j share a group."""
 
     a: Features
     b: Features
@@ -115,7 +157,7 @@ class Pair:
     def __post_init__(self) -> None:
         n, m = len(self.a.embedding), len(self.b.embedding)
         if n == 0 or n != m:
-            raise InputError(f"a has {n} rows and b has {m}; need the same number, at least 1")
+            raise InputError(f"a has {n} rows and b has {m} rows; need the same number of rows, at least 1")
         if self.group.shape != (n,) or self.group.is_floating_point():
             raise InputError(f"group is {tuple(self.group.shape)} {self.group.dtype}; need ({n},) integers")
         for side, features in (("a", self.a), ("b", self.b)):
@@ -124,7 +166,7 @@ class Pair:
 
     @cached_property
     def positive_mask(self) -> Tensor:
-        """Bool mask of the pairs (i, j) that are positives; computed on first use, because the mask takes N² bytes."""
+        """Bool mask (N, N) of the positive pairs (i, j), computed on first access because the mask takes N² bytes."""
         return self.group[:, None] == self.group  # (N, N) bool
 
     def scores(self) -> Tensor:
@@ -133,58 +175,67 @@ class Pair:
 
 
 class Encoder(nn.Module, ABC):
-    """Encodes a file or text as a sequence of part vectors; includes the preprocessing of the file or text."""
+    """Encodes files or texts as sequences of part vectors: `prepare` reads a source, and `forward` encodes a batch."""
 
     modality: Modality
-    feature_dim: int  # dimension of the part vectors that `forward` returns
-    max_seconds: float = math.inf  # longest segment that can be encoded; longer files are split into segments
-    frozen: bool = False  # True: weights are not trained and not saved in space files; outputs can be cached
+    feature_dim: int  # the dimension of the part vectors that `forward` returns
+    max_seconds: float = math.inf  # length of the longest segment that the encoder accepts
+    frozen: bool = False  # True: the weights are not trained, and the encoder's outputs can be cached
     origin: str = "triptych, trained from scratch"  # where the network and the weights come from
-    licence: str = "Apache-2.0"  # licence of the network and the weights
-    part_name: str  # the word for a part: frame, region or token
+    licence: str = "Apache-2.0"  # the licence of the network and the weights
+    part_name: str  # what a part of this modality is called: frame, region or token
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
-        """Return what must be installed or provided before the encoder can be created; None if nothing is missing."""
+        """Return a message about the package or file that the encoder needs; None if nothing is missing."""
         return None
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
-        """Learn a vocabulary from the training data, before the first training step. Default: do nothing."""
+        """Learn a vocabulary from the training data, before the first training step. The default does nothing."""
 
     @abstractmethod
     def prepare(self, source: Source) -> Tensor:
-        """Decode one source to a tensor (L, ...); L may vary. Must be deterministic and thread-safe."""
+        """Decode one source to a tensor (L, ...); L may vary. Implementations must be deterministic and thread-safe."""
 
     @abstractmethod
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Encode inputs (N, L, ...) with mask (N, L); return parts (N, P, feature_dim) and the mask of parts (N, P).
 
-        The result must not depend on padding.
+        The encoded parts must not depend on the amount of padding in the inputs.
         """
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
-        """Return the location of each part of the source, in order. Default: empty locations."""
+        """Return the location of each part of the source, in order. The default returns empty locations."""
         return [()] * parts
 
     def class_probabilities(self, mean: Tensor) -> Tensor | None:  # noqa: ARG002
-        """Return class probabilities (N, C) for mean part vectors (N, feature_dim); None if there is no classifier."""
+        """Return class probabilities (N, C) for mean part vectors (N, W); None if the encoder has no classifier."""
         return None
 
     def extra_files(self) -> dict[str, str]:
-        """Return the text files, such as a tokenizer, that are saved with the weights: file name to text."""
+        """Return a dict from file name to text of the files, such as a tokenizer, that are saved with the weights."""
         return {}
 
     def load_extra_files(self, files: dict[str, str]) -> None:
-        """Restore the encoder from the result of `extra_files`."""
+        """Restore the encoder from the text files that `extra_files` returned."""
 
 
 class Similarity(nn.Module, ABC):
-    """Scores N items against M items; a higher score means more similar. Parameters are saved in the space file."""
+    """Scores each of N items with each of M items: a higher score means more similar."""
 
-    reads_parts: bool = False  # True: forward reads the part vectors. False: forward reads the embeddings only
-    # True: query(a) @ keys(b).T equals forward(a, b). False: the product is an approximation, so search uses it only
-    # to select candidates, and re-ranks the candidates with forward.
+    reads_parts: bool = False  # True: forward reads part vectors. False: forward reads only embeddings
+    # True: query(a) @ keys(b).T equals forward(a, b). False: query(a) @ keys(b).T is an approximation, with which
+    # search selects candidates. Search then ranks the candidates with forward.
     is_exact: bool
+
+    def __call__(self, a: Features | Tensor | np.ndarray, b: Features | Tensor | np.ndarray) -> Tensor:
+        """Return the scores (N, M) of features, or of embeddings (N, D) and (M, D) as arrays or tensors."""
+        if not isinstance(a, Features) and not isinstance(b, Features) and self.reads_parts:
+            raise InputError(
+                f"{type(self).__name__} compares parts, and embeddings have no parts; "
+                "use Space.scores with the features that Space.embed returns"
+            )
+        return super().__call__(*(x if isinstance(x, Features) else features_from_embeddings(x) for x in (a, b)))
 
     @abstractmethod
     def forward(self, a: Features, b: Features) -> Tensor: ...  # (N, M)
@@ -196,26 +247,27 @@ class Similarity(nn.Module, ABC):
     def keys(self, b: Features) -> Tensor: ...  # (M, S)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        """Return the contribution of each part of `a_i` and each part of `b_i` to their score: (N, A, B), padding 0.
+        """Return the contribution of each part of `a_i` with each part of `b_i` to the score of the items: (N, A, B).
 
-        Default: the contributions to the inner product of the mean part vectors of the two items.
+        Contributions of padding are 0. The default returns the contributions to the inner product of the mean part
+        vectors of the two items.
         """
         products, mask = a.parts @ b.parts.transpose(1, 2), a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
         return products.masked_fill(~mask, 0) / mask.sum(dim=(1, 2), keepdim=True)
 
     def after_step(self) -> None:
-        """Project parameters onto their constraints; called after each optimizer step."""
+        """Project the parameters onto their constraints. Training calls this method after each optimizer step."""
 
 
 class Objective(nn.Module, ABC):
-    """A training loss for one pair of modalities; returns named terms, and training minimises their sum."""
+    """A training loss for one pair of modalities: `forward` returns named terms, and training minimises their sum."""
 
     @abstractmethod
     def forward(self, pair: Pair) -> dict[str, Tensor]: ...
 
     def metrics_to_log(self) -> dict[str, float]:
-        """Return values to log besides the loss terms, such as a learned temperature."""
+        """Return further values to log with the loss terms, such as a learned temperature."""
         return {}
 
     def after_step(self) -> None:
-        """Project parameters onto their constraints; called after each optimizer step."""
+        """Project the parameters onto their constraints. Training calls this method after each optimizer step."""

@@ -1,57 +1,69 @@
-"""The embedding space: an encoder and a projection head for each modality, one geometry, one similarity."""
+"""The embedding model: an encoder and a projection head for each modality, one geometry and one similarity."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.data.cache import Cache, to_float16
-from triptych.data.features import compute_or_load
+from triptych.data.features import CachedFeatures, compute_or_load
 from triptych.data.loader import collate, prepare_sources
 from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
-from triptych.interfaces import MODALITIES, Batch, Encoder, Features, InputKind, Modality, Pair, Similarity, Source
-from triptych.progress import ProgressBar
+from triptych.inputs import Input, is_one_input, to_source
+from triptych.interfaces import (
+    MODALITIES,
+    Batch,
+    Encoder,
+    Features,
+    InputKind,
+    Modality,
+    Pair,
+    Similarity,
+    Source,
+    features_from_embeddings,
+)
+from triptych.progress import ProgressBar, track_progress
 from triptych.recipe import Geometry, Recipe, SpaceConfig
 from triptych.similarities import SIMILARITIES
+
+PreparedSource = tuple[Source, Tensor | MediaError]
+PROGRESS_BAR_INPUTS = 64  # `encode` shows a progress bar for more inputs
+InputBlock = tuple[list[int], tuple[Tensor, Tensor]]  # the positions, the inputs and the mask of some sources
 
 
 @dataclass(frozen=True)
 class EmbedResult:
     """The features of the readable sources, and error messages for the unreadable sources."""
 
-    indices: list[int]  # for each row of `features`, the position of its source in the input
+    indices: list[int]  # indices[i] is the position in `sources` of row i of `features`
     features: Features
     failures: dict[Source, str]
 
 
 class Space(nn.Module):
-    """One embedding space: embedding = geometry(shared_head(head(pool(encoder(inputs)))))."""
+    """The embedding model of all modalities: embedding = geometry(shared_head(head(pool(encoder(inputs)))))."""
 
     def __init__(self, recipe: Recipe, encoders: Mapping[Modality, Encoder] | None = None) -> None:
-        """Create a space with untrained heads; encoders given in `encoders` are used instead of new ones."""
+        """Create a space with untrained heads, and with the existing `encoders` or (by default) new encoders."""
         super().__init__()
         self.recipe = recipe
-        self.history: dict[str, Any] = {}  # training data and validation score, for the model card
+        self.history: dict[str, Any] = {}  # describes the training data and the validation score, for the model card
         config = recipe.space
-        encoder_by_modality = encoders or {
-            m: ENCODERS[component.name](**component.settings) for m, component in config.encoders.items()
-        }
-        self.encoders = nn.ModuleDict({m: encoder_by_modality[m] for m in config.encoders})
-        self.heads = nn.ModuleDict(
-            {m: make_head(config, m, cast(Encoder, e).feature_dim) for m, e in self.encoders.items()}
-        )
-        self.shared_head = (
-            make_mlp(config.embed_dim, config.shared_hidden_dim, config.embed_dim, config.dropout)
-            if config.shared_hidden_dim
-            else nn.Identity()
-        )
+        encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
+        self.encoders = nn.ModuleDict({m: encoders[m] for m in config.encoders})
+        self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m].feature_dim) for m in config.encoders})
+        self.shared_head: nn.Module = nn.Identity()
+        if config.shared_hidden_dim:
+            self.shared_head = make_mlp(config.embed_dim, config.shared_hidden_dim, config.embed_dim, config.dropout)
         self.similarity: Similarity = SIMILARITIES[config.similarity.name](**config.similarity.settings)
         for modality in self.frozen_modalities:
             self.encoders[modality].requires_grad_(False)
@@ -63,11 +75,11 @@ class Space(nn.Module):
 
     @property
     def frozen_modalities(self) -> tuple[Modality, ...]:
-        """The modalities whose encoder is frozen, so that the encoder's outputs can be cached."""
+        """The modalities whose encoder is frozen; the outputs of frozen encoders can be cached."""
         return tuple(m for m in self.modalities if self.encoder(m).frozen)
 
     def encoder(self, modality: Modality) -> Encoder:
-        """Return the encoder of a modality; raise UsageError if there is none."""
+        """Return the encoder of a modality; raise UsageError if the space has no encoder for the modality."""
         if modality not in self.encoders:
             raise UsageError(f"this space has no {modality}; {describe_unknown('modality', modality, self.encoders)}")
         return cast(Encoder, self.encoders[modality])
@@ -84,7 +96,7 @@ class Space(nn.Module):
         return self
 
     def state_dict_without_frozen(self) -> dict[str, Tensor]:
-        """Return all weights except the weights of frozen encoders; a space file contains only their hash."""
+        """Return all weights except the weights of frozen encoders, of which a space file contains only a hash."""
         frozen_prefixes = tuple(f"encoders.{modality}." for modality in self.frozen_modalities)
         return {name: value for name, value in self.state_dict().items() if not name.startswith(frozen_prefixes)}
 
@@ -98,8 +110,9 @@ class Space(nn.Module):
     ) -> Features:
         """Compute features from prepared inputs (N, L, ...), or from precomputed encoder outputs.
 
-        Embeddings are mapped onto the geometry. Part vectors are projected by the same head, but not mapped.
-        with_parts = False returns the embedding as the only part of each item, for similarities that read no parts.
+        The head projects pooled outputs and part vectors, but only the embeddings are mapped onto the geometry. With
+        with_parts = False, the only part of each item is its embedding. Similarities that read no parts use this
+        option.
         """
         if input_kind == "inputs":
             with torch.set_grad_enabled(torch.is_grad_enabled() and modality not in self.frozen_modalities):
@@ -108,14 +121,14 @@ class Space(nn.Module):
             encoded = inputs.float()
         embedding = self.project(modality, encoded, mask, input_kind)
         if input_kind == "pooled" or not with_parts:
-            return features_without_parts(embedding, modality)
+            return features_from_embeddings(embedding, modality)
         if modality in self.frozen_modalities and input_kind == "inputs":
-            encoded = to_float16(encoded).to(encoded.dtype)  # the precision of the cache
+            encoded = to_float16(encoded).to(encoded.dtype)  # rounded, because the cache also stores float16
         encoded = torch.cat([encoded, encoded], dim=2) if self.recipe.space.pooling == "mean_max" else encoded
         return Features(embedding, self.shared_head(self.heads[modality](encoded)), mask, modality)
 
     def project(self, modality: Modality, encoded: Tensor, mask: Tensor, input_kind: InputKind = "parts") -> Tensor:
-        """Pool encoder outputs, project them and map them onto the geometry: (N, D)."""
+        """Return embeddings (N, D): pool the encoder outputs, project the result and map it onto the geometry."""
         has_max_pool = self.recipe.space.pooling == "mean_max"
         if input_kind == "pooled":
             pooled = encoded.flatten(1) if has_max_pool else encoded[:, 0]
@@ -126,13 +139,14 @@ class Space(nn.Module):
         return apply_geometry(self.recipe.space.geometry, self.shared_head(self.heads[modality](pooled)))
 
     def make_pair(self, a: Features, b: Features, batch: Batch, similarity: Similarity | None = None) -> Pair:
-        """Return the pair of features of two modalities of a batch; default: with the similarity of the space."""
+        """Return the features of a batch in two modalities as a Pair; the default similarity is that of the space."""
         return Pair(a, b, batch.group, similarity or self.similarity, batch.teacher_targets)
 
     def scores(self, query: Features, gallery: Features) -> Tensor:
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        A similarity may be asymmetric, so it is called with the modalities in the order of MODALITIES, as in training.
+        A similarity may be asymmetric, so the similarity gets the modalities in the order of MODALITIES, as in
+        training.
         """
         if MODALITIES.index(query.require_modality()) > MODALITIES.index(gallery.require_modality()):
             return self.similarity(gallery, query).T
@@ -149,25 +163,28 @@ class Space(nn.Module):
         with_parts: bool = True,
         cache: Cache | None = None,
     ) -> EmbedResult:
-        """Embed sources of one modality, in order; `failures` has an error message for each unreadable source.
+        """Embed sources of one modality, in order; `failures` contains an error message for each unreadable source.
 
-        If a cache is given, the outputs of a frozen encoder are read from the cache, and missing outputs are added.
+        With a cache, the outputs of a frozen encoder are read from the cache, and missing outputs are added to the
+        cache.
         """
         was_training = self.training
         self.eval()
         try:
-            stream = (
-                self._embed_cached(list(sources), modality, batch_size, workers, progress, with_parts, cache)
-                if cache and modality in self.frozen_modalities
-                else self._embed_uncached(sources, modality, batch_size, workers, progress, with_parts)
-            )
+            failures: dict[Source, str] = {}
+            input_kind: InputKind = "inputs"
+            if cache and modality in self.frozen_modalities:
+                sources = list(sources)
+                cached = compute_or_load(self.encoder(modality), sources, cache, workers, progress)
+                failures, input_kind = cached.failures, "parts" if with_parts else "pooled"
+                stream = _iter_cached_inputs(cached, sources, batch_size, with_parts)
+            else:
+                prepared = prepare_sources(sources, self.encoder(modality), workers)
+                stream = _iter_inputs(prepared, batch_size, failures, progress)
             indices: list[int] = []
             blocks: list[Features] = []
-            failures: dict[Source, str] = {}
-            for block_indices, block, block_failures in stream:
-                failures |= block_failures
-                if block is None:
-                    continue
+            for block_indices, inputs in stream:
+                block = self._forward_on_device(modality, inputs, input_kind, with_parts)
                 if not torch.isfinite(block.embedding).all():
                     raise InputError(f"an embedding of {modality} contains NaN or infinity; train the space again")
                 indices += block_indices
@@ -176,53 +193,111 @@ class Space(nn.Module):
             self.train(was_training)
         return EmbedResult(indices, concat_features(blocks, self.recipe.space.embed_dim, modality), failures)
 
-    def _embed_uncached(
-        self,
-        sources: Iterable[Source],
-        modality: Modality,
-        batch_size: int,
-        workers: int,
-        progress: ProgressBar | None,
-        with_parts: bool,
-    ) -> Iterator[EmbeddedBlock]:
-        stream = enumerate(prepare_sources(sources, self.encoder(modality), workers))
-        while chunk := list(islice(stream, batch_size)):
-            readable = [(i, tensor) for i, (_, tensor) in chunk if not isinstance(tensor, MediaError)]
-            failures = {source: str(error) for _, (source, error) in chunk if isinstance(error, MediaError)}
-            inputs = collate([tensor for _, tensor in readable]) if readable else None
-            features = self._forward_on_device(modality, inputs, "inputs", with_parts) if inputs else None
-            yield [i for i, _ in readable], features, failures
-            if progress:
-                progress.advance(len(chunk))
-
-    def _embed_cached(
-        self,
-        sources: Sequence[Source],
-        modality: Modality,
-        batch_size: int,
-        workers: int,
-        progress: ProgressBar | None,
-        with_parts: bool,
-        cache: Cache,
-    ) -> Iterator[EmbeddedBlock]:
-        cached = compute_or_load(self.encoder(modality), sources, cache, workers, progress)
-        yield [], None, cached.failures
-        readable = [i for i, source in enumerate(sources) if source in cached.index_of]
-        for first in range(0, len(readable), batch_size):
-            indices = readable[first : first + batch_size]
-            inputs = cached.load_batch([cached.index_of[sources[i]] for i in indices], with_parts)
-            yield (
-                indices,
-                self._forward_on_device(modality, inputs, "parts" if with_parts else "pooled", with_parts),
-                {},
-            )
-
     def _forward_on_device(
         self, modality: Modality, inputs: tuple[Tensor, Tensor], input_kind: InputKind, with_parts: bool
     ) -> Features:
-        """Compute features on the device of the weights; return them on the CPU."""
+        """Compute features on the device of the weights, and return the features on the CPU."""
         device = next(self.parameters()).device
         return self(modality, *(x.to(device) for x in inputs), input_kind, with_parts).to(torch.device("cpu"))
+
+    @overload
+    def encode(
+        self,
+        inputs: Input | Iterable[Input],
+        modality: Modality | None = ...,
+        *,
+        convert_to_tensor: Literal[True],
+        batch_size: int = ...,
+        workers: int = ...,
+        show_progress_bar: bool | None = ...,
+        cache: Cache | None = ...,
+    ) -> Tensor: ...
+
+    @overload
+    def encode(
+        self,
+        inputs: Input | Iterable[Input],
+        modality: Modality | None = ...,
+        *,
+        convert_to_tensor: Literal[False] = ...,
+        batch_size: int = ...,
+        workers: int = ...,
+        show_progress_bar: bool | None = ...,
+        cache: Cache | None = ...,
+    ) -> np.ndarray: ...
+
+    def encode(
+        self,
+        inputs: Input | Iterable[Input],
+        modality: Modality | None = None,
+        *,
+        convert_to_tensor: bool = False,
+        batch_size: int = 64,
+        workers: int = 2,
+        show_progress_bar: bool | None = None,
+        cache: Cache | None = None,
+    ) -> np.ndarray | Tensor:
+        """Embed texts, images and audio, mixed in any order.
+
+        Args:
+            inputs: One input or a list of inputs: texts, paths, PIL images, image arrays, tuples (samples, rate), or
+                dictionaries; `triptych.inputs.to_source` lists all forms. A string with the extension of an audio,
+                image or video file is a path; every other string is a text.
+            modality: The modality of all inputs. Default: each input's type determines its modality.
+            convert_to_tensor: Return a tensor instead of a NumPy array.
+            batch_size: The number of inputs that are encoded together. The embeddings do not depend on it.
+            workers: The number of threads that decode files.
+            show_progress_bar: Default: show a progress bar for more than 64 inputs if stderr is a terminal.
+            cache: A cache for the outputs of frozen encoders. Default: no cache.
+
+        Returns:
+            The embeddings in the order of the inputs: (N, embed_dim) float32, or (embed_dim,) for one input.
+
+        Raises:
+            InputError: An input has an unsupported type, or the space has no encoder for its modality.
+            MediaError: A file cannot be read. The message names the position of the input and the file.
+
+        Example:
+            >>> embeddings = space.encode(["a dog barks", Path("bark.wav"), Image.open("dog.jpg")])
+            >>> embeddings.shape
+            (3, 16)
+        """
+        is_single = is_one_input(inputs)
+        values = cast("list[Input]", [inputs] if is_single else list(cast("Iterable[Input]", inputs)))
+        sources = [self._to_source(value, modality, i, is_single) for i, value in enumerate(values)]
+        embeddings = torch.empty(len(sources), self.recipe.space.embed_dim)
+        should_show = show_progress_bar
+        if should_show is None:
+            should_show = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
+        with track_progress("encoding", len(sources), should_show) as progress:
+            present: list[Modality] = [m for m in self.modalities if any(source.modality == m for source in sources)]
+            for m in present:
+                rows = [i for i, source in enumerate(sources) if source.modality == m]
+                result = self.embed([sources[i] for i in rows], m, batch_size, workers, progress, False, cache)
+                for i, source in enumerate(sources):
+                    if source in result.failures:
+                        position = "" if is_single else f"input {i}: "
+                        raise MediaError(f"{position}{result.failures[source]}")
+                embeddings[rows] = result.features.embedding
+        output = embeddings[0] if is_single else embeddings
+        return output if convert_to_tensor else output.numpy()
+
+    def supports(self, modality: str) -> bool:
+        """Return whether the space has an encoder for a modality.
+
+        Example:
+            >>> space.supports("audio")
+            True
+        """
+        return modality in self.encoders
+
+    def _to_source(self, value: Input, modality: Modality | None, position: int, is_single: bool) -> Source:
+        try:
+            source = to_source(value, modality)
+            self.encoder(source.modality)
+        except (InputError, UsageError) as error:
+            raise InputError(f"{'' if is_single else f'input {position}: '}{error}") from error
+        return source
 
     def embed_one(self, source: Source) -> Features:
         """Embed one source; raise MediaError if the source cannot be read."""
@@ -232,44 +307,63 @@ class Space(nn.Module):
         return result.features
 
 
-EmbeddedBlock = tuple[list[int], Features | None, dict[Source, str]]  # positions of sources, features, failures
+def _iter_inputs(
+    prepared: Iterable[PreparedSource], batch_size: int, failures: dict[Source, str], progress: ProgressBar | None
+) -> Iterator[InputBlock]:
+    """Yield the positions and the inputs of each batch's readable sources; add unreadable sources to `failures`."""
+    stream = enumerate(prepared)
+    while chunk := list(islice(stream, batch_size)):
+        readable = [(i, tensor) for i, (_, tensor) in chunk if not isinstance(tensor, MediaError)]
+        failures |= {source: str(error) for _, (source, error) in chunk if isinstance(error, MediaError)}
+        if readable:
+            yield [i for i, _ in readable], collate([tensor for _, tensor in readable])
+        if progress:
+            progress.advance(len(chunk))
+
+
+def _iter_cached_inputs(
+    cached: CachedFeatures, sources: Sequence[Source], batch_size: int, with_parts: bool
+) -> Iterator[InputBlock]:
+    """Yield the positions and the cached encoder outputs of each batch's readable sources."""
+    readable = [i for i, source in enumerate(sources) if source in cached.index_of]
+    for first in range(0, len(readable), batch_size):
+        indices = readable[first : first + batch_size]
+        yield indices, cached.load_batch([cached.index_of[sources[i]] for i in indices], with_parts)
 
 
 def make_head(config: SpaceConfig, modality: str, feature_dim: int) -> nn.Module:
-    """Create the projection from pooled encoder outputs to the embedding dimension."""
+    """Create the projection head, which maps pooled encoder outputs to the embedding dimension."""
     input_dim = feature_dim * (2 if config.pooling == "mean_max" else 1)
     if config.head == "linear":
         return nn.Linear(input_dim, config.embed_dim, bias=False)
     if config.head == "mlp":
         return make_mlp(input_dim, config.hidden_dim, config.embed_dim, config.dropout)
     if input_dim != config.embed_dim:
-        raise RecipeError(
-            f"space.head = none: {modality} features have {input_dim} dimensions, but space.embed_dim is "
-            f"{config.embed_dim}; set space.embed_dim = {input_dim}"
-        )
+        dims = f"{modality} features have {input_dim} dimensions, but space.embed_dim is {config.embed_dim}"
+        raise RecipeError(f"space.head = none: {dims}; set space.embed_dim = {input_dim}")
     return nn.Identity()
 
 
 def make_mlp(input_dim: int, hidden_dim: int, output_dim: int, dropout: float) -> nn.Module:
-    """Create a linear layer, GELU, dropout and a second linear layer."""
+    """Create an MLP: a linear layer, GELU, dropout and a second linear layer."""
     return nn.Sequential(
         nn.Linear(input_dim, hidden_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden_dim, output_dim)
     )
 
 
 def masked_mean(parts: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over parts that are not padding: (N, P, W) to (N, W)."""
+    """Return the mean over the parts that are not padding: (N, P, W) becomes (N, W)."""
     weights = mask.to(parts.dtype).unsqueeze(2)
     return (parts * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1)
 
 
 def masked_max(parts: Tensor, mask: Tensor) -> Tensor:
-    """Return the elementwise maximum over parts that are not padding: (N, P, W) to (N, W)."""
+    """Return the elementwise maximum over the parts that are not padding: (N, P, W) becomes (N, W)."""
     return parts.masked_fill(~mask.unsqueeze(2), -torch.inf).amax(dim=1)
 
 
 def apply_geometry(geometry: Geometry, z: Tensor) -> Tensor:
-    """Map vectors onto a geometry: sphere z/|z|, ball z/max(1, |z|), free z."""
+    """Map vectors z onto a geometry: z/|z| for sphere, z/max(1, |z|) for ball, unchanged z for free."""
     if geometry == "sphere":
         return F.normalize(z, dim=-1)
     if geometry == "ball":
@@ -277,16 +371,10 @@ def apply_geometry(geometry: Geometry, z: Tensor) -> Tensor:
     return z
 
 
-def features_without_parts(embedding: Tensor, modality: Modality | None = None) -> Features:
-    """Return features in which the only part of each item is its embedding."""
-    mask = torch.ones(len(embedding), 1, dtype=torch.bool, device=embedding.device)
-    return Features(embedding, embedding.unsqueeze(1), mask, modality)
-
-
 def concat_features(features: list[Features], embed_dim: int, modality: Modality | None) -> Features:
-    """Concatenate batches of features of one modality; parts are padded to the largest number of parts."""
+    """Concatenate batches of features of one modality, with part vectors padded to the largest number of parts."""
     if not features:
-        return features_without_parts(torch.empty(0, embed_dim), modality)
+        return features_from_embeddings(torch.empty(0, embed_dim), modality)
     max_parts = max(f.parts.shape[1] for f in features)
     return Features(
         torch.cat([f.embedding for f in features]),
@@ -297,6 +385,6 @@ def concat_features(features: list[Features], embed_dim: int, modality: Modality
 
 
 def iter_blocks(features: Features, block_size: int) -> Iterator[tuple[int, Features]]:
-    """Split features into blocks of at most `block_size` rows; yield the first row's index and the features."""
+    """Split features into blocks of at most `block_size` rows; yield each block's first row index and features."""
     for first in range(0, len(features.embedding), block_size):
         yield first, features.take(slice(first, first + block_size))

@@ -7,7 +7,7 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 import soundfile
@@ -19,7 +19,7 @@ from triptych.media import limits, sandbox
 if TYPE_CHECKING:  # importing torch takes seconds, and decoding does not need it
     from torch import Tensor
 
-    from triptych.interfaces import Source
+    from triptych.interfaces import Source, Waveform
 
 MAX_AMPLITUDE = 1e6  # unscaled float files reach 32,768; larger values mean damage
 BLOCK_SAMPLES = 1 << 20  # samples of all channels decoded between two checks of the deadline
@@ -29,7 +29,7 @@ SUPPORTED_FORMATS = "wav, flac, ogg, opus, mp3, aiff, m4a, aac, wma, or a video 
 
 # First bytes of the formats that libsndfile reads. Not mp3: libsndfile's mp3 decoder writes to stderr.
 SNDFILE_SIGNATURES = frozenset({b"RIFF", b"RIFX", b"RF64", b"FORM", b"fLaC", b"OggS", b".snd", b"caff", b"riff"})
-# libsndfile logs this if the size in the header differs from the actual size.
+# libsndfile logs a line of this form if the size in the header differs from the actual size.
 SIZE_MISMATCH = re.compile(r": (\d+) \(should be (\d+)\)")
 UNKNOWN_SIZE = 0x7FFF_0000  # streaming programs write this size or a larger one if the size is unknown
 SNDFILE_MALFORMED = 3  # libsndfile's error code for malformed files
@@ -60,22 +60,15 @@ def read(path: Path, rate: int, start: float | None = None, end: float | None = 
     limits.check_file(path, "audio")
     begin, stop = max(0.0, start or 0.0), math.inf if end is None else end
     decode_start = math.floor(max(0.0, begin - RESAMPLING_MARGIN))  # whole seconds are whole samples at any rate
-    samples, file_rate = (
-        _decode(path, decode_start, stop + RESAMPLING_MARGIN) if stop > begin else (np.zeros(0, np.float32), rate)
-    )
+    samples, file_rate = np.zeros(0, np.float32), rate
+    if stop > begin:
+        samples, file_rate = _decode(path, decode_start, stop + RESAMPLING_MARGIN)
     if len(samples):
         _check_samples(path, samples)
-    if len(samples) and file_rate != rate:
-        samples = soxr.resample(samples, file_rate, rate)
-    first = round(begin * rate) - decode_start * rate
-    segment = (
-        samples[first:] if math.isinf(stop) else samples[first : max(first, round(stop * rate) - decode_start * rate)]
-    )
+    segment = _resample(samples, file_rate, rate, decode_start, begin, stop)
     if not len(segment):
-        until = "the end" if end is None else f"{end:g} s"
-        raise MediaError(
-            f"{path}: no audio between {begin:g} s and {until}; the file is {read_duration(path):g} s long"
-        )
+        span = f"{begin:g} s and {'the end' if end is None else f'{end:g} s'}"
+        raise MediaError(f"{path}: no audio between {span}; the file is {read_duration(path):g} s long")
     return segment
 
 
@@ -83,7 +76,23 @@ def read_source(source: Source, rate: int, max_seconds: float) -> np.ndarray:
     """Return mono float32 samples at `rate` (Hz) of a source's segment: at most the first `max_seconds` seconds."""
     start = source.start or 0.0
     end = start + max_seconds if source.end is None else min(source.end, start + max_seconds)
-    return read(Path(source.content), rate, start, end)
+    if isinstance(source.content, str | Path):
+        return read(Path(source.content), rate, start, end)
+    waveform = cast("Waveform", source.content)
+    first = math.floor(max(0.0, start - RESAMPLING_MARGIN))
+    last = None if math.isinf(end) else round((end + RESAMPLING_MARGIN) * waveform.rate)
+    segment = _resample(waveform.samples[first * waveform.rate : last], waveform.rate, rate, first, start, end)
+    if not len(segment):
+        raise MediaError(f"{waveform}: no audio between {start:g} s and {end:g} s")
+    return segment
+
+
+def _resample(samples: np.ndarray, from_rate: int, rate: int, first: int, start: float, end: float) -> np.ndarray:
+    """Resample samples that begin at second `first`; return the samples from `start` to `end` (seconds)."""
+    if len(samples) and from_rate != rate:
+        samples = soxr.resample(samples, from_rate, rate)
+    begin = round(start * rate) - first * rate
+    return samples[begin:] if math.isinf(end) else samples[begin : max(begin, round(end * rate) - first * rate)]
 
 
 def sliding_windows(duration: float, length: float, hop: float) -> list[tuple[float, float]]:
@@ -158,14 +167,13 @@ def _decode(path: Path, start: float, end: float) -> tuple[np.ndarray, int]:
 def _decode_blocks(path: Path, file: soundfile.SoundFile, first: int, last: int) -> np.ndarray:
     """Decode the samples from position `first` to `last`, block by block, and return the mean of the channels."""
     channel_weights = np.full(file.channels, 1 / file.channels, np.float32)
+    block_size = max(1, BLOCK_SAMPLES // file.channels)
     deadline, chunks, position = limits.Deadline(path), [], first
     try:
         if first:
             file.seek(first)
         while position < last:
-            block = file.read(
-                min(max(1, BLOCK_SAMPLES // file.channels), last - position), dtype="float32", always_2d=True
-            )
+            block = file.read(min(block_size, last - position), dtype="float32", always_2d=True)
             if not len(block):
                 break
             with np.errstate(invalid="ignore", over="ignore"):  # _check_samples raises for NaN and infinity
@@ -235,9 +243,8 @@ def _check_not_truncated(path: Path, file: soundfile.SoundFile) -> None:
         if int(actual_size) < int(header_size) < UNKNOWN_SIZE:
             limits.check_not_truncated(path, seconds, seconds * int(header_size) / max(1, int(actual_size)))
     if file.format == "OGG" and not _has_complete_last_page(path):
-        raise MediaError(
-            f"{path}: truncated: the last Ogg page, after {seconds:.2f} s, is incomplete; fetch the file again"
-        )
+        problem = f"the last Ogg page, after {seconds:.2f} s, is incomplete"
+        raise MediaError(f"{path}: truncated: {problem}; fetch the file again")
 
 
 def _has_complete_last_page(path: Path) -> bool:

@@ -126,9 +126,8 @@ class Timeline:
                 self._fill_gap(gap)
         limits.check_samples(self.path, self._next_sample + frame.samples - self._first_sample)
         is_unsafe_planar = frame.format.is_planar and frame.layout.nb_channels >= UNSAFE_PLANAR_CHANNELS
-        samples = np.concatenate(
-            [_to_mono(piece) for piece in (self._interleaver.resample(frame) if is_unsafe_planar else [frame])]
-        )
+        pieces = self._interleaver.resample(frame) if is_unsafe_planar else [frame]
+        samples = np.concatenate([_to_mono(piece) for piece in pieces])
         self._chunks.append(samples)
         self._next_sample += len(samples)
 
@@ -141,14 +140,11 @@ class Timeline:
         missing_seconds += max(0.0, self._first_sample / self.rate - begin) if self.start else 0.0
         # Raw streams have no timestamps that would reveal gaps.
         if self._broken_bytes > limits.MAX_MISSING_FRACTION * self._packet_bytes:
-            missing_seconds = max(
-                missing_seconds,
-                self._broken_bytes / self._packet_bytes * (self._next_sample / self.rate - self.start) + END_TOLERANCE,
-            )
+            seconds = self._next_sample / self.rate - self.start
+            missing_seconds = max(missing_seconds, self._broken_bytes / self._packet_bytes * seconds + END_TOLERANCE)
         if limits.is_too_much_missing(missing_seconds, max(stop - self.start, 0.0), END_TOLERANCE):
-            raise MediaError(
-                f"{self.path}: {missing_seconds:.2f} s of audio are damaged or missing; fetch the file again"
-            )
+            problem = f"{missing_seconds:.2f} s of audio are damaged or missing"
+            raise MediaError(f"{self.path}: {problem}; fetch the file again")
         first = round(self.start * self.rate)
         last = self._next_sample if math.isinf(self.end) else min(self._next_sample, round(self.end * self.rate))
         silence = np.zeros(min(max(0, self._first_sample - first), max(0, last - first)), np.float32)

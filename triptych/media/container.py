@@ -35,16 +35,15 @@ def open_container(path: Path, media_type: str, supported_formats: str = SUPPORT
         # Without the prefix `file:`, FFmpeg would take file names such as `concat:a.mp4` for URLs.
         file = av.open(f"file:{path}", container_options=options, metadata_errors="replace", timeout=30.0)
     except Exception as error:  # PyAV raises many types of exceptions, such as IndexError
-        raise MediaError(
-            f"{path}: cannot be read as {media_type} ({_error_reason(error)}); give {supported_formats}"
-        ) from error
+        reason = _describe_error(error)
+        raise MediaError(f"{path}: cannot be read as {media_type} ({reason}); give {supported_formats}") from error
     with file:
         try:
             yield file
         except TriptychError:
             raise
         except Exception as error:
-            raise MediaError(f"{path}: broken data ({_error_reason(error)}); replace or remove the file") from error
+            raise MediaError(f"{path}: broken data ({_describe_error(error)}); replace or remove the file") from error
 
 
 def select_stream(file: InputContainer, stream_type: Literal["audio", "video"]) -> Stream | None:
@@ -72,12 +71,11 @@ def start_time(file: InputContainer) -> float:
 
 def header_duration(path: Path, file: InputContainer) -> float | None:
     """Return the duration in seconds from the header; None if the header has no duration."""
-    is_estimate = file.format.name in FORMATS_WITHOUT_DURATION or (
-        file.format.name == "mp3" and not _has_frame_count(path)
-    )
+    name = file.format.name
+    is_estimate = name in FORMATS_WITHOUT_DURATION or (name == "mp3" and not _has_frame_count(path))
     if is_estimate or not file.duration or file.duration < 0:
         return None
-    return file.duration / av.time_base * (_avi_length_factor(path) if file.format.name == "avi" else 1.0)
+    return file.duration / av.time_base * (_compute_avi_duration_scale(path) if name == "avi" else 1.0)
 
 
 def read_duration(path: Path, file: InputContainer) -> float:
@@ -92,8 +90,11 @@ def read_duration(path: Path, file: InputContainer) -> float:
     return max(0.0, last_end - start_time(file))
 
 
-def _avi_length_factor(path: Path) -> float:
-    """Return size in the header / actual size of an avi file. FFmpeg scales the duration to the actual size."""
+def _compute_avi_duration_scale(path: Path) -> float:
+    """Return the factor from FFmpeg's duration of an avi file to the duration in the header; above 1 if truncated.
+
+    For a truncated avi file, FFmpeg multiplies the duration by actual size / size in the header.
+    """
     with path.open("rb") as data:
         header_size = 8 + int.from_bytes(data.read(8)[4:], "little")
     return max(1.0, header_size / path.stat().st_size)
@@ -110,5 +111,5 @@ def _has_frame_count(path: Path) -> bool:
     return any(mark in first for mark in (b"Xing", b"Info", b"VBRI"))
 
 
-def _error_reason(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -16,7 +16,7 @@ from triptych.errors import MediaError
 from triptych.media import limits, sandbox
 
 if TYPE_CHECKING:
-    from triptych.interfaces import Source
+    from triptych.interfaces import Pixels, Source
 
 # This module handles the problems that Pillow warns of. The filter is set once: changing filters is not thread-safe.
 warnings.filterwarnings("ignore", module=r"PIL\.")
@@ -42,10 +42,30 @@ def _to_pil_image(reply: Any, arguments: Mapping[str, Any]) -> Image.Image:
     return Image.fromarray(sandbox.validate_pixels(reply, arguments))
 
 
+def load_source(source: Source, size: int = 0) -> Image.Image:
+    """Load the RGB image of a source: a file, the middle frame of a segment of a video, or an image in memory."""
+    if isinstance(source.content, str | Path):
+        return load(Path(source.content), size, frame_time(source))
+    pixels = cast("Pixels", source.content)
+    limits.check_pixels(Path(str(pixels)), pixels.image.width, pixels.image.height)
+    return _to_rgb(Path(str(pixels)), ImageOps.exif_transpose(pixels.image))
+
+
+def read_source_pixels(source: Source, size: int) -> np.ndarray:
+    """Return the image of a source, resized to a square, as RGB pixels (size, size, 3) uint8."""
+    if isinstance(source.content, str | Path):
+        return read_pixels(Path(source.content), size, frame_time(source))
+    return _resize_to_square(load_source(source), size)
+
+
+def _resize_to_square(pil_image: Image.Image, size: int) -> np.ndarray:
+    return np.asarray(pil_image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
+
+
 @sandbox.decoder(_validate_square)
 def read_pixels(path: Path, size: int, time: float | None = None) -> np.ndarray:
     """Return an image, resized to a square, as RGB pixels (size, size, 3) uint8; a video gives the frame at `time`."""
-    return np.asarray(load(path, size, time).resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0))
+    return _resize_to_square(load(path, size, time), size)
 
 
 @sandbox.decoder(_to_pil_image)
@@ -122,7 +142,7 @@ def frame_time(source: Source) -> float | None:
         return None
     from triptych.media import video  # imports PyAV, which images do not need
 
-    return video.find_midpoint(Path(source.content), source.start, source.end)
+    return video.find_midpoint(source.path, source.start, source.end)
 
 
 def _load_video_frame(path: Path, time: float | None) -> Image.Image:
@@ -147,8 +167,7 @@ def _to_uint8(path: Path, grey: np.ndarray) -> np.ndarray:
     """Scale grey values to 8 bits: integers from 0 to 65,535, floats from 0 to 1."""
     max_value = 1.0 if np.issubdtype(grey.dtype, np.floating) else 65_535
     low, high = grey.min(), grey.max()
-    if not (low >= 0 and high <= max_value):  # also NaN
-        raise MediaError(
-            f"{path}: grey values from {low:g} to {high:g}; allowed: 0 to {max_value:g}. Save the image with 8 bits"
-        )
+    if not (low >= 0 and high <= max_value):  # true for NaN as well
+        problem = f"grey values from {low:g} to {high:g}; allowed: 0 to {max_value:g}"
+        raise MediaError(f"{path}: {problem}. Save the image with 8 bits")
     return (grey * 255).round().astype(np.uint8) if max_value == 1.0 else (grey >> 8).astype(np.uint8)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # interfaces imports torch
 SUPPORTED_FORMATS = "an image (png, jpg …), audio (wav, mp3 …), a video (mp4, webm …) or a text (txt, md)"
 HEAD_BYTES = 4096  # bytes searched for a signature
 # Signatures of formats that are not supported: offset, bytes, name of the format. The first match counts.
-SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
+SIGNATURES: tuple[tuple[int, bytes | tuple[bytes, ...], str], ...] = (
     (0, b"%PDF-", "a PDF document"),
     (0, b"%!PS", "a PostScript document"),
     (0, b"{\\rtf", "an RTF document"),
@@ -43,19 +43,14 @@ SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"MThd", "a MIDI file, which has notes and no audio"),
     (0, b"8BPS", "a Photoshop image"),
     (0, b"gimp xcf", "a GIMP image"),
-    (4, b"ftypheic", "a HEIC image"),
-    (4, b"ftypheix", "a HEIC image"),
+    (4, (b"ftypheic", b"ftypheix"), "a HEIC image"),
     (4, b"ftypmif1", "a HEIF image"),
     (4, b"ftypavif", "an AVIF image"),
     (4, b"ftypcrx ", "a raw image (CR3)"),
-    (0, b"\x00\x00\x00\x0cJXL ", "a JPEG XL image"),
-    (0, b"\xff\x0a", "a JPEG XL image"),
+    (0, (b"\x00\x00\x00\x0cJXL ", b"\xff\x0a"), "a JPEG XL image"),
     (0, b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 image"),
     (0, b"\x00\x00\x01\x00", "an icon"),
-    (0, b"wOFF", "a font"),
-    (0, b"wOF2", "a font"),
-    (0, b"OTTO", "a font"),
-    (0, b"\x00\x01\x00\x00\x00", "a font"),
+    (0, (b"wOFF", b"wOF2", b"OTTO", b"\x00\x01\x00\x00\x00"), "a font"),
 )
 UNSUPPORTED_TEXT = "text, which is read from .txt and .md files only"
 MARKUP_TAGS = ((b"<svg", "an SVG drawing"), (b"<!doctype html", "an HTML page"), (b"<html", "an HTML page"))
@@ -78,17 +73,15 @@ def _validate_info(reply: Any, arguments: Mapping[str, Any]) -> MediaInfo:
     modalities = reply["modalities"]
     if modalities not in (["image"], ["audio"], ["text"], ["image", "audio"]):
         raise ValueError("no contents")
-    width, height, duration = (
-        sandbox.validate_seconds(reply[name], arguments) for name in ("width", "height", "duration")
-    )
-    return MediaInfo(
-        tuple(modalities), int(width), int(height), duration, sandbox.validate_text(reply["text"], arguments)
-    )
+    sizes = (sandbox.validate_seconds(reply[name], arguments) for name in ("width", "height", "duration"))
+    width, height, duration = sizes
+    content = sandbox.validate_text(reply["text"], arguments)
+    return MediaInfo(tuple(modalities), int(width), int(height), duration, content)
 
 
 @sandbox.decoder(_validate_info)
 def inspect_file(path: Path, expected_modalities: Sequence[Modality]) -> MediaInfo:
-    """Return the MediaInfo of a file, from its header if possible. Its extension implies `expected_modalities`."""
+    """Return the MediaInfo of a file, from the header if possible. `expected_modalities` are those of the extension."""
     limits.check_file(path, "uploaded")
     try:
         return _read_headers(path, expected_modalities)
@@ -106,14 +99,10 @@ def _read_headers(path: Path, expected_modalities: Sequence[Modality]) -> MediaI
         return MediaInfo(("image",), *size)
     if "text" in expected_modalities:  # text has no signature
         return MediaInfo(("text",), text=text.read(path))
-    video_info = _read_video_info(path, has_video_extension=len(expected_modalities) > 1)
-    if video_info is not None:
-        return MediaInfo(
-            ("image", "audio") if video_info.has_audio else ("image",),
-            video_info.width,
-            video_info.height,
-            video_info.duration,
-        )
+    info = _read_video_info(path, has_video_extension=len(expected_modalities) > 1)
+    if info is not None:
+        modalities: tuple[Modality, ...] = ("image", "audio") if info.has_audio else ("image",)
+        return MediaInfo(modalities, info.width, info.height, info.duration)
     try:
         return MediaInfo(("audio",), duration=audio.read_duration(path))
     except MediaError as error:
@@ -142,13 +131,11 @@ def detect_unsupported_format(path: Path) -> str | None:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror})") from error
-    for offset, signature, name in SIGNATURES:
-        if head[offset : offset + len(signature)] == signature:
+    for offset, signatures, name in SIGNATURES:
+        if head.startswith(signatures, offset):
             return name
-    if not _is_text(head):
-        return None
-    lowered = head.lower()
-    return next((name for tag, name in MARKUP_TAGS if tag in lowered), UNSUPPORTED_TEXT)
+    tag_name = next((name for tag, name in MARKUP_TAGS if tag in head.lower()), UNSUPPORTED_TEXT)
+    return tag_name if _is_text(head) else None
 
 
 def _is_text(head: bytes) -> bool:

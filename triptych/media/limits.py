@@ -11,11 +11,11 @@ MAX_FILE_BYTES = 16_000_000_000
 MAX_IMAGE_BYTES = 1_000_000_000
 MAX_PIXELS = 64_000_000
 MAX_SIDE = 65_535  # pixels
-MAX_ASPECT_RATIO = 500  # longer side / shorter side: some encoders scale the shorter side up to a fixed size
+MAX_ASPECT_RATIO = 500  # longer side / shorter side, because some encoders scale the shorter side to a fixed size
 MAX_DURATION = 24 * 3600.0  # seconds
 MAX_SAMPLES = 500_000_000  # samples decoded in one call: 2 GB in float32, almost three hours at 48 kHz
 MAX_CHANNELS = 64
-MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1_000, 768_000
+MIN_SAMPLE_RATE, MAX_SAMPLE_RATE = 1_000, 768_000  # Hz
 MAX_CPU_SECONDS = 120.0  # CPU time of one call
 MAX_WALL_SECONDS = 600.0  # wall-clock time of one call: generous, because the machine may be busy
 MAX_MISSING_SECONDS, MAX_MISSING_FRACTION = 1.0, 0.05  # a file with more missing audio counts as damaged
@@ -65,9 +65,8 @@ def check_image_bytes(path: Path, size: int) -> None:
 def check_pixels(path: Path, width: int, height: int) -> None:
     """Raise a MediaError for an image with too many pixels, before it is decoded."""
     if width * height > MAX_PIXELS:
-        raise MediaError(
-            f"{path}: {width} × {height} pixels; at most {MAX_PIXELS / 1e6:g} million pixels: scale the image down"
-        )
+        limit = f"at most {MAX_PIXELS / 1e6:g} million pixels"
+        raise MediaError(f"{path}: {width} × {height} pixels; {limit}: scale the image down")
     if max(width, height) > min(MAX_SIDE, MAX_ASPECT_RATIO * min(width, height)):
         raise MediaError(
             f"{path}: {width} × {height} pixels; the longer side may have at most {MAX_SIDE:,} pixels "
@@ -78,10 +77,8 @@ def check_pixels(path: Path, width: int, height: int) -> None:
 def check_audio_format(path: Path, rate: int, channels: int) -> None:
     """Raise a MediaError for implausible sample rates and channel counts."""
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE or not 1 <= channels <= MAX_CHANNELS:
-        raise MediaError(
-            f"{path}: {rate} Hz and {channels} channels; need {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz "
-            f"and at most {MAX_CHANNELS} channels"
-        )
+        need = f"need {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz and at most {MAX_CHANNELS} channels"
+        raise MediaError(f"{path}: {rate} Hz and {channels} channels; {need}")
 
 
 def check_duration(path: Path, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Run decoders in worker processes with limits on time and memory, so that a crash or hang stays isolated.
+"""Run decoders in worker processes with limits on time and memory, so that crashes and hangs stay isolated.
 
 A function marked `@decoder` decodes one file. By default a decoder runs in this process, and all its errors become a
 MediaError that names the file. Within `pool.sandbox()`, a decoder runs in a worker process (`media/worker.py`) with the
@@ -39,7 +39,7 @@ ERROR, JSON, SAMPLES, PIXELS = b"E", b"J", b"f", b"B"  # tags: message, JSON, fl
 MAX_JSON_BYTES = 8_000_000  # enough for a text of 1 MB in which every character is escaped
 MAX_ERROR_BYTES = 10_000
 MAX_ARRAY_BYTES = 4 * limits.MAX_PIXELS
-MAX_CALLS = 200  # calls after which a process is replaced
+MAX_CALLS = 200  # a worker process is replaced after this many calls
 INHERITED_ENVIRONMENT = (
     "PATH",
     "LD_LIBRARY_PATH",
@@ -51,7 +51,7 @@ INHERITED_ENVIRONMENT = (
     "TMPDIR",
 )
 
-DECODERS: dict[str, Callable[..., Any]] = {}  # keys: module and function name
+DECODERS: dict[str, Callable[..., Any]] = {}  # the keys are `module.function`
 _active_pool: ContextVar[WorkerPool | None] = ContextVar("workers", default=None)
 
 
@@ -158,8 +158,8 @@ class WorkerPool:
         try:
             reply = worker.send_request(json.dumps(request).encode() + b"\n", self.timeout)
         except TimeoutError:
-            message = f"not decoded within {self.timeout:g} s; use a shorter or smaller file"
-            raise MediaError(f"{path}: {message}") from None
+            limit = f"not decoded within {self.timeout:g} s"
+            raise MediaError(f"{path}: {limit}; use a shorter or smaller file") from None
         except (EOFError, ValueError, RecursionError, OSError) as error:
             raise MediaError(
                 f"{path}: the decoder's process ended while decoding ({worker.describe_exit() or error}); "
@@ -280,10 +280,8 @@ class _Worker:
             code = self._process.wait(1.0)
         except subprocess.TimeoutExpired:
             return ""
-        if code >= 0:
-            return f"exit code {code}"
         signal_names = {int(member): member.name for member in signal.Signals}
-        return signal_names.get(-code, f"signal {-code}")
+        return f"exit code {code}" if code >= 0 else signal_names.get(-code, f"signal {-code}")
 
     def kill(self) -> None:
         """Kill the process and close its pipes."""

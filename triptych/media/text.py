@@ -44,7 +44,7 @@ def _limit_combining_marks(text: str) -> str:
 def read_source(source: Source) -> str:
     """Return the normalised text of a source: the text itself, or the text of a file."""
     content = source.content
-    text = read(content) if isinstance(content, Path) else normalise(content)
+    text = read(content) if isinstance(content, Path) else normalise(str(content))
     if not text:
         raise MediaError(f"the text {str(content)!r} is empty")
     return text
@@ -58,9 +58,8 @@ def read(path: Path) -> str:
             raise MediaError(f"{path}: is not a file")
         size = path.stat().st_size
         if size > MAX_TEXT_BYTES:
-            raise MediaError(
-                f"{path}: {size / 1e6:.1f} MB of text; at most {MAX_TEXT_BYTES / 1e6:g} MB: split the file"
-            )
+            limit = f"at most {MAX_TEXT_BYTES / 1e6:g} MB"
+            raise MediaError(f"{path}: {size / 1e6:.1f} MB of text; {limit}: split the file")
         text = normalise(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise MediaError(f"{path}: no such text file") from error

@@ -60,9 +60,8 @@ def read_info(path: Path) -> VideoInfo:
                 width, height = _to_upright_image(path, first, video_stream).size
         seconds = container.read_duration(path, file)
         limits.check_duration(path, seconds)
-        return VideoInfo(
-            seconds, width, height, frame_rate, isinstance(video_stream, VideoStream), audio_stream is not None
-        )
+        has_video = isinstance(video_stream, VideoStream)
+        return VideoInfo(seconds, width, height, frame_rate, has_video, audio_stream is not None)
 
 
 def read_frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
@@ -70,9 +69,7 @@ def read_frames(path: Path, times: Sequence[float]) -> list[Image.Image]:
     limits.check_file(path, "video")
     with container.open_container(path, "video") as file:
         reader = _FrameReader(path, file)
-        images: dict[float, Image.Image] = {}
-        for time in sorted(set(times)):
-            images[time] = reader.read_frame(time)
+        images = {time: reader.read_frame(time) for time in sorted(set(times))}
         return [images[time] for time in times]
 
 
@@ -162,9 +159,8 @@ def _to_upright_image(path: Path, frame: VideoFrame, stream: VideoStream) -> Ima
     """Return a frame as displayed: rotated, and with square pixels."""
     limits.check_pixels(path, frame.width, frame.height)
     pil_image = frame.to_image()
-    pixel_aspect_ratio = float(stream.sample_aspect_ratio or 1)  # width of a pixel over its height
-    if pixel_aspect_ratio != 1 and 1 / MAX_PIXEL_ASPECT_RATIO < pixel_aspect_ratio < MAX_PIXEL_ASPECT_RATIO:
-        pil_image = pil_image.resize(
-            (max(1, round(pil_image.width * pixel_aspect_ratio)), pil_image.height), Image.Resampling.BILINEAR
-        )
+    ratio = float(stream.sample_aspect_ratio or 1)  # width of a pixel / height of a pixel
+    if ratio != 1 and 1 / MAX_PIXEL_ASPECT_RATIO < ratio < MAX_PIXEL_ASPECT_RATIO:
+        size = (max(1, round(pil_image.width * ratio)), pil_image.height)
+        pil_image = pil_image.resize(size, Image.Resampling.BILINEAR)
     return pil_image.rotate(frame.rotation, expand=True) if frame.rotation else pil_image
