@@ -1,4 +1,4 @@
-"""Run all benchmarks, or those named: python -m bench [NAME …].
+"""Run all benchmarks or the named benchmarks: python -m bench [NAME …].
 
 python -m bench results [RECIPE …] trains and evaluates recipes; python -m bench mutants [MODULE …] runs mutation tests.
 """
@@ -6,7 +6,7 @@ python -m bench results [RECIPE …] trains and evaluates recipes; python -m ben
 import sys
 from importlib import import_module
 
-# Modules of this folder with a main().
+# The modules of this folder that have a main().
 BENCHES = [
     "startup",
     "synthetic",

@@ -15,10 +15,10 @@ from sklearn.metrics import roc_auc_score
 
 from bench.real_data import find_dataset
 from triptych.audit.audit import AuditResult, audit
+from triptych.data.datasets import DATASETS
+from triptych.data.datasets.convert import convert
 from triptych.data.label_noise import CLUSTER_SIZE, read_swaps
 from triptych.data.noise_injection import NoiseKind, inject_noise, swaps_path
-from triptych.data.sources import SOURCES
-from triptych.data.sources.convert import convert
 from triptych.encoders.minilm import MiniLM
 
 WORK_FOLDER = Path(tempfile.gettempdir()) / "triptych-bench-audit"  # kept, so that an interrupted benchmark resumes
@@ -64,7 +64,7 @@ def run(name: str, case: Case, folder: Path) -> str:
     case_folder = WORK_FOLDER / name
     clean, noisy = case_folder / "clean.csv", case_folder / "noisy.csv"
     options = {"captions": "classes"} if case.source == "esc50" else {}
-    convert(case.source, SOURCES[case.source], folder, clean, options)
+    convert(case.source, DATASETS[case.source], folder, clean, options)
     encoder = MiniLM() if case.noise_kind == "similar" else None
     inject_noise(
         clean,

@@ -1,4 +1,4 @@
-"""Training from cached features: time of later epochs against the first epoch, and the fraction spent reading."""
+"""Training from cached features: the time of later epochs relative to the first, and the fraction spent reading."""
 
 from __future__ import annotations
 

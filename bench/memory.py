@@ -1,4 +1,4 @@
-"""Run triptych or the peer on one case and print the peak memory. bench.measure starts this in a new process."""
+"""Run triptych or the peer on one case and print the peak memory. bench.measure runs this module in a new process."""
 
 import sys
 

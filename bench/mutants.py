@@ -3,8 +3,8 @@
     python -m bench mutants [MODULE …] [--sample N] [--seed S] [--jobs J]
 
 A seeded sample of each module's mutants runs in a copy of the tree. Results are kept in .mutants/results.jsonl, so the
-same command resumes; a mutant runs again when its module or its tests change. Survivors that no test can or should
-catch are listed with the reason in bench/survivors.toml.
+same command resumes. A mutant runs again when the code of its module or of its tests changes. Survivors that no test
+can or should catch are listed with the reason in bench/survivors.toml.
 
 Why not a library: mutmut 3 leaves out decorated functions and constants of modules, and forks a process in which torch
 has started threads; cosmic-ray changes the working tree itself, drops no statements, and takes one test command for all
@@ -14,6 +14,7 @@ modules; mutatest needs a release of coverage that no longer installs beside the
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -156,12 +157,21 @@ def copy_tree(root: Path, folder: Path) -> Path:
 
 
 def compute_key(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:
-    """Return the key of a mutant's result: a hash of the changed module and its tests."""
+    """Return the key of a mutant's result: a hash of the code of the changed module and its tests."""
     digest = hashlib.sha256(mutant.path.encode())
-    digest.update(mutant.apply((root / mutant.path).read_text()).encode())
+    digest.update(code_without_prose(mutant.apply((root / mutant.path).read_text())))
     for test in tests:
-        digest.update((root / test).read_bytes())
+        digest.update(code_without_prose((root / test).read_text()))
     return digest.hexdigest()[:16]
+
+
+def code_without_prose(text: str) -> bytes:
+    """Return a form of the code that does not change with comments, docstrings and line breaks."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body[0] = ast.Pass()
+    return ast.dump(tree).encode()
 
 
 def read_results(path: Path) -> dict[str, str]:

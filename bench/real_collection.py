@@ -9,9 +9,8 @@ import numpy as np
 
 from bench.real_data import all_contain_word, find_dataset
 from triptych.app import terminal
-from triptych.data import manifest
-from triptych.data.sources import SOURCES
-from triptych.data.sources.convert import convert
+from triptych.data import datasets, manifest
+from triptych.data.datasets.convert import convert
 from triptych.evaluation.evaluate import evaluate
 from triptych.interfaces import Modality, Source
 from triptych.recipe import Recipe
@@ -21,7 +20,7 @@ from triptych.search.ranking import RELEVANCE_THRESHOLD
 from triptych.search.scan import items_from_rows
 from triptych.training.loop import train
 
-DATASETS = ("flickr8k", "esc50", "gcompris")
+DATASET_NAMES = ("flickr8k", "esc50", "gcompris")
 RUN_FOLDER = Path("runs/real")
 # Plausible queries for which the collection has no item.
 ABSENT_QUERIES = (
@@ -34,14 +33,14 @@ ABSENT_QUERIES = (
 
 def main() -> None:
     """Make manifests, train, evaluate all directions, index the test rows, and search."""
-    folders = {name: find_dataset(name) for name in DATASETS}
+    folders = {name: find_dataset(name) for name in DATASET_NAMES}
     missing = [name for name, folder in folders.items() if folder is None]
     if missing:
         print(f"{', '.join(missing)} not available: set TRIPTYCH_DATA to the folder that contains it")
         return
-    manifests = {name: RUN_FOLDER / "data" / f"{name}.csv" for name in DATASETS}
+    manifests = {name: RUN_FOLDER / "data" / f"{name}.csv" for name in DATASET_NAMES}
     for name, path in manifests.items():
-        convert(name, SOURCES[name], folders[name], path, show_progress=False)
+        convert(name, datasets.DATASETS[name], folders[name], path, show_progress=False)
     first, *others = map(str, manifests.values())
     overrides = [f"data.manifest={first}", f"data.extra_manifests={others}", "data.allow_outside=true"]
     train(Recipe.load("mixed", overrides), RUN_FOLDER / "run")
@@ -134,4 +133,4 @@ def _print_hit_rates(
 
 
 def _read_label(hit: Hit) -> str:
-    return hit.item.columns.get("label", ("",))[0] if Path(hit.source.content).parts[-3:-2] == ("esc50",) else ""
+    return hit.item.columns.get("label", ("",))[0] if hit.source.path.parts[-3:-2] == ("esc50",) else ""

@@ -45,7 +45,7 @@ GALLERY_MODALITIES: tuple[Modality, ...] = ("image", "audio")
 
 
 def main(cases: Sequence[str] = ("speed", "synthetic", "ingest", "kills")) -> None:
-    """Run the cases named: speed, synthetic, ingest, kills."""
+    """Run the named cases: speed, synthetic, ingest, kills."""
     for case in cases:
         {"speed": bench_speed, "synthetic": bench_synthetic, "ingest": bench_ingest, "kills": bench_kills}[case]()
 

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from triptych.attribution import compute_attribution
 from triptych.checkpoint import load
 from triptych.data.synthetic import SceneAnnotation, read_annotations
-from triptych.evaluation.localisation import overlap
+from triptych.evaluation.localisation import intersection_size
 from triptych.interfaces import Region, Source
 from triptych.space import Space
 
@@ -46,7 +46,7 @@ def draw_scene(space: Space, folder: Path, scene: SceneAnnotation) -> list[tuple
     cells = [(image.resize((SIDE, SIDE), Image.Resampling.LANCZOS), "the scene")]
     values, tokens, regions = compute_attribution(space, Source("image", path), Source("text", text)).view_from("text")
     for word in words:
-        selected = [i for i, token in enumerate(tokens) if overlap(token, (word.start, word.end))]
+        selected = [i for i, token in enumerate(tokens) if intersection_size(token, (word.start, word.end))]
         cell = overlay_attribution(image, values[selected].mean(dim=0).numpy(), list(regions))
         pen, scale = ImageDraw.Draw(cell), SIDE / image.width
         for box in word.boxes:

@@ -12,9 +12,9 @@ from tests.data.dataset_replicas import WAV, write_file
 from triptych.audit.suspects import Suspect, write_suspects
 from triptych.csv_files import format_csv, read_rows
 from triptych.data import manifest
+from triptych.data.datasets.draft import DraftItem, ManifestDraft
+from triptych.data.datasets.manifest_writer import Origin, write_manifest
 from triptych.data.label_noise import Swap, read_swaps, write_swaps
-from triptych.data.sources.draft import DraftItem, ManifestDraft
-from triptych.data.sources.manifest_writer import Origin, write_manifest
 from triptych.search.scan import SkippedPath, write_not_indexed
 from triptych.studies.page import Study, StudyResult, write_page
 

@@ -299,7 +299,7 @@ def test_equal_and_tiny_scores():
     [
         ({"keys": torch.ones(4, 2)}, r"query \(3, 3\), keys \(4, 2\)"),
         ({"query": torch.ones(0, 3)}, "none empty"),
-        ({"keys": torch.ones(4, 3, dtype=torch.float64)}, "one floating type"),
+        ({"keys": torch.ones(4, 3, dtype=torch.float64)}, "the same floating-point type"),
         ({"query": torch.full((3, 3), math.nan)}, "query contains NaN"),
         ({"keys": torch.full((4, 3), math.inf)}, "keys contains NaN or infinity"),
         ({"block_size": 0}, "block_size = 0"),

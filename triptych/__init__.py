@@ -1,4 +1,4 @@
-"""One embedding space for audio, images and text: train it on your own pairs, evaluate it, search with it.
+"""Train one embedding space for audio, images and text on your own pairs, evaluate the space, and search with it.
 
     import triptych
     space = triptych.train(triptych.Recipe.load("trimodal", ["data.manifest=pairs.csv"]), "runs/first")
@@ -23,21 +23,12 @@ if TYPE_CHECKING:
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = [
-    "Collection",
-    "Recipe",
-    "Source",
-    "Space",
-    "__version__",
-    "compare",
-    "evaluate",
-    "load",
-    "save_pretrained",
-    "train",
-]
+__all__ = ["Collection", "Recipe", "Source", "Space", "__version__"]
+__all__ += ["compare", "evaluate", "load", "save_pretrained", "train"]
 
-# OpenMP threads that wait sleep instead of spinning: on a busy machine a spinning thread takes the processor from the
-# thread it waits for. OpenMP reads the variable once, when torch is imported. A value set by the user is kept.
+# OpenMP threads should sleep while they wait. By default, waiting OpenMP threads spin. On a busy machine, a spinning
+# thread takes the processor from the thread for which it waits. OpenMP reads this environment variable when torch is
+# imported. setdefault keeps a value that the user has set.
 if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 

@@ -1,7 +1,8 @@
 """Save and load a space as one safetensors file, or as a folder in the layout of the Hugging Face hub.
 
-The space file contains the weights. Its header contains the recipe, the encoders' extra files (tokenizers) and the
-training history. The space file is replaced atomically, so that weights and header always belong together.
+The space file contains the weights. The header of the space file contains the recipe, the encoders' extra files
+(tokenizers) and the training history. Saving replaces the space file atomically, so the weights and the header always
+belong to the same space.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from triptych.space import Space
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
-HUB_PREFIX = "hf:"  # required for a name on the hub, so that a mistyped folder never causes a network request
+HUB_PREFIX = "hf:"  # only names with this prefix are looked up on the Hugging Face hub
 HEADER_KEY, FORMAT_VERSION = "triptych", "space-4"
-WEIGHTS_PREFIX = "space."  # prefix of the names of the space's weights; a trainer adds tensors with other prefixes
+WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
 RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
 
 
 def save(
     space: Space, path: Path, extra_tensors: dict[str, Tensor] | None = None, extra_header: dict[str, Any] | None = None
 ) -> None:
-    """Write a space to one file, together with additional tensors and header entries of a trainer."""
+    """Write a space to one file. A trainer can add its own tensors and header entries."""
     header = {
         "format_version": FORMAT_VERSION,
         "recipe": space.recipe.to_toml(),
@@ -50,20 +51,22 @@ def save(
     }
     tensors = {f"{WEIGHTS_PREFIX}{name}": value for name, value in space.state_dict_without_frozen().items()}
     contiguous = {name: value.contiguous() for name, value in (tensors | (extra_tensors or {})).items()}
-    # One metadata key, because safetensors writes several keys in random order, and equal spaces must give equal files.
+    # The metadata has one key only. safetensors writes several keys in random order, but equal spaces must give equal
+    # files.
     metadata = {HEADER_KEY: json.dumps(header | (extra_header or {}), sort_keys=True)}
     try:
         with atomic_write(path) as temp_path:
-            # safetensors' `save_file` is not used, because it leaves a temporary file behind if the process is killed.
+            # `safetensors.torch.save_file` is not used, because a killed process would leave its temporary file behind.
             temp_path.write_bytes(to_bytes(contiguous, metadata=metadata))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
 def load(path: str | Path) -> Space:
-    """Load a space for inference from a run folder, a folder of `save_pretrained`, a space file or a joint model.
+    """Load a space for inference from a run folder, a `save_pretrained` folder, a space file or a joint model.
 
-    A joint model (CLIP, SigLIP, CLAP) is given as a folder, or as a name on the hub: hf:laion/clap-htsat-unfused.
+    For a joint model (CLIP, SigLIP, CLAP), `path` is a folder or a name on the Hugging Face hub, such as
+    hf:laion/clap-htsat-unfused.
     """
     return load_with_extras(path)[0]
 
@@ -79,9 +82,9 @@ def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[s
 
 
 def save_pretrained(space: Space, folder: str | Path) -> None:
-    """Write a space for sharing, in the layout of the Hugging Face hub: weights, config, recipe, tokenizer, model card.
+    """Write the weights, config, recipe, tokenizer and model card of a space in the layout of the Hugging Face hub.
 
-    Paths of this machine are removed from the recipe. `load` reads the folder on any machine, without network access.
+    Paths of this machine are removed from the recipe. `load` can read the folder on any machine without network access.
     """
     folder, recipe = Path(folder), space.recipe.without_local_paths()
     save(space, folder / PRETRAINED_FILE, extra_header={"recipe": recipe.to_toml()})
@@ -105,9 +108,9 @@ def save_pretrained(space: Space, folder: str | Path) -> None:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """Return the space file, given the file or the folder that contains it; for a joint model, return the folder.
+    """Return the path of the space file for a file or a folder; for a joint model, return its folder.
 
-    A model with the prefix `hf:` is downloaded from the Hugging Face hub on first use.
+    A model name with the prefix `hf:` is downloaded from the Hugging Face hub on first use.
     """
     resolved = Path(path)
     if str(path).startswith(HUB_PREFIX):
@@ -118,17 +121,15 @@ def resolve_path(path: str | Path) -> Path:
                 return candidate
         if joint_modalities(resolved):
             return resolved
-        raise CheckpointError(
-            f"{resolved}: no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP); "
-            "give the folder of a finished training run"
-        )
+        expected = f"no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP)"
+        raise CheckpointError(f"{resolved}: {expected}; give the folder of a finished training run")
     if not resolved.is_file():
         raise CheckpointError(f"{resolved}: no such run folder or space file; create it with `triptych train`")
     return resolved
 
 
 def compute_fingerprint(path: str | Path) -> str:
-    """Return a hash of a saved space; a collection records the fingerprint of the space that embedded its items."""
+    """Return a hash of a saved space; each collection stores the hash of the space that embedded the items."""
     resolved = resolve_path(path)
     if resolved.is_file():
         return _hash_file(resolved).hexdigest()[:16]
@@ -144,10 +145,7 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         f"| {encoder.licence} |"
         for m, encoder in encoders.items()
     ]
-    objectives = "; ".join(
-        f"`{objective.name}` on {', '.join('–'.join(pair) for pair in objective.pairs)}"
-        for objective in recipe.objectives
-    )
+    objectives = "; ".join(f"`{o.name}` on {', '.join(map('–'.join, o.pairs))}" for o in recipe.objectives)
     frozen_note = (
         "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
         "licences; their hash is checked when the space is loaded.\n"
@@ -227,7 +225,7 @@ def _format_score(history: Mapping[str, Any]) -> str:
 
 
 def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Space:
-    """Create a space from the tensors and header of its file; raise CheckpointError if they are invalid."""
+    """Create a space from the tensors and header of a space file; raise CheckpointError if either is invalid."""
     saved_weights = {n.removeprefix(WEIGHTS_PREFIX): t for n, t in tensors.items() if n.startswith(WEIGHTS_PREFIX)}
     try:
         space = Space(Recipe.parse(header["recipe"], location=f"the recipe in {path}"))
@@ -240,12 +238,11 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
         space.load_state_dict(saved_weights | frozen_weights)
         space.history = dict(header.get("history", {}))
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{path}: weights and header do not fit together ({error}); the file was modified"
-        ) from error
+        problem = f"weights and header do not fit together ({error})"
+        raise CheckpointError(f"{path}: {problem}; the file was modified") from error
     for name, value in space.named_parameters():
         if name not in saved_weights:
-            continue  # a weight of a frozen encoder, which is not saved
+            continue  # the weights of frozen encoders are not saved
         if saved_weights[name].dtype != value.dtype:
             raise CheckpointError(f"{path}: the weights {name} are {saved_weights[name].dtype}; expected {value.dtype}")
         if not torch.isfinite(value).all():
@@ -255,7 +252,7 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
 
 
 def _load_joint_model(folder: Path) -> Space:
-    """Return a joint model of the transformers library as a space with cosine similarity."""
+    """Load a joint model of the transformers library, and return a space with cosine similarity."""
     modalities = joint_modalities(folder)
     if modalities is None:
         raise RecipeError(f"{folder}: not a joint model of two modalities (CLIP, SigLIP, CLAP …)")
@@ -290,14 +287,12 @@ def _check_embeddings_vary(path: Path, space: Space) -> None:
     for modality in space.modalities:
         matrices = [weight for weight in space.encoder(modality).parameters() if weight.ndim > 1]
         num_pools = 2 if space.recipe.space.pooling == "mean_max" else 1
-        pooled = torch.randn(
-            2, num_pools, space.encoder(modality).feature_dim, generator=torch.Generator().manual_seed(0)
-        )
+        shape = 2, num_pools, space.encoder(modality).feature_dim
+        pooled = torch.randn(shape, generator=torch.Generator().manual_seed(0))
         embedding = space.project(modality, pooled, torch.ones(2, num_pools, dtype=torch.bool), "pooled")
         if (matrices and not any(matrix.any() for matrix in matrices)) or torch.equal(*embedding):
-            raise CheckpointError(
-                f"{path}: every {modality} gets the same embedding, because the weights are 0; train the space again"
-            )
+            problem = f"every {modality} gets the same embedding, because the weights are 0"
+            raise CheckpointError(f"{path}: {problem}; train the space again")
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -305,7 +300,8 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             header = json.loads((file.metadata() or {}).get(HEADER_KEY, "{}"))
             # Tensors are cloned, because safetensors maps the file into memory. A mapped file occupies the disk even
-            # after it was replaced, so a resumed training would need disk space for one more training state.
+            # after another file has replaced it. Without clones, a resumed training would need disk space for one more
+            # training state.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a dict
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); the file may be truncated") from error
@@ -335,7 +331,7 @@ def _download_from_hub(name: str) -> Path:
         from huggingface_hub import snapshot_download
 
         return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
-    except Exception as error:  # the library raises a dozen different errors for network and name problems
+    except Exception as error:  # huggingface_hub raises many exception types for network and name problems
         raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error)}") from error
 
 

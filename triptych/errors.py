@@ -1,17 +1,17 @@
-"""All errors that users can cause.
+"""The exception classes for all errors that users can cause.
 
 TriptychError           the base class
-├── UsageError          invalid arguments of a command or call
+├── UsageError          a command or call has invalid arguments
 ├── RecipeError         a recipe has an unknown key, an invalid value or incompatible components
 ├── ManifestError       a manifest is invalid; the message names the row and the column
-├── InputError          invalid tensors: wrong shapes, NaN, an empty batch, a value out of range
+├── InputError          a tensor is invalid: a wrong shape, NaN, an empty batch, a value out of range
 ├── MediaError          a file cannot be read as audio, image, video or text; batch processing skips the file
 ├── CheckpointError     a space file, run folder or weight file is missing, unreadable or incompatible
 ├── TrainingError       training cannot start or continue
 └── CollectionError     a collection cannot be read, or its items were embedded by another space
 
-Each message names the error, the file or argument, and a remedy. The command line prints the message without a
-traceback and exits with code 2. Any other exception is a bug in triptych.
+Each message says what is wrong, in which file or argument, and what to do. The command line prints the message without
+a traceback and exits with code 2. Any other exception is a bug in triptych.
 """
 
 import math
@@ -56,7 +56,7 @@ class CollectionError(TriptychError):
 
 
 def check_range(name: str, value: float, minimum: float, maximum: float = math.inf) -> None:
-    """Raise RecipeError if a number is NaN, infinite, or outside [minimum, maximum]."""
+    """Raise RecipeError if a number is NaN, infinite or outside the range [minimum, maximum]."""
     if not minimum <= value <= maximum or math.isinf(value):
         allowed = f"at least {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
         raise RecipeError(f"{name} = {value}: must be {allowed}")

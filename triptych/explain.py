@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
 from triptych.space import Space
 
-INTEGRATION_STEPS = 32  # for the integrated gradients of a nonlinear head
+INTEGRATION_STEPS = 32  # number of steps of the integrated gradients of a nonlinear head
 METHOD_DESCRIPTIONS = {
     "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: "
     "each pair contributes the inner product of its two vectors. The residual contains the terms "
@@ -77,15 +76,14 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
     for axis, side in enumerate(sides):
         groups = _group_parts(side)
         if groups != [[index] for index in range(len(side.part_locations))]:
-            locations = [_merge_locations([side.part_locations[i] for i in group]) for group in groups]
+            locations = [_find_enclosing_range([side.part_locations[i] for i in group]) for group in groups]
             sides[axis] = replace(side, part_locations=locations)
             contributions = _reduce_groups(contributions, groups, axis, should_sum=True)
             attribution = _reduce_groups(attribution, groups, axis, should_sum=method == "pooled")
     computed_score = float(space.scores(query_features, hit_features))
     shown_score = computed_score if score is None else score
-    return Explanation(
-        sides[0], sides[1], contributions, attribution, shown_score, shown_score - float(contributions.sum())
-    )
+    residual = shown_score - float(contributions.sum())
+    return Explanation(sides[0], sides[1], contributions, attribution, shown_score, residual)
 
 
 def describe_method(space: Space) -> str:
@@ -115,15 +113,10 @@ def _compute_contributions(
         return matchmap_contributions(attribution, similarity.reduction), attribution, "matchmap"
     if isinstance(similarity, WordRegion):
         a_features, b_features = _make_features(space, a, a_parts), _make_features(space, b, b_parts)
-        return (
-            word_region_contributions(similarity, a_features, b_features),
-            similarity.attribution(a_features, b_features)[0],
-            "word_region",
-        )
-    a_features, b_features = (
-        decompose_embedding(space, a.modality, a_parts),
-        decompose_embedding(space, b.modality, b_parts),
-    )
+        contributions = word_region_contributions(similarity, a_features, b_features)
+        return contributions, similarity.attribution(a_features, b_features)[0], "word_region"
+    a_features = decompose_embedding(space, a.modality, a_parts)
+    b_features = decompose_embedding(space, b.modality, b_parts)
     contributions = similarity.attribution(a_features, b_features)[0]
     if isinstance(similarity, Mahalanobis) and similarity.form == "rooted":
         contributions = contributions / (abs(float(similarity(a_features, b_features))) or 1.0)  # -√gap = -gap / √gap
@@ -205,7 +198,7 @@ def _make_explained_item(space: Space, source: Source, count: int) -> ExplainedI
     if source.modality == "audio":
         ends = [location[1] for location in locations if location]
         start = source.start or 0.0
-        end = max(ends) if ends else min(start + encoder.max_seconds, audio.read_duration(Path(source.content)))
+        end = max(ends) if ends else min(start + encoder.max_seconds, audio.read_duration(source.path))
         span = (start, min(end, source.end) if source.end is not None else end)
     return ExplainedItem(source.modality, text_content, span, locations)
 
@@ -224,8 +217,8 @@ def _group_parts(item: ExplainedItem) -> list[list[int]]:
     return [*groups.values(), *([unlocated] if unlocated else [])]
 
 
-def _merge_locations(locations: Sequence[Region]) -> Region:
-    """Return the range from the first to the last token of a group; for a single part, return its location."""
+def _find_enclosing_range(locations: Sequence[Region]) -> Region:
+    """Return the character range from the first to the last token of a word. Return the location of a single part."""
     if len(locations) == 1 or not locations[0]:
         return locations[0]
     return (min(location[0] for location in locations), max(location[1] for location in locations))

@@ -1,4 +1,4 @@
-"""Export each encoder with its projection as an ONNX graph; compare the graph's output and speed with PyTorch."""
+"""Export each encoder and its projection as an ONNX graph, and compare the graph with PyTorch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,33 +30,33 @@ from triptych.space import Space
 
 REQUIRED_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 REPORT_FILE = "report.json"
-BATCH_SIZE, REPEATS = 8, 7  # for the speed comparison
-NUM_EXAMPLES = 64  # inputs per modality on which ONNX and PyTorch are compared
-MAX_GRAPH_BYTES = 1_900_000_000  # size limit of a graph with its weights; the limit of the format is 2 GB
+BATCH_SIZE, REPEATS = 8, 7  # the speed comparison runs one batch of 8 inputs 7 times
+NUM_EXAMPLES = 64  # the maximum number of inputs per modality for comparing ONNX with PyTorch
+MAX_GRAPH_GB = 1.9  # limit for the weights in GB; the ONNX format allows 2 GB per graph
 INPUTS_NAME, MASK_NAME, OUTPUT_NAME = "inputs", "mask", "embeddings"
 
 
 @dataclass(frozen=True)
 class ExportResult:
-    """The exported graph of one modality with its accuracy and speed, or the reason why the export failed."""
+    """The accuracy and speed of the exported graph of one modality, or the reason why the export failed."""
 
     modality: Modality
     encoder: str
     file: str = ""
     megabytes: float = 0.0
-    num_items: int = 0  # inputs that were compared
-    max_cosine_distance: float | None = None  # largest 1 - cosine between ONNX and PyTorch embeddings
-    eager_ms: float = 0.0  # median time of a batch of BATCH_SIZE in PyTorch
-    onnx_ms: float = 0.0  # median time of the same batch in ONNX Runtime
+    num_items: int = 0  # the number of inputs that were compared
+    max_cosine_distance: float | None = None  # the largest 1 - cosine between ONNX and PyTorch embeddings
+    eager_ms: float = 0.0  # the median time of one batch in PyTorch, in ms
+    onnx_ms: float = 0.0  # the median time of the same batch in ONNX Runtime, in ms
     time_ratio: float | None = None  # onnx_ms / eager_ms
-    time_ratio_range: tuple[float, float] | None = None  # smallest and largest ratio of paired repeats
-    problem: str = ""  # why the export failed; "" if it succeeded
+    time_ratio_range: tuple[float, float] | None = None  # the smallest and the largest ratio of all repeats
+    problem: str = ""  # the reason why the export failed; "" if the export succeeded
 
 
 def export_onnx(
     space: Space, sources: Mapping[Modality, Sequence[Source]], folder: Path, show_progress: bool = True
 ) -> list[ExportResult]:
-    """Write an ONNX graph for each modality of a space, and a report; graph and PyTorch are compared on `sources`."""
+    """Write a report and an ONNX graph for each modality of a space, compared with PyTorch on `sources`."""
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise UsageError(f"{', '.join(missing)} not installed; run: pip install 'triptych[export]'")
@@ -72,7 +73,7 @@ def export_onnx(
 
 
 def default_folder(run: str | Path) -> Path:
-    """Return the default output folder of a run folder or space file: NAME-onnx in the same parent folder."""
+    """Return the default output folder: NAME-onnx next to the run folder or space file NAME."""
     checkpoint_path = resolve_path(run)
     folder = checkpoint_path if checkpoint_path.is_dir() else checkpoint_path.parent
     return folder.with_name(f"{Path(run).resolve().stem}-onnx")
@@ -81,7 +82,7 @@ def default_folder(run: str | Path) -> Path:
 def load_examples(
     space: Space, manifest_path: Path | None = None, allow_outside: bool = False
 ) -> dict[Modality, list[Source]]:
-    """Return sources of every modality from a manifest (default: the recipe's), from the test split if there is one."""
+    """Return sources of each modality from a manifest (default: the recipe's), preferably from the test split."""
     config = space.recipe.data
     path = manifest_path or (Path(config.manifest) if config.manifest else None)
     if path is None or not path.exists():
@@ -95,7 +96,7 @@ def load_examples(
 
 
 class _Tower(nn.Module):
-    """An encoder and its projection as one module: prepared inputs and their mask to embeddings."""
+    """An encoder and its projection as one module, which maps prepared inputs and their mask to embeddings."""
 
     def __init__(self, space: Space, modality: Modality) -> None:
         super().__init__()
@@ -108,41 +109,27 @@ class _Tower(nn.Module):
 
 def _export_modality(space: Space, modality: Modality, sources: Sequence[Source], folder: Path) -> ExportResult:
     encoder, path = space.encoder(modality), folder / f"{modality}.onnx"
-    header = ExportResult(modality, space.recipe.space.encoders[modality].name)
-    prepared_inputs = [x for _, x in prepare_sources(sources, encoder) if not isinstance(x, MediaError)]
-    if len(prepared_inputs) < 2:
-        return _make_result(
-            header, problem=f"needs two readable examples of {modality}; got {len(prepared_inputs)} of {len(sources)}"
-        )
+    make_result = partial(ExportResult, modality, space.recipe.space.encoders[modality].name)
+    inputs = [x for _, x in prepare_sources(sources, encoder) if not isinstance(x, MediaError)]
+    if len(inputs) < 2:
+        return make_result(problem=f"needs two readable examples of {modality}; got {len(inputs)} of {len(sources)}")
     tower = _Tower(space, modality).eval()
-    weight_bytes = sum(
-        p.numel() * p.element_size() for p in [*encoder.parameters(), *space.heads[modality].parameters()]
-    )
-    if weight_bytes > MAX_GRAPH_BYTES:
-        return _make_result(
-            header, problem=f"the weights are {weight_bytes / 1e9:.1f} GB; the limit of an ONNX graph is 2 GB"
-        )
+    weights = [*encoder.parameters(), *space.heads[modality].parameters()]
+    gigabytes = sum(p.numel() * p.element_size() for p in weights) / 1e9
+    if gigabytes > MAX_GRAPH_GB:
+        return make_result(problem=f"the weights are {gigabytes:.1f} GB; the limit of an ONNX graph is 2 GB")
+    batches = [collate(inputs[i : i + BATCH_SIZE]) for i in range(0, len(inputs), BATCH_SIZE)]
     try:
         with _suppress_exporter_warnings(), atomic_write(path) as temp_path:
-            _export_graph(tower, *collate(prepared_inputs[:BATCH_SIZE])).save(temp_path, external_data=False)
+            _export_graph(tower, *batches[0]).save(temp_path, external_data=False)
         run = _open_session(path)
-        max_distance = max(
-            _max_cosine_distance(tower, run, *collate(prepared_inputs[i : i + BATCH_SIZE]))
-            for i in range(0, len(prepared_inputs), BATCH_SIZE)
-        )
+        distance = max(_max_cosine_distance(tower, run, *batch) for batch in batches)
     except Exception as error:  # the exporter raises dozens of error types
         path.unlink(missing_ok=True)
-        return _make_result(header, problem=_summarise_error(error))
-    times = _measure_times(tower, run, *collate(prepared_inputs[:BATCH_SIZE]))
+        return make_result(problem=_summarise_error(error))
+    times = _measure_times(tower, run, *batches[0])
     size = round(path.stat().st_size / 1e6, 2)
-    return _make_result(
-        header,
-        file=path.name,
-        megabytes=size,
-        num_items=len(prepared_inputs),
-        max_cosine_distance=max_distance,
-        **times,
-    )
+    return make_result(path.name, size, len(inputs), distance, **times)
 
 
 def _summarise_error(error: BaseException) -> str:
@@ -154,12 +141,8 @@ def _summarise_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300]}"
 
 
-def _make_result(header: ExportResult, **values: Any) -> ExportResult:
-    return ExportResult(header.modality, header.encoder, **values)
-
-
 def _export_graph(tower: _Tower, inputs: Tensor, mask: Tensor) -> Any:
-    """Export a tower with a dynamic batch size and, except for images, a dynamic length."""
+    """Export an encoder with its projection, with a dynamic batch size and (except for images) a dynamic length."""
     dynamic = torch.export.Dim.AUTO
     dynamic_axes = {0: dynamic} if tower.modality == "image" else {0: dynamic, 1: dynamic}
     with torch.no_grad():
@@ -192,7 +175,7 @@ def _open_session(path: Path) -> Callable[[Tensor, Tensor], Tensor]:
 
 @torch.inference_mode()
 def _max_cosine_distance(tower: _Tower, run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor) -> float:
-    """Return the largest 1 - cosine between ONNX and PyTorch embeddings; in float64, because float32 is too coarse."""
+    """Return the largest 1 - cosine between ONNX and PyTorch embeddings, in float64 because float32 is too coarse."""
     cosine = F.cosine_similarity(tower(inputs, mask).double(), run(inputs, mask).double())
     return max(0.0, 1 - cosine.min().item())
 
@@ -201,7 +184,7 @@ def _max_cosine_distance(tower: _Tower, run: Callable[[Tensor, Tensor], Tensor],
 def _measure_times(
     tower: _Tower, run: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, mask: Tensor
 ) -> dict[str, Any]:
-    """Measure ONNX Runtime and PyTorch on the same batch, alternately, after one warm-up run of each."""
+    """Time ONNX Runtime and PyTorch alternately on the same batch, after one warm-up run of each."""
     milliseconds: dict[str, list[float]] = {"onnx": [], "eager": []}
     for repeat in range(REPEATS + 1):
         for runtime, compute in (("onnx", run), ("eager", tower)):
@@ -211,12 +194,8 @@ def _measure_times(
                 milliseconds[runtime].append(1000 * (time.perf_counter() - start_time))
     onnx, eager = statistics.median(milliseconds["onnx"]), statistics.median(milliseconds["eager"])
     ratios = [a / b for a, b in zip(milliseconds["onnx"], milliseconds["eager"], strict=True)]
-    return {
-        "eager_ms": eager,
-        "onnx_ms": onnx,
-        "time_ratio": onnx / eager,
-        "time_ratio_range": (min(ratios), max(ratios)),
-    }
+    time_ratio_range = min(ratios), max(ratios)
+    return {"eager_ms": eager, "onnx_ms": onnx, "time_ratio": onnx / eager, "time_ratio_range": time_ratio_range}
 
 
 @contextmanager

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TEMP_SUFFIX = ".part"
 SOFT_LOCK_SUFFIX = ".soft"
-LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # some network file systems
+LOCKS_UNSUPPORTED = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}  # raised by file systems without locks
 OS_ERROR_REMEDIES = {
     errno.ENOSPC: "free disk space",
     errno.EDQUOT: "free disk space: your quota is exceeded",
@@ -33,16 +33,16 @@ WINDOWS_ERROR_CODES = {5: errno.EACCES, 19: errno.EROFS, 39: errno.ENOSPC, 112: 
 
 @contextmanager
 def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
-    """Yield the path of a temporary file. It replaces `path` if the block succeeds, and is removed if the block fails.
+    """Yield a temporary path. If the block succeeds, the temporary file replaces `path`; otherwise it is removed.
 
-    durable = True calls fsync, so that a power failure leaves either the old or the new file. Use durable = False to
-    write many files that can be recomputed. Thread-safe.
+    With durable = True, fsync is called, so that after a power failure `path` is either the old or the new file. Use
+    durable = False for many files that can be recomputed, because fsync is slow. Thread-safe.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name is truncated, so that the longer temporary name does not exceed the limit of the file system.
+    # The file name is truncated, because the temporary name is longer and must not exceed the file system's limit.
     temp_path = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}{TEMP_SUFFIX}")
     try:
-        # os.open applies the umask; reading the umask instead would be a race between threads.
+        # os.open applies the umask. Reading the umask would change it for a moment, which is a race between threads.
         os.close(os.open(temp_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temp_path
         if durable:
@@ -72,10 +72,11 @@ def remove_stale_temp_files(folder: Path, file_names: Iterable[str]) -> None:
 
 @contextmanager
 def lock(path: Path) -> Iterator[bool]:
-    """Hold the lock file `path` during the block and yield True; yield False at once if another process holds the lock.
+    """Hold the lock `path` during the block and yield True; yield False at once if another process holds the lock.
 
     The operating system releases the lock when the process ends, so a leftover lock file has no effect. On a file
-    system without locks, the existence of the lock file is the lock, and the file contains the owner's process id.
+    system without locks, a process owns the lock while the lock file exists. The file then contains the owner's process
+    id.
     """
     file_lock = _acquire_lock(path)
     if file_lock is None:
@@ -84,21 +85,22 @@ def lock(path: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        # Removed before the release, so that no process locks a removed file. Windows does not allow this.
+        # The file is removed before the lock is released, so that no process locks a removed file. On Windows, a locked
+        # file cannot be removed.
         with suppress(OSError):
             Path(file_lock.lock_file).unlink()
         file_lock.release()
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock file `path`, without changing the file."""
+    """Return whether a process holds the lock `path`; do not change the lock file."""
     from filelock import lock_descriptor
 
     try:
         with path.open("rb") as file:
             return not lock_descriptor(file.fileno(), blocking=False)
     except OSError as error:
-        return error.errno == errno.ENOSYS  # no locks: the existence of the file is the lock
+        return error.errno == errno.ENOSYS  # without locks, the lock is held while its file exists
 
 
 def lock_file_names(name: str) -> set[str]:
@@ -124,9 +126,9 @@ def _acquire_lock(path: Path) -> BaseFileLock | None:
 
 
 def extract_os_error_code(error: BaseException) -> int | None:
-    """Return the errno of an OSError, or the errno in an error message of a Rust library; None if there is no errno.
+    """Return the errno of an OSError or of a Rust library's error message; None if there is no errno.
 
-    Returns None for ENOENT too, because a missing file is not a fault of the disk.
+    For ENOENT, return None too, because a missing file is not a fault of the disk.
     """
     code = error.errno if isinstance(error, OSError) else None
     if code is None:
@@ -137,5 +139,5 @@ def extract_os_error_code(error: BaseException) -> int | None:
 
 
 def suggest_remedy(code: int) -> str:
-    """Return advice for an errno."""
+    """Return advice on how to fix the error of an errno."""
     return OS_ERROR_REMEDIES.get(code, "make sure that the folder can be read and written")

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-MIN_BAR_CONSOLE_WIDTH = 100
+MIN_BAR_CONSOLE_WIDTH = 100  # in characters; narrower terminals show only the numbers
 
 
 def notify(message: str, show_progress: bool = True) -> None:
@@ -26,7 +26,7 @@ class ProgressBar:
         self._display, self._task_id, self.total, self.completed, self.note = display, task_id, total, 0, ""
 
     def advance(self, steps: int = 1, note: str | None = None) -> None:
-        """Add completed steps; `note` is shown next to the bar."""
+        """Add completed steps; the bar shows `note` at its right end."""
         self.completed += steps
         self.note = self.note if note is None else note
         self._display.update(self._task_id, completed=self.completed, note=self.note)  # pyright: ignore[reportArgumentType]
@@ -36,7 +36,6 @@ class ProgressBar:
 def track_progress(title: str, total: int, show_progress: bool = True) -> Iterator[ProgressBar]:
     """Show a progress bar for `total` steps on stderr, so that stdout can be piped."""
     console = Console(stderr=True)
-    # A narrow terminal shows the numbers without a bar.
     bar_columns = [BarColumn(bar_width=24)] if console.width >= MIN_BAR_CONSOLE_WIDTH else []
     display = Progress(
         TextColumn("{task.description}"),

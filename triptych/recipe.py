@@ -1,4 +1,4 @@
-"""Recipes: the mechanisms, data and training options of a training run, as frozen dataclasses and as TOML files."""
+"""Recipes: frozen dataclasses and TOML files with the mechanisms, data and options of a training run."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ObjectiveWeight = Annotated[float, Range(0, 1e12)]
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
-    """An objective, its weight, and its pairs of modalities; each pair gets its own instance of the objective."""
+    """An objective with its weight and its pairs of modalities; each pair gets its own instance of the objective."""
 
     name: str
     pairs: tuple[tuple[Modality, Modality], ...]
@@ -58,11 +58,11 @@ class SpaceConfig:
     similarity: Component
     embed_dim: Dimension = 128
     geometry: Geometry = "sphere"
-    pooling: Pooling = "mean"  # of an item's part vectors: the mean, or the mean and the maximum concatenated
-    head: Head = "linear"  # projection: one matrix, two layers (mlp), or none if the encoders return embeddings
-    hidden_dim: Dimension = 1024  # hidden dimension of head = "mlp"
-    dropout: Annotated[float, Range(0, 0.99)] = 0.0  # dropout of head = "mlp"
-    shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # hidden dimension of an mlp after all heads; 0 = no mlp
+    pooling: Pooling = "mean"  # "mean" averages the part vectors of an item; "mean_max" also appends their maximum
+    head: Head = "linear"  # the projection is one matrix, an MLP with one hidden layer, or none
+    hidden_dim: Dimension = 1024  # the hidden dimension if head = "mlp"
+    dropout: Annotated[float, Range(0, 0.99)] = 0.0  # the dropout probability if head = "mlp"
+    shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # hidden dimension of an MLP after the heads; 0: no MLP
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,17 @@ class DataConfig:
     manifest: str = ""
     extra_manifests: tuple[str, ...] = ()  # further manifests to train on
     train_split: str = "train"
-    valid_split: str = "valid"  # selects the best epoch; if the split has no rows, the last epoch is used
+    valid_split: str = "valid"  # the split on which training selects the best epoch
     test_split: str = "test"  # the split that `triptych evaluate` reads
-    # Relative sampling frequency of the rows of a modality set, for example "image-text" = 2.0
+    # How often the rows of a modality set are sampled, relative to other rows, for example "image-text" = 2.0.
     sampling_weights: dict[str, Annotated[float, Range(0, 1e6)]] = field(default_factory=dict)
     allow_outside: bool = False  # True: the manifest may list files outside its folder
     workers: Annotated[int, Range(1, 256)] = 2
-    hop_seconds: Annotated[float, Range(0, 3600)] = 0.0  # between the starts of segments of a file; 0 = no overlap
-    all_windows: bool = False  # True: train on every segment of a long file. False: on the first segment
-    teacher: str = ""  # image classifier for the objective distill: efficientnet_lite0
-    cache: str = ""  # folder for the outputs of frozen encoders; "" = the user's cache folder, "off" = no cache
-    input_cache_mb: Annotated[int, Range(0, 1 << 30)] = 2000  # MB of memory for inputs that are kept between epochs
+    hop_seconds: Annotated[float, Range(0, 3600)] = 0.0  # seconds between segment starts; 0: no overlap
+    all_windows: bool = False  # train on every segment of a long file (True) or on the first segment (False)
+    teacher: str = ""  # the image classifier for the objective distill, such as efficientnet_lite0
+    cache: str = ""  # cache folder of frozen encoders' outputs; "": the user's cache folder; "off": no cache
+    input_cache_mb: Annotated[int, Range(0, 1 << 30)] = 2000  # size of the in-memory cache of prepared inputs
 
 
 @dataclass(frozen=True)
@@ -91,19 +91,19 @@ class TrainingConfig:
 
     epochs: Annotated[int, Range(1, 1_000_000)] = 20
     batch_size: Annotated[int, Range(2, 1 << 24)] = 128
-    grad_cache_chunk: Annotated[int, Range(0, 1 << 24)] = 0  # rows per forward pass; 0 = the full batch
+    grad_cache_chunk: Annotated[int, Range(0, 1 << 24)] = 0  # rows per forward pass; 0: the full batch
     optimizer: Optimizer = "adamw"
-    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 1e-3  # for heads and objectives
+    learning_rate: Annotated[float, Range(1e-12, 1e3)] = 1e-3  # of heads and objectives
     encoder_lr_scale: LearningRateScale = 1.0  # multiplies learning_rate for encoders
     metric_lr_scale: LearningRateScale = 1.0  # multiplies learning_rate for the similarity
-    momentum: Annotated[float, Range(0, 0.999)] = 0.9  # for optimizer = "sgd"
+    momentum: Annotated[float, Range(0, 0.999)] = 0.9  # used only by optimizer = "sgd"
     weight_decay: Annotated[float, Range(0, 1e3)] = 0.01
-    warmup_ratio: Annotated[float, Range(0, 1)] = 0.1  # fraction of steps with linear warm-up, followed by cosine decay
+    warmup_ratio: Annotated[float, Range(0, 1)] = 0.1  # fraction of the steps with linear warm-up
     max_grad_norm: Annotated[float, Range(1e-12, 1e12)] = 1.0
-    precision: Precision = "float32"  # bfloat16: encoders under autocast, losses in float32
-    freeze: tuple[str, ...] = ()  # prefixes of parameter names, such as "encoders.image.blocks"
-    eval_every: Count = 1  # epochs between evaluations on the validation split; 0 = never
-    patience: Count = 0  # evaluations without improvement before early stopping; 0 = never stop early
+    precision: Precision = "float32"  # "bfloat16" runs encoders under autocast, and computes losses in float32
+    freeze: tuple[str, ...] = ()  # name prefixes of parameters that are not trained, such as "encoders.image.blocks"
+    eval_every: Count = 1  # epochs between evaluations on the validation split; 0: no evaluation
+    patience: Count = 0  # evaluations without improvement before early stopping; 0: no early stopping
     seed: Annotated[int, Range(0, 1 << 32)] = 0
 
 
@@ -120,7 +120,7 @@ class Recipe:
 
     @staticmethod
     def load(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-        """Load a recipe by path, or by the name of a bundled recipe; overrides are like `training.epochs=3`."""
+        """Load a TOML file or a bundled recipe by name, and apply overrides such as `training.epochs=3`."""
         path = _resolve_path(name_or_path)
         try:
             text = path.read_text(encoding="utf-8")
@@ -144,48 +144,44 @@ class Recipe:
             raise RecipeError(f"{location}{suffix}: {error}") from error
 
     def with_manifests(self, paths: Sequence[str | Path], allow_outside: bool = False) -> Recipe:
-        """Return a copy of the recipe that trains on these manifests; the recipe's extra manifests are kept."""
+        """Return a copy of the recipe with other manifests.
+
+        The first path replaces `data.manifest`. The other paths are added to `data.extra_manifests`. Without paths, the
+        manifests do not change. allow_outside = True sets `data.allow_outside`.
+        """
         data = replace(self.data, allow_outside=allow_outside or self.data.allow_outside)
         if paths:
             first, *others = map(str, paths)
-            extra_manifests = (*others, *(path for path in data.extra_manifests if path not in others))
-            data = replace(data, manifest=first, extra_manifests=extra_manifests)
+            remaining = (path for path in data.extra_manifests if path not in others)
+            data = replace(data, manifest=first, extra_manifests=(*others, *remaining))
         return replace(self, data=data)
 
     def resolve_manifest(self, path: Path | None = None) -> Path:
-        """Return `path` if given, otherwise the recipe's manifest; raise UsageError if the recipe has no manifest."""
+        """Return `path`, or by default the recipe's manifest; raise UsageError if neither is set."""
         if path is None and not self.data.manifest:
             raise UsageError(f"recipe {self.name} names no manifest; give --data MANIFEST")
         return path or Path(self.data.manifest)
 
     def without_local_paths(self) -> Recipe:
-        """Return a copy of the recipe without paths of this machine, so that it can be shared."""
+        """Return a copy of the recipe without local paths, so that the copy can be shared."""
         data = self.data
-        names = tuple(Path(path).name for path in (data.manifest, *data.extra_manifests))
-        portable_data = replace(
-            data, manifest=names[0], extra_manifests=names[1:], cache="off" if data.cache == "off" else ""
-        )
-        encoders: dict[Modality, Component] = {
-            m: Component(component.name, {key: value for key, value in component.settings.items() if key != "weights"})
-            for m, component in self.space.encoders.items()
-        }
-        return replace(self, data=portable_data, space=replace(self.space, encoders=encoders))
+        manifest, *extra = (Path(path).name for path in (data.manifest, *data.extra_manifests))
+        cache = "off" if data.cache == "off" else ""
+        encoders = dict(self.space.encoders)
+        for m, encoder in encoders.items():
+            encoders[m] = Component(encoder.name, {k: v for k, v in encoder.settings.items() if k != "weights"})
+        data = replace(data, manifest=manifest, extra_manifests=tuple(extra), cache=cache)
+        return replace(self, data=data, space=replace(self.space, encoders=encoders))
 
     def restrict_to(self, modalities: Collection[Modality]) -> Recipe:
-        """Return a copy of the recipe with only the encoders and pairs of the given modalities."""
+        """Return a copy of the recipe that keeps only the encoders and pairs of `modalities`."""
         encoders = {m: component for m, component in self.space.encoders.items() if m in modalities}
-        restricted = [
-            replace(config, pairs=tuple((a, b) for a, b in config.pairs if a in modalities and b in modalities))
-            for config in self.objectives
-        ]
-        objectives = tuple(objective for objective in restricted if objective.pairs)
+        pairs = [tuple(pair for pair in config.pairs if set(pair) <= set(modalities)) for config in self.objectives]
+        objectives = tuple(replace(c, pairs=p) for c, p in zip(self.objectives, pairs, strict=True) if p)
         if not objectives:
-            expected_pairs = ", ".join(
-                sorted({f"{a}–{b}" for objective in self.objectives for a, b in objective.pairs})
-            )
-            raise RecipeError(
-                f"the data has only {', '.join(sorted(modalities)) or 'nothing'}; the recipe trains on {expected_pairs}"
-            )
+            present = ", ".join(sorted(modalities)) or "nothing"
+            expected = ", ".join(sorted({f"{a}–{b}" for config in self.objectives for a, b in config.pairs}))
+            raise RecipeError(f"the data has only {present}; the recipe trains on {expected}")
         return replace(self, space=replace(self.space, encoders=encoders), objectives=objectives)
 
     def to_toml(self) -> str:
@@ -195,16 +191,14 @@ class Recipe:
         table["space"]["encoders"] = {m: _flatten(component) for m, component in table["space"]["encoders"].items()}
         table["objectives"] = [_flatten(objective) for objective in table["objectives"]]
         for objective in table["objectives"]:
-            similarity = objective.pop("similarity")
-            if similarity:
+            if similarity := objective.pop("similarity"):
                 objective["similarity"] = _flatten(similarity)
-        return tomli_w.dumps(
-            {key: table[key] for key in ("name", "description", "data", "space", "objectives", "training")}
-        )
+        order = ("name", "description", "data", "space", "objectives", "training")
+        return tomli_w.dumps({key: table[key] for key in order})
 
 
 def list_bundled_recipes() -> dict[str, Path]:
-    """Return the bundled recipes: name to path."""
+    """Return a dict from name to path of the bundled recipes."""
     package_folder = Path(__file__).parent
     folder = next((f for f in (package_folder / "recipes", package_folder.parent / "recipes") if f.is_dir()), None)
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
@@ -252,11 +246,8 @@ def _read_space(table: TomlTable) -> SpaceConfig:
         m: read_component(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders
     }
     hints = get_type_hints(SpaceConfig, include_extras=True)
-    values = {
-        key: read_value(table[key], hints[key], f"space.{key}")
-        for key in table
-        if key not in {"encoders", "similarity"}
-    }
+    plain_keys = [key for key in table if key not in {"encoders", "similarity"}]
+    values = {key: read_value(table[key], hints[key], f"space.{key}") for key in plain_keys}
     similarity = table.get("similarity", {"name": "cosine"})
     return SpaceConfig(components, read_component(similarity, SIMILARITIES, "similarity", "space.similarity"), **values)
 
@@ -266,31 +257,26 @@ def _read_objective(table: Any, location: str) -> ObjectiveConfig:
     config_keys = {"pairs", "weight", "similarity"}
     settings = {key: value for key, value in table.items() if key not in config_keys}
     component = read_component(settings, OBJECTIVES, "objective", location, extra_keys=config_keys)
-    return ObjectiveConfig(
-        name=component.name,
-        pairs=read_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{location}.pairs"),
-        weight=read_value(table.get("weight", 1.0), ObjectiveWeight, f"{location}.weight"),
-        settings=component.settings,
-        similarity=read_component(table["similarity"], SIMILARITIES, "similarity", f"{location}.similarity")
-        if "similarity" in table
-        else None,
-    )
+    pairs = read_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{location}.pairs")
+    weight = read_value(table.get("weight", 1.0), ObjectiveWeight, f"{location}.weight")
+    similarity = None
+    if "similarity" in table:
+        similarity = read_component(table["similarity"], SIMILARITIES, "similarity", f"{location}.similarity")
+    return ObjectiveConfig(component.name, pairs, weight, component.settings, similarity)
 
 
 def _check_components(recipe: Recipe) -> None:
     """Raise RecipeError if the recipe's name is invalid, or if encoders, pairs and objectives are incompatible."""
     space = recipe.space
     if not re.fullmatch(r"\w[\w.-]{0,99}", recipe.name):
-        raise RecipeError(
-            f"name = {recipe.name[:100]!r}: must be letters, digits, _, - and dots, because it is used as a folder name"
-        )
+        name = recipe.name[:100]
+        raise RecipeError(f"name = {name!r}: must be letters, digits, _, - and dots, because a folder gets this name")
     if len(space.encoders) < 2:
         raise RecipeError(f"space.encoders: need at least two of {', '.join(MODALITIES)}; got {list(space.encoders)}")
     for modality, component in space.encoders.items():
-        if ENCODERS[component.name].modality != modality:
-            raise RecipeError(
-                f"space.encoders.{modality}: {component.name!r} is for {ENCODERS[component.name].modality}"
-            )
+        supported = ENCODERS[component.name].modality
+        if supported != modality:
+            raise RecipeError(f"space.encoders.{modality}: {component.name!r} is for {supported}")
     for i, objective in enumerate(recipe.objectives):
         if not objective.pairs:
             raise RecipeError(f'objectives.{i}: pairs are missing; for example pairs = [["audio", "text"]]')
@@ -302,25 +288,20 @@ def _check_components(recipe: Recipe) -> None:
     _check_teacher(recipe)
     for modality in space.encoders:
         if not any(modality in pair for objective in recipe.objectives for pair in objective.pairs):
-            raise RecipeError(
-                f"space.encoders.{modality}: no objective trains this encoder; "
-                f"add a pair with {modality}, or remove the encoder"
-            )
+            remedy = f"add a pair with {modality}, or remove the encoder"
+            raise RecipeError(f"space.encoders.{modality}: no objective trains this encoder; {remedy}")
 
 
 def _check_teacher(recipe: Recipe) -> None:
     name = recipe.data.teacher
-    teachers = [
-        n
-        for n, encoder in ENCODERS.items()
-        if encoder.modality == "image" and encoder.class_probabilities is not Encoder.class_probabilities
-    ]
+    classifiers = {n for n, e in ENCODERS.items() if e.class_probabilities is not Encoder.class_probabilities}
+    teachers = [n for n, encoder in ENCODERS.items() if n in classifiers and encoder.modality == "image"]
     if name and name not in teachers:
         raise RecipeError(f"data.teacher: {describe_unknown('teacher', name, teachers)}")
-    if not name and any(objective.name == "distill" for objective in recipe.objectives):
+    if not name and any(config.name == "distill" for config in recipe.objectives):
         raise RecipeError(f"distill needs a teacher: set data.teacher to one of {', '.join(teachers)}")
 
 
 def _flatten(component: dict[str, Any]) -> dict[str, Any]:
-    """Return the TOML table of a component: the name and the settings on the same level."""
+    """Return the TOML table of a component; the name and the settings are on the same level."""
     return {key: value for key, value in component.items() if key != "settings"} | component["settings"]

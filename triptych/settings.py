@@ -1,4 +1,4 @@
-"""Read typed settings from TOML tables; error messages name the key and the allowed values."""
+"""Read typed settings from TOML tables, with error messages that name the key and the allowed values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPE_DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class Range:
-    """The allowed range of a number, as an annotation: `Annotated[int, Range(1, 10)]`."""
+    """The allowed range of a number, for use as an annotation: `Annotated[int, Range(1, 10)]`."""
 
     minimum: float
     maximum: float
@@ -40,14 +40,14 @@ class Component:
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
-    """Change one value of the table in place, for example training.epochs=3 or objectives.0.temperature=0.1."""
+    """Apply an override, such as training.epochs=3 or objectives.0.temperature=0.1, to the table in place."""
     path, separator, raw_value = override.partition("=")
     if not separator or not path.strip():
         raise RecipeError(f"--set {override!r}: expected section.key=value, for example training.epochs=3")
     try:
         value = tomllib.loads(f"value = {raw_value.strip()}")["value"]
     except (ValueError, RecursionError):
-        value = raw_value.strip()  # an unquoted word is a string, which avoids nested quotes in a shell
+        value = raw_value.strip()  # unquoted words are strings, so that users need no nested quotes in a shell
     node: Any = table
     *parents, last_key = path.strip().split(".")
     for key in parents:
@@ -65,7 +65,7 @@ def _descend(node: Any, key: str, override: str) -> Any:
         return node[_parse_index(node, key, override)]
     if isinstance(node, dict):
         return node.setdefault(key, {})
-    raise RecipeError(f"--set {override!r}: {key!r} cannot be set, because the key before it is a value, not a table")
+    raise RecipeError(f"--set {override!r}: {key!r} cannot be set, because the key before {key!r} is not a table")
 
 
 def _parse_index(entries: list[Any], key: str, override: str) -> int:
@@ -77,7 +77,7 @@ def _parse_index(entries: list[Any], key: str, override: str) -> int:
 def read_component(
     table: Any, registry: Mapping[str, type], role: str, location: str, extra_keys: set[str] | None = None
 ) -> Component:
-    """Read a mechanism from its table; settings missing from the table get the defaults of the constructor."""
+    """Read a mechanism from a TOML table; settings that the table lacks get the defaults of the constructor."""
     table = read_section(table, location)
     if "name" not in table:
         raise RecipeError(f"{location}: the {role}'s name is missing; known: {', '.join(sorted(registry))}")
@@ -86,15 +86,14 @@ def read_component(
         raise RecipeError(f"{location}: {describe_unknown(role, name, registry)}")
     signature = inspect.signature(registry[name], eval_str=True)
     arguments = [a for a in signature.parameters.values() if a.kind is a.POSITIONAL_OR_KEYWORD]
-    check_keys(table, {"name", *(extra_keys or ()), *(a.name for a in arguments)}, location)
-    settings = {
-        a.name: read_value(table.get(a.name, a.default), a.annotation, f"{location}.{a.name}") for a in arguments
-    }
-    return Component(name, settings)
+    types = {a.name: a.annotation for a in arguments}
+    check_keys(table, {"name", *(extra_keys or ()), *types}, location)
+    values = {a.name: table.get(a.name, a.default) for a in arguments}
+    return Component(name, {key: read_value(values[key], types[key], f"{location}.{key}") for key in types})
 
 
 def read_dataclass(cls: type[T], table: Any, location: str) -> T:
-    """Read a dataclass of plain values from its table."""
+    """Read a dataclass of plain values from a TOML table."""
     table = read_section(table, location)
     hints = get_type_hints(cls, include_extras=True)
     check_keys(table, set(hints), location)
@@ -102,7 +101,7 @@ def read_dataclass(cls: type[T], table: Any, location: str) -> T:
 
 
 def read_section(value: Any, location: str) -> TomlTable:
-    """Return the value if it is a table; otherwise raise RecipeError."""
+    """Return the value if the value is a TOML table; otherwise raise RecipeError."""
     if not isinstance(value, Mapping):
         raise RecipeError(f"{location} = {value!r}: must be a table")
     return value
@@ -116,38 +115,28 @@ def check_keys(table: TomlTable, allowed: set[str], location: str) -> None:
 
 
 def read_value(value: Any, expected_type: Any, location: str) -> Any:
-    """Return the value as the expected type (integers may become floats, lists tuples), or raise RecipeError."""
-    if get_origin(expected_type) is Annotated:
-        base_type, allowed = get_args(expected_type)
-        value = read_value(value, base_type, location)
-        check_range(location, value, allowed.minimum, allowed.maximum)
+    """Convert the value to the expected type (integer to float, list to tuple), or raise RecipeError."""
+    origin, args, is_bool = get_origin(expected_type), get_args(expected_type), isinstance(value, bool)
+    if origin is Annotated:
+        value = read_value(value, args[0], location)
+        check_range(location, value, args[1].minimum, args[1].maximum)
         return value
-    if get_origin(expected_type) is Literal:
-        if value in get_args(expected_type):
+    if origin is Literal:
+        if value in args:
             return value
-        raise RecipeError(f"{location}: {describe_unknown('value', str(value), map(str, get_args(expected_type)))}")
-    if get_origin(expected_type) in (UnionType, Union):
-        literal = next(
-            (k for k in get_args(expected_type) if get_origin(k) is Literal and isinstance(value, str)), None
-        )
-        return read_value(value, literal or get_args(expected_type)[0], location)
-    if get_origin(expected_type) is tuple and isinstance(value, list | tuple):
-        inner = get_args(expected_type)
-        if inner[-1] is Ellipsis:
-            return tuple(read_value(v, inner[0], location) for v in value)
-        if len(inner) == len(value):
-            return tuple(read_value(v, k, location) for v, k in zip(value, inner, strict=True))
-    if get_origin(expected_type) is dict and isinstance(value, Mapping):
-        inner = get_args(expected_type)[1]
-        return {str(key): read_value(entry, inner, f"{location}.{key}") for key, entry in value.items()}
-    if expected_type is float and isinstance(value, int | float) and not isinstance(value, bool):
+        raise RecipeError(f"{location}: {describe_unknown('value', str(value), map(str, args))}")
+    if origin in (UnionType, Union):
+        literal = next((t for t in args if get_origin(t) is Literal and isinstance(value, str)), None)
+        return read_value(value, literal or args[0], location)
+    if origin is tuple and isinstance(value, list | tuple):
+        types = args[:1] * len(value) if args[-1] is Ellipsis else args
+        if len(types) == len(value):
+            return tuple(read_value(v, t, location) for v, t in zip(value, types, strict=True))
+    if origin is dict and isinstance(value, Mapping):
+        return {str(key): read_value(entry, args[1], f"{location}.{key}") for key, entry in value.items()}
+    if expected_type is float and isinstance(value, int | float) and not is_bool:
         return float(value)
-    if (
-        isinstance(expected_type, type)
-        and isinstance(value, expected_type)
-        and (expected_type is bool) == isinstance(value, bool)
-    ):
+    if isinstance(expected_type, type) and isinstance(value, expected_type) and (expected_type is bool) == is_bool:
         return value
-    raise RecipeError(
-        f"{location} = {value!r}: must be {TYPE_DESCRIPTIONS.get(expected_type, 'a list of the form [[a, b], …]')}"
-    )
+    description = TYPE_DESCRIPTIONS.get(expected_type, "a list of the form [[a, b], …]")
+    raise RecipeError(f"{location} = {value!r}: must be {description}")

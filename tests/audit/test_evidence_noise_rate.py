@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.audit.evidence import CUTOFFS, estimate_noise_rate, estimate_p_wrong
+from triptych.audit.evidence import CUTOFFS, estimate_noise_rate_from_p_values, estimate_p_wrong
 
 
 def simulate_p_values(
@@ -22,7 +22,7 @@ def test_the_noise_rate_estimate_and_its_interval(noise_rate):
     errors, num_covered = [], 0
     for seed in range(60):
         p, is_wrong = simulate_p_values(noise_rate, 2000, seed)
-        estimate = estimate_noise_rate(p)
+        estimate = estimate_noise_rate_from_p_values(p)
         assert 0 <= estimate.low <= estimate.high <= 1
         assert estimate.num_pairs == 2000
         errors.append(estimate.value - is_wrong.mean())
@@ -33,10 +33,10 @@ def test_the_noise_rate_estimate_and_its_interval(noise_rate):
 
 
 def test_pairs_at_chance_are_all_wrong():
-    assert estimate_noise_rate(np.random.default_rng(0).random(5000)).value > 0.95
-    assert estimate_noise_rate(np.full(50, 0.01)).value == 0.0
-    assert estimate_noise_rate(np.full(50, 0.01)).high > 0  # fifty right pairs do not prove a rate of 0
-    assert estimate_noise_rate(np.zeros(0)).num_pairs == 0
+    assert estimate_noise_rate_from_p_values(np.random.default_rng(0).random(5000)).value > 0.95
+    assert estimate_noise_rate_from_p_values(np.full(50, 0.01)).value == 0.0
+    assert estimate_noise_rate_from_p_values(np.full(50, 0.01)).high > 0  # fifty right pairs do not prove a rate of 0
+    assert estimate_noise_rate_from_p_values(np.zeros(0)).num_pairs == 0
 
 
 def test_p_wrong_is_calibrated():
@@ -76,9 +76,9 @@ def test_density_matches_the_grenander_estimator():
 
 
 def test_the_interval_is_wilsons():
-    estimate = estimate_noise_rate(np.full(100, 0.01))
+    estimate = estimate_noise_rate_from_p_values(np.full(100, 0.01))
     assert (estimate.low, estimate.high) == pytest.approx((0.0, 0.0370 / (1 - CUTOFFS[0])), abs=1e-4)
-    estimate = estimate_noise_rate(np.concatenate([np.full(70, 0.01), np.full(30, 0.99)]))
+    estimate = estimate_noise_rate_from_p_values(np.concatenate([np.full(70, 0.01), np.full(30, 0.99)]))
     above_cutoff = 0.3 / estimate.value  # 1 - cut-off: value = 30 / (100 · (1 - cut-off))
     assert estimate.low * above_cutoff == pytest.approx(0.2190, abs=1e-4)
     assert estimate.high * above_cutoff == pytest.approx(0.3959, abs=1e-4)

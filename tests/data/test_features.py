@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -52,14 +51,14 @@ def test_a_content_is_computed_once_whatever_its_file_is_called(tmp_path):
     assert sum(batch_sizes) == 6
     copies = [Source("image", tmp_path / f"copy{i}.png") for i in range(6)]
     for source, copy in zip(sources, copies, strict=True):
-        shutil.copy(source.content, copy.content)
+        shutil.copy(source.path, copy.path)
     cached = compute_or_load(encoder, [*sources, *copies, copies[0]], Cache(tmp_path / "cache"))
     assert sum(batch_sizes) == 6
     assert len(cached.index_of) == 12
     pooled = cached.load_batch([cached.index_of[sources[2]], cached.index_of[copies[2]]], with_parts=False)[0]
     assert torch.equal(pooled[0], pooled[1])
     make_images(tmp_path / "b", 1, seed=9)
-    shutil.move(tmp_path / "b" / "0000.png", sources[0].content)  # new content at an old path
+    shutil.move(tmp_path / "b" / "0000.png", sources[0].path)  # new content at an old path
     changed = compute_or_load(encoder, sources, cache)
     assert sum(batch_sizes) == 7
     assert not torch.equal(changed.pooled[changed.index_of[sources[0]]], cached.pooled[cached.index_of[copies[0]]])
@@ -67,7 +66,7 @@ def test_a_content_is_computed_once_whatever_its_file_is_called(tmp_path):
 
 def test_unreadable_files_are_reported_and_retried(tmp_path):
     encoder, cache, sources = make_encoder(), Cache(tmp_path / "cache"), make_images(tmp_path, 3)
-    broken = Path(sources[1].content)
+    broken = sources[1].path
     whole = broken.read_bytes()
     broken.write_bytes(b"not an image")
     missing = Source("image", tmp_path / "gone.png")

@@ -9,8 +9,8 @@ import pytest
 from tests.data.dataset_replicas import REPLICAS, WAV, png_bytes, write_file
 from tests.data.manifest_files import write_manifest
 from triptych.data import manifest, speech_synthesis
-from triptych.data.sources import SOURCES
-from triptych.data.sources.convert import convert
+from triptych.data.datasets import DATASETS
+from triptych.data.datasets.convert import convert
 from triptych.errors import ManifestError, UsageError
 
 CAPTIONS = ["a dog barks", "-h --version", "; rm -rf $(pwd) `id`", "caf\u00e9 \u201cquoted\u201d", "-"]
@@ -84,9 +84,9 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(program, captions, tmp_pat
 
 def test_voices_differ_and_unknown_voices_raise(program, tmp_path):
     REPLICAS["gcompris"](tmp_path)
-    source, _ = convert("gcompris", SOURCES["gcompris"], tmp_path, show_progress=False)
+    source, _ = convert("gcompris", DATASETS["gcompris"], tmp_path, show_progress=False)
     written, _ = speech_synthesis.synthesise_speech(source.path, tmp_path / "spoken.csv", program, show_progress=False)
-    assert written.summary["licence"] == SOURCES["gcompris"].licence
+    assert written.summary["licence"] == DATASETS["gcompris"].licence
     single_voice, _ = speech_synthesis.synthesise_speech(
         source.path,
         tmp_path / "one.csv",
@@ -138,7 +138,7 @@ esac
 
 def test_the_input_manifest_is_never_overwritten(tmp_path):
     REPLICAS["gcompris"](tmp_path)
-    source, _ = convert("gcompris", SOURCES["gcompris"], tmp_path, show_progress=False)
+    source, _ = convert("gcompris", DATASETS["gcompris"], tmp_path, show_progress=False)
     before = source.path.read_bytes()
     with pytest.raises(UsageError, match="choose another name"):
         speech_synthesis.synthesise_speech(source.path, source.path, show_progress=False)

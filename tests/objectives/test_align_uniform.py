@@ -138,7 +138,9 @@ def test_half_precision_is_close():
 
 
 def test_invalid_settings_and_tensors_raise():
-    for name, value in {"alpha": 0.0, "t": -1.0, "align_weight": -0.5, "uniform_weight": float("inf")}.items():
+    infinite = dict.fromkeys(("alpha", "t", "align_weight", "uniform_weight"), math.inf)
+    too_low = {"alpha": 0.0, "t": -1.0, "align_weight": -0.5, "uniform_weight": -1.0}
+    for name, value in (*infinite.items(), *too_low.items()):
         with pytest.raises(RecipeError, match=f"{name} = "):
             AlignUniform(**{name: value})
     with pytest.raises(InputError, match=r"x is \(2, 3\), y is \(3, 3\)"):

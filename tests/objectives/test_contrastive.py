@@ -70,6 +70,16 @@ def test_sampled_negatives_are_distinct_and_not_positives(num_negatives):
         assert set(sampled) <= negatives
 
 
+def test_random_number_zero_selects_a_negative():
+    """torch.rand returns exactly 0 once in 2^24 numbers; such an item is still a negative."""
+    negative_mask = torch.ones(1, 1024, dtype=torch.bool)
+    torch.manual_seed(11993)
+    assert (torch.rand(negative_mask.shape) == 0).any()
+    torch.manual_seed(11993)
+    columns, is_real = sample_negatives(negative_mask, 1024)
+    assert columns[is_real].sort().values.tolist() == list(range(1024))
+
+
 def test_negatives_are_sampled_uniformly():
     negative_mask = ~torch.eye(5, dtype=torch.bool).repeat(2000, 1)
     columns, _ = sample_negatives(negative_mask, 2)
@@ -127,6 +137,14 @@ def test_mean_over_seeds_equals_mean_over_all_negatives(stream_block):
     losses = torch.stack([total_loss(objective, pair) for _ in range(400)])
     assert losses.std() > 0.01
     assert losses.mean().item() == pytest.approx(torch.stack(each).mean().item(), rel=0.03)
+
+
+def test_learned_temperature_stays_in_its_range():
+    objective = Contrastive(learn_temperature=True)
+    for log_scale, temperature in ((100.0, 0.01), (-100.0, 1.0)):
+        objective.log_scale.data.fill_(log_scale)
+        objective.after_step()
+        assert math.exp(-objective.log_scale.item()) == pytest.approx(temperature)
 
 
 def test_invariant_to_order_and_true_pairs_cost_less():

@@ -175,6 +175,17 @@ def test_invalid_settings_raise():
             Distill(**invalid)  # pyright: ignore[reportArgumentType]
 
 
+def test_smallest_settings_are_valid():
+    objective = Distill(num_classes=2, embed_dim=1)
+    assert [tuple(parameter.shape) for parameter in objective.parameters()] == [(2, 1), (2,)]
+
+
+def test_teacher_is_rescaled_to_sum_to_one():
+    teacher, student = random_logits(4, 7, 1).softmax(dim=1), random_logits(4, 7, 2)
+    expected = [naive_divergence(g, f) for g, f in zip(teacher.tolist(), student.tolist(), strict=True)]
+    assert class_kl_divergence(1.005 * teacher, student).tolist() == pytest.approx(expected, rel=1e-10)
+
+
 def test_invalid_teachers_raise():
     pair, objective = pair_with_teacher(), Distill(num_classes=9, embed_dim=6).double()
     assert pair.teacher_targets is not None
@@ -191,5 +202,8 @@ def test_invalid_teachers_raise():
             objective(replace(pair, teacher_targets=pair.teacher_targets.index_fill(1, torch.tensor([0]), bad)))
     with pytest.raises(InputError, match="need the same"):
         class_kl_divergence(torch.ones(2, 3) / 3, torch.ones(2, 4))
+    for teacher_shape, student_shape in (((2, 3), (3, 2)), ((2,), (2,)), ((0, 3), (0, 3))):
+        with pytest.raises(InputError, match=r"student \(.*need the same \(N, M\)"):
+            score_cross_entropy(torch.ones(teacher_shape), torch.ones(student_shape))
     with pytest.raises(InputError, match="student contains NaN"):
         score_cross_entropy(torch.ones(2, 3), torch.full((2, 3), torch.nan))

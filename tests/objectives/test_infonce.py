@@ -294,6 +294,9 @@ def test_invalid_inputs_raise():
         infonce_loss(torch.zeros(2, 2), EYE[:2, :2], ~EYE[:2, :2])
     with pytest.raises(InputError, match=r"weight is \(3,\)"):
         infonce_loss(torch.zeros(2, 2), EYE[:2, :2], weight=torch.ones(3))
+    for weight in ([2.0, -1.0], [0.0, 0.0]):
+        with pytest.raises(InputError, match="none negative, not all 0"):
+            infonce_loss(torch.zeros(2, 2), EYE[:2, :2], weight=torch.tensor(weight))
     with pytest.raises(InputError, match="query has 2 rows and keys has 3"):
         streamed_infonce_loss(torch.ones(2, 2), torch.ones(3, 2), torch.tensor(1.0))
 

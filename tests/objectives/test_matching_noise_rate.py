@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.objectives.test_matching import matching_value, pair_of, permute
 from tests.similarities.test_similarities import random_features
 from triptych.errors import RecipeError
+from triptych.interfaces import features_from_embeddings
 from triptych.objectives.matching import Matching, estimate_noise_rate
-from triptych.space import features_without_parts
 
 
 def naive_noise_rate(scores, group):
@@ -68,7 +68,7 @@ def test_noise_rate_is_estimated_during_training(noise_rate):
         for rows in torch.randperm(n, generator=generator).split(batch):
             sides = (F.normalize(side, dim=1) for side in (left(a[rows]), right(b[rows])))
             optimizer.zero_grad()
-            matching_value(objective, pair_of(*map(features_without_parts, sides))).backward()
+            matching_value(objective, pair_of(*map(features_from_embeddings, sides))).backward()
             optimizer.step()
     assert 1 - objective.metrics_to_log()["mass"] == pytest.approx(noise_rate, abs=0.05)
 

@@ -17,6 +17,7 @@ def test_upcast_half_changes_half_precision_only(dtype):
 def test_valid_scores_pass():
     check_scores(torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool))
     check_scores(torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.bool), square=True)
+    check_scores(torch.zeros(1, 1), torch.ones(1, 1, dtype=torch.bool), square=True)
 
 
 @pytest.mark.parametrize(

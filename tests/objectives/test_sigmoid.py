@@ -17,6 +17,12 @@ from triptych.objectives.sigmoid import Sigmoid, sigmoid_loss
 from triptych.similarities.cosine import Cosine
 
 
+class InexactSimilarity(Cosine):
+    """A similarity that cannot be streamed."""
+
+    is_exact = False
+
+
 def random_tensor(*shape, seed=0, scale=4.0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * scale
 
@@ -98,6 +104,22 @@ def test_default_initial_values_match_paper():
     assert [p for p in fixed.parameters() if p.requires_grad] == []
 
 
+def test_inexact_similarity_needs_no_option():
+    a, b = random_features(5, seed=1), random_features(5, seed=2)
+    pair = Pair(a, b, torch.tensor([0, 1, 1, 2, 0]), InexactSimilarity())
+    expected = naive_loss((pair.scores() * 10 - 10).tolist(), pair.positive_mask.tolist())
+    assert Sigmoid().double()(pair)["pairs"].item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_temperature_is_logged_and_bounded():
+    objective = Sigmoid(temperature=0.25)
+    assert objective.metrics_to_log() == pytest.approx({"temperature": 0.25})
+    for log_scale, temperature in ((100.0, 0.01), (-100.0, 1.0)):
+        objective.log_scale.data.fill_(log_scale)
+        objective.after_step()
+        assert objective.metrics_to_log() == pytest.approx({"temperature": temperature})
+
+
 @pytest.mark.parametrize("block", [0, 3])
 def test_invariant_to_order_and_true_pairs_cost_less(block):
     objective = Sigmoid(stream_block=block).double()
@@ -154,10 +176,6 @@ def test_invalid_inputs_raise():
             Sigmoid(**invalid)
     with pytest.raises(InputError, match=r"scores \(2, 3\), positive_mask \(2, 2\)"):
         sigmoid_loss(torch.zeros(2, 3), torch.eye(2, dtype=torch.bool))
-
-    class InexactSimilarity(Cosine):
-        is_exact = False
-
     a = random_features(3)
     with pytest.raises(InputError, match="InexactSimilarity is not exact"):
         Sigmoid(stream_block=2).double()(Pair(a, a, torch.arange(3), InexactSimilarity()))

@@ -16,6 +16,10 @@ def test_log_scale_is_the_inverse_temperature(learn):
     assert log_scale.requires_grad == learn
 
 
+def test_temperature_may_start_at_the_minimum():
+    assert temperature_of(make_log_scale("infonce", 0.01, 0.01, True)) == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize(
     ("initial", "value", "expected"),
     [(0.1, 1e-4, 0.02), (0.1, 0.5, 0.5), (0.1, 3.0, 1.0), (2.0, 1.5, 1.5), (2.0, 9.0, 2.0)],

@@ -195,6 +195,15 @@ def test_random_negatives_are_sampled_uniformly():
     assert sample_negatives(torch.ones(3, 3, dtype=torch.bool)).tolist() == [-1, -1, -1]
 
 
+def test_rows_with_and_without_negatives_are_sampled_together():
+    positive_mask = torch.tensor([[True, True, True], [True, True, False], [False, False, True]])
+    torch.manual_seed(0)
+    draws = torch.stack([sample_negatives(positive_mask) for _ in range(50)])
+    assert draws[:, 0].tolist() == [-1] * 50
+    assert draws[:, 1].tolist() == [2] * 50
+    assert set(draws[:, 2].tolist()) == {0, 1}
+
+
 def test_random_mining_equals_loss_with_sampled_negatives():
     a, b = random_features(12, seed=1), random_features(12, seed=2)
     pair = pair_of(a, b, torch.arange(12) // 2)
@@ -256,7 +265,13 @@ def test_invalid_tensors_raise():
             triplet_loss(scores.index_fill(1, torch.tensor([1]), bad), positive_mask)
     with pytest.raises(InputError, match=r"\[-1, 1\]"):
         triplet_loss(scores + 2, positive_mask, loss="polynomial")
+    for out_of_range in (torch.diag(torch.tensor([2.0, 0.0, 0.0])), torch.tensor([[0.0, 2, 0], [0, 0, 0], [0, 0, 0]])):
+        with pytest.raises(InputError, match=r"up to 2; .*\[-1, 1\]"):
+            triplet_loss(out_of_range, positive_mask, negatives="hardest", loss="polynomial")
     with pytest.raises(InputError, match="row 1 has 1, which is a positive"):
         triplet_loss(scores, positive_mask, negative_index=torch.tensor([1, 1, 0]))
     with pytest.raises(InputError, match="from -1 to 2"):
         triplet_loss(scores, positive_mask, negative_index=torch.tensor([1, 3, 0]))
+    for negative_index in (torch.tensor([1, 2, 0], dtype=torch.int32), torch.tensor([1, 2])):
+        with pytest.raises(InputError, match=r"need \(3,\) int64"):
+            triplet_loss(scores, positive_mask, negative_index=negative_index)

@@ -131,7 +131,7 @@ def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection,
         lambda: reader.search_similar(entry.id),
         lambda: reader.load_features(entry.id),
     ):
-        with pytest.raises(CollectionError, match=r"rebuilt with another space .*open it again"):
+        with pytest.raises(CollectionError, match=r"rebuilt with another space .*open the collection again"):
             query_collection()
     with pytest.raises(CollectionError, match="another space"):
         reader.index(items_from_folder(files, reader.space), files, show_progress=False)

@@ -4,7 +4,6 @@ import os
 import shutil
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -64,7 +63,7 @@ def test_unreadable_files_are_reported_and_the_rest_is_indexed(run_dir, files, t
     collection = Collection.create(tmp_path / "collection", run_dir)
     result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     assert len(collection) == 11
-    assert sorted(Path(source.content).name for source in result.failures) == ["broken.wav", "empty.txt"]
+    assert sorted(source.path.name for source in result.failures) == ["broken.wav", "empty.txt"]
 
 
 def test_interrupted_indexing_keeps_stored_items(run_dir, files, tmp_path, monkeypatch):
@@ -96,7 +95,7 @@ def test_nothing_is_embedded_twice(run_dir, files, tmp_path, monkeypatch):
     def fail_if_called(*arguments, **named):
         raise AssertionError("embedded again")
 
-    monkeypatch.setattr("triptych.space.Space._embed_uncached", fail_if_called)
+    monkeypatch.setattr("triptych.space._iter_inputs", fail_if_called)
     again = Collection.create(tmp_path / "collection", run_dir)
     assert again.index(items_from_folder(files, again.space), files, show_progress=False).unchanged == 11
     shutil.move(files / "note.txt", files / "moved.txt")  # the same content at another path
@@ -135,7 +134,7 @@ def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, mo
 
 def test_two_processes_cannot_index_at_once(collection, files):
     other = Collection.open(collection.folder)
-    message = f"process {os.getpid()} on .* is indexing into this collection; wait until the process has finished"
+    message = f"process {os.getpid()} on .* is indexing into this collection; wait until that process has ended"
     with acquire_write_access(collection.uri), pytest.raises(CollectionError, match=message):
         other.index(items_from_folder(files, other.space), files, show_progress=False)
 
@@ -153,7 +152,7 @@ def test_metadata_is_updated_without_embedding(collection, files, monkeypatch):
     image = next((files / "images").iterdir())
     os.utime(image, (1e9, 1e9))
     with monkeypatch.context() as patch:
-        patch.setattr("triptych.space.Space._embed_uncached", lambda *a: pytest.fail("the encoder ran"))
+        patch.setattr("triptych.space._iter_inputs", lambda *a: pytest.fail("the encoder ran"))
         collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     entry = next(e for e in collection.list_items() if e.source.content == image.resolve())
     assert entry.modified_time == 1e9
@@ -197,3 +196,12 @@ def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_i
     assert after[items[1].source.content] == before[items[1].source.content]
     result, _ = index_origin(items[2:], folder)
     assert (result.added, result.unchanged, result.removed) == (0, 2, 0)
+
+
+def test_the_result_reports_the_seconds_of_each_phase(run_dir, files, tmp_path):
+    collection, started = Collection.create(str(tmp_path / "timed"), run_dir), time.perf_counter()
+    result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
+    elapsed = time.perf_counter() - started
+    assert set(result.seconds) == {"scanning", "embedding", "storing"}
+    assert all(seconds > 0 for seconds in result.seconds.values())
+    assert sum(result.seconds.values()) <= elapsed

@@ -11,7 +11,7 @@ import torch
 
 from triptych.app.server.items import make_hit_responses, make_item_response
 from triptych.app.server.schemas import HitResponse, ItemFields, ItemResponse
-from triptych.interfaces import Source
+from triptych.interfaces import Source, features_from_embeddings
 from triptych.search import item as item_module
 from triptych.search.collection import Collection
 from triptych.search.item import (
@@ -27,7 +27,6 @@ from triptych.search.item import (
     to_arrow,
 )
 from triptych.similarities.cosine import Cosine
-from triptych.space import features_without_parts
 
 FULL_ITEM = Item(
     Source("audio", Path("/recordings/it's raining.wav"), 1.5, 2.0),
@@ -58,7 +57,7 @@ def test_every_field_is_a_column():
     names = {field.name for field in fields(Item)} - {"source", "excerpt"}
     assert names | {"id", "modality", "file", "text", "start", "end", "origins", "metadata_hash"} == {*METADATA_COLUMNS}
     assert make_schema(3).names == [*METADATA_COLUMNS, *VECTOR_COLUMNS]
-    table = to_arrow([FULL_ITEM], features_without_parts(torch.randn(1, 3)), Cosine())
+    table = to_arrow([FULL_ITEM], features_from_embeddings(torch.randn(1, 3)), Cosine())
     assert table.cast(make_schema(3)).num_rows == 1
 
 
@@ -79,13 +78,14 @@ def test_hits_and_responses_have_the_public_fields_of_the_item():
         "modified_time": 1e9,
         "score": 0.5,
         "relevance": 0.25,
-        "parts": [0.5],
-        "copies": ["copy"],
+        "part_scores": [0.5],
+        "duplicates": ["copy"],
     }
     response, (hit_response,) = make_item_response(FULL_ITEM), make_hit_responses([hit], [Path("/recordings")])
     for name in ItemFields.model_fields.keys() & record.keys():
         assert getattr(response, name) == getattr(hit_response, name) == record[name]
-    assert set(HitResponse.model_fields) - set(ItemFields.model_fields) == {"score", "relevance", "parts", "copies"}
+    hit_fields = {"score", "relevance", "part_scores", "duplicates"}
+    assert set(HitResponse.model_fields) - set(ItemFields.model_fields) == hit_fields
     assert set(ItemResponse.model_fields) - set(ItemFields.model_fields) == {"siblings"}
 
 

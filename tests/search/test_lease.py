@@ -43,7 +43,7 @@ def test_the_lease_of_a_killed_process_expires(s3, tmp_path, monkeypatch):
             assert word == "acquired"
         finally:
             holder.send_signal(signal.SIGKILL)
-    message = rf"process {pid} on .* is indexing into this collection; wait .* If it is dead, run .* again in \d+ s"
+    message = rf"process {pid} on .* is indexing into this collection; wait .* If .* killed, run .* again in \d+ s"
     with pytest.raises(CollectionError, match=message), acquire_write_access(uri):
         pass
     monkeypatch.setattr(lease, "LEASE_SECONDS", 0.0)

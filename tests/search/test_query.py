@@ -99,11 +99,9 @@ def test_search_excludes_the_query_file_and_its_duplicates(duplicated):
     embedded_query = EmbeddedQuery(collection.space.embed_one(outside), query_content_hashes(outside, collection.space))
     for value in (outside, embedded_query, entries["copy.png"].id):
         query = Query((QueryPart(value),))
-        assert {
-            Path(hit.source.content).name for hit in collection.search(query, k=100)
-        } == entries.keys() - query_names
+        assert {hit.source.path.name for hit in collection.search(query, k=100)} == entries.keys() - query_names
         all_hits = collection.search(query, k=100, fold_duplicates=False, include_query=True)
-        assert {Path(hit.source.content).name for hit in all_hits} == entries.keys()
+        assert {hit.source.path.name for hit in all_hits} == entries.keys()
         if isinstance(value, str):  # the note names the other copy, not the given item
             assert collection.describe_excluded_items(query) == note.replace(", copy.png", "")
         else:
@@ -132,7 +130,7 @@ def test_a_long_query_file_is_excluded_with_all_its_segments(run_dir, tmp_path):
     collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
     assert len(collection) == 6
     hits = collection.search(Source("audio", folder / "low.wav"), k=10, fold_duplicates=False)
-    assert {Path(hit.source.content).name for hit in hits} == {"high.wav"}
+    assert {hit.source.path.name for hit in hits} == {"high.wav"}
     segment = next(entry for entry in collection.list_items() if entry.source.start == 10)
     for query in (segment.source, Query((QueryPart(segment.id),))):  # excludes only this segment
         hits = collection.search(query, k=10, fold_duplicates=False)
@@ -185,7 +183,7 @@ def test_duplicates_are_folded_into_the_first_hit(collection, files):
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     hits = collection.search(Source("image", image), ["image"], k=10, include_query=True)
     assert len(hits) == 5
-    names = {collection.load_item(name).source.content for name in (hits[0].id, *hits[0].copies)}
+    names = {collection.load_item(name).source.content for name in (hits[0].id, *hits[0].duplicates)}
     assert names == {image.resolve(), (files / "images" / "copy.png").resolve()}
     unfolded = collection.search(Source("image", image), ["image"], k=10, fold_duplicates=False, include_query=True)
     assert len(unfolded) == 6
@@ -198,7 +196,7 @@ def test_folded_duplicates_do_not_reduce_the_number_of_hits(collection, files):
         shutil.copy(images[0], files / "images" / name)
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     hits = collection.search(Source("image", images[0]), ["image"], k=2, include_query=True)
-    assert [len(hit.copies) for hit in hits] == [2, 0]
+    assert [len(hit.duplicates) for hit in hits] == [2, 0]
     unfolded = collection.search(Source("image", images[0]), ["image"], 4, fold_duplicates=False, include_query=True)
     assert hits[1].id == unfolded[3].id
 

@@ -1,7 +1,5 @@
 """Videos are indexed as image and audio segments."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.media.media_files import make_flv, save_video
@@ -47,7 +45,7 @@ def test_a_damaged_video_does_not_stop_indexing(run_dir, tmp_path, late_stream):
     save_video(videos / "b.mp4", seconds=1.0)
     collection = Collection.create(tmp_path / "collection", run_dir)
     result = collection.index(items_from_folder(videos, collection.space), videos, show_progress=False)
-    assert {Path(source.content).name for source in result.failures} == {"a.flv"}
+    assert {source.path.name for source in result.failures} == {"a.flv"}
     assert all(str(videos / "a.flv") in message for message in result.failures.values())
     assert {str(hit.source.content) for hit in collection.search(Source("text", "a bell"), k=10)} >= {
         str(videos / "b.mp4")

@@ -1,5 +1,7 @@
 """The dot product against a naive loop."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_dot_equals_cosine_on_unit_vectors():
 
 
 def test_invalid_inputs_raise():
-    with pytest.raises(InputError, match=r"a.embedding has 6 dimensions and b.embedding 5"):
+    with pytest.raises(InputError, match=r"a.embedding has 6 dimensions and b.embedding has 5"):
         Dot()(random_features(2), random_features(2, dim=5))
     long = scale_embedding(random_features(2, dtype=torch.float32), 1e30)
     with pytest.raises(InputError, match="overflow"):
@@ -63,3 +65,15 @@ def test_half_precision_is_close():
     a, b = random_features(6, seed=1), random_features(6, seed=2)
     half = [Features(x.embedding.bfloat16(), x.parts, x.mask) for x in (a, b)]
     assert torch.allclose(Dot()(*half).double(), Dot()(a, b), rtol=0.02, atol=0.1)
+
+
+def test_one_infinite_score_raises():
+    a, b = random_features(2), random_features(3)
+    embedding = a.embedding.clone()
+    embedding[1, 0] = math.inf
+    with pytest.raises(InputError):
+        Dot()(Features(embedding, a.parts, a.mask), b)
+
+
+def test_search_needs_no_second_pass():
+    assert Dot().is_exact

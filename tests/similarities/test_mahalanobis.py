@@ -226,7 +226,7 @@ def test_invalid_inputs_raise():
         Mahalanobis(8, "low_rank", rank=9)
     with pytest.raises(RecipeError, match="embed_dim = 0"):
         Mahalanobis(0)
-    with pytest.raises(InputError, match=r"b.embedding has 5 dimensions and mahalanobis has embed_dim = 6"):
+    with pytest.raises(InputError, match=r"b.embedding has 5 dimensions, but mahalanobis has embed_dim = 6"):
         Mahalanobis(6)(random_features(2), random_features(2, dim=5))
     for bad in (math.nan, math.inf, 1e200):
         with pytest.raises(InputError, match="NaN or infinity"):
@@ -249,3 +249,16 @@ def test_attribution_of_squared_metric_sums_to_cross_term(metric):
     zero = Features(torch.zeros_like(a.embedding), a.parts, a.mask)
     cross_term = similarity(a, b) - similarity(a, zero) - similarity(zero, b)  # -(aᵀMa + bᵀMb - 2aᵀMb) + aᵀMa + bᵀMb
     assert torch.allclose(similarity.attribution(a, b).sum(dim=(1, 2)), cross_term.diagonal())
+
+
+def test_the_default_dimension_is_that_of_the_recipes():
+    assert Mahalanobis(metric="diagonal").weight.shape == (128,)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_zero_vectors_have_a_finite_gradient(form):
+    zeros = torch.zeros(2, 6, dtype=torch.float64, requires_grad=True)
+    scores = random_metric("identity", form=form)[0](features_from_embedding(zeros), features_from_embedding(zeros))
+    scores.sum().backward()
+    assert zeros.grad is not None
+    assert torch.isfinite(zeros.grad).all()

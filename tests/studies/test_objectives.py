@@ -37,7 +37,7 @@ def test_objectives_are_compared_to_the_best_on_validation(experiment, tmp_path,
     scores = {"infonce": {"valid": 60.0, "test": 0.2}, "sigmoid": {"valid": 50.0, "test": 0.4}}
 
     class StubCache(ResultCache):
-        def cached_run(self, compute, recipe, **key):
+        def load_or_compute(self, compute, recipe, **key):
             stub = scores[key["objective"]]
             if key["stage"] == "search":
                 return {"valid": stub["valid"]}

@@ -22,13 +22,13 @@ class CountingCompute:
 def test_the_cache_resumes(experiment, tmp_path):
     compute, recipe = CountingCompute(), experiment.make_recipe(configure_objective("infonce"))
     cache = ResultCache(tmp_path / "b.jsonl", {"data": "d"})
-    first = [cache.cached_run(compute, recipe, i=i) for i in range(3)]
+    first = [cache.load_or_compute(compute, recipe, i=i) for i in range(3)]
     text = (tmp_path / "b.jsonl").read_text()
     (tmp_path / "b.jsonl").write_text(text[:-8])  # killed while the third was written
     again = ResultCache(tmp_path / "b.jsonl", {"data": "d"})
-    assert [again.cached_run(compute, recipe, i=i) for i in range(2)] == first[:2]
+    assert [again.load_or_compute(compute, recipe, i=i) for i in range(2)] == first[:2]
     assert len(compute.calls) == 3
-    again.cached_run(compute, recipe, i=2)
+    again.load_or_compute(compute, recipe, i=2)
     assert len(compute.calls) == 4
     with pytest.raises(UsageError, match="other data or settings"):
         ResultCache(tmp_path / "b.jsonl", {"data": "other"})
@@ -41,7 +41,7 @@ def test_another_recipe_or_format_version_invalidates_the_cache(experiment, tmp_
         experiment.make_recipe(configure_objective("infonce", temperature=0.2)),
         experiment.make_recipe(configure_objective("infonce")),
     ):
-        ResultCache(path, {}).cached_run(compute, recipe, objective="infonce")
+        ResultCache(path, {}).load_or_compute(compute, recipe, objective="infonce")
     assert [call.objectives[0].settings["temperature"] for call in compute.calls] == [0.07, 0.2]
     monkeypatch.setattr("triptych.studies.result_cache.FORMAT_VERSION", 2)
     with pytest.raises(UsageError, match="another version of triptych"):

@@ -21,9 +21,9 @@ def run_counted(name: str, experiment: Experiment, folder) -> tuple[StudyResult,
     keys: list[str] = []
 
     class CountingCache(ResultCache):
-        def cached_run(self, compute, recipe, **key):
+        def load_or_compute(self, compute, recipe, **key):
             keys.append(str(key))
-            return super().cached_run(compute, recipe, **key)
+            return super().load_or_compute(compute, recipe, **key)
 
     return STUDIES[name].run(experiment, CountingCache(folder / f"{name}.jsonl", {})), keys
 

@@ -1,6 +1,7 @@
 """NaN and divergence abort an epoch and name the loss term and the rows."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from tests.training.cases import load_batch, with_training
 from triptych.checkpoint import load
 from triptych.errors import InputError, TrainingError
 from triptych.space import Space
+from triptych.training.distributed import DistributedContext
 from triptych.training.epoch import train_one_epoch
 from triptych.training.loop import train
 from triptych.training.objective_set import ObjectiveSet
@@ -66,3 +68,54 @@ def test_the_metrics_are_the_means_over_the_steps(tiny_recipe, run_dir):
     for name in steps[0]:
         assert metrics[name] == pytest.approx(sum(values[name] for values in steps) / 3)
     assert metrics["infonce(image,text).temperature"] > 0
+
+
+class RecordingContext(DistributedContext):
+    """A single process that records the seeds of its epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.seeds = []
+
+    def seed(self, seed):
+        self.seeds.append(seed)
+        super().seed(seed)
+
+
+def test_every_epoch_and_training_seed_has_its_own_random_numbers(tiny_recipe):
+    context = RecordingContext()
+    for training_seed in range(3):
+        recipe = with_training(tiny_recipe, seed=training_seed)
+        space, objectives = Space(recipe), ObjectiveSet(recipe)
+        optimizer = build_optimizer(recipe, space, objectives)
+        for epoch in range(3):
+            train_one_epoch(space, objectives, optimizer, [], epoch, 1, context)
+    # Published runs depend on these seeds.
+    assert context.seeds == [seed * 1_000_003 + epoch + 1 for seed in range(3) for epoch in range(3)]
+
+
+def test_an_epoch_trains_with_dropout_after_an_evaluation(tiny_recipe):
+    space, objectives = Space(tiny_recipe), ObjectiveSet(tiny_recipe)
+    space.eval()
+    train_one_epoch(space, objectives, build_optimizer(tiny_recipe, space, objectives), [], 0, 1)
+    assert space.training
+
+
+def test_the_learning_rate_follows_the_schedule_of_the_whole_run(tiny_recipe, run_dir):
+    recipe = with_training(tiny_recipe, epochs=4, warmup_ratio=0.25)
+    space, objectives = load(run_dir), ObjectiveSet(recipe)
+    space.recipe = recipe
+    optimizer, batch, rates = build_optimizer(recipe, space, objectives), load_batch(recipe, space), []
+    for epoch in (0, 2):
+        train_one_epoch(
+            space,
+            objectives,
+            optimizer,
+            [batch] * 3,
+            epoch,
+            3,
+            on_step=lambda *_: rates.append(optimizer.param_groups[0]["lr"] / optimizer.param_groups[0]["lr_scale"]),
+        )
+    peak = recipe.training.learning_rate
+    decay = [peak * 0.5 * (1 + math.cos(math.pi * (step - 3) / 9)) for step in (6, 7, 8)]
+    assert rates == pytest.approx([peak / 4, peak / 2, peak * 3 / 4, *decay])

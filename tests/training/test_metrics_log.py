@@ -8,7 +8,7 @@ import pytest
 
 from triptych.checkpoint import load
 from triptych.training.loop import train
-from triptych.training.metrics_log import count_steps, is_improving, read_metrics
+from triptych.training.metrics_log import MetricsLog, count_steps, is_improving, read_metrics
 
 
 def test_tensorboard_reads_the_metrics(tiny_recipe, tmp_path):
@@ -53,6 +53,28 @@ def test_read_metrics_ignores_what_is_not_a_finite_number(tmp_path):
 
 
 def test_is_improving_while_the_last_validation_score_is_the_best(tmp_path):
-    for scores, expected in (((1.0, 2.0), True), ((2.0, 1.0), False)):
+    for scores, expected in (
+        ((1.0, 2.0), True),
+        ((2.0, 1.0), False),
+        ((2.0, 1.0, 3.0), True),
+        ((1.0, 3.0, 2.0), False),
+    ):
         (tmp_path / "metrics.jsonl").write_text("".join(json.dumps({"valid": score}) + "\n" for score in scores))
         assert is_improving(tmp_path) == expected
+
+
+def test_events_start_with_the_version_that_tensorboard_requires(tmp_path):
+    loader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_file_loader", reason="TensorBoard is not installed"
+    )
+    log = MetricsLog(tmp_path, 0)
+    log.append({"epoch": 1, "loss": 2.0})
+    log.append({"epoch": 2, "loss": 1.0})
+    (path,) = (tmp_path / "tensorboard").iterdir()
+    version, first, second = loader.RawEventFileLoader(str(path)).Load()
+    assert b"brain.Event:2" in version
+    events = list(loader.LegacyEventFileLoader(str(path)).Load())
+    assert [event.step for event in events] == [0, 1, 2]
+    assert events[0].wall_time == events[1].wall_time > 1e9
+    assert len(first) > 0
+    assert len(second) > 0

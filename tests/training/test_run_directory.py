@@ -11,10 +11,15 @@ from pathlib import Path
 import pytest
 
 from tests.training.cases import with_training
+from triptych import checkpoint
 from triptych.errors import CheckpointError, TrainingError
+from triptych.space import Space
 from triptych.training.loop import train
 from triptych.training.metrics_log import read_metrics
+from triptych.training.objective_set import ObjectiveSet
+from triptych.training.optimizer import build_optimizer
 from triptych.training.run_directory import RunDirectory
+from triptych.training.training_data import load_training_data
 
 
 def test_the_folder_records_environment_and_data(tiny_recipe, run_dir):
@@ -144,3 +149,42 @@ def test_a_resumed_run_does_not_memory_map_files_it_replaces(tiny_recipe, tmp_pa
         train(recipe, folder, show_progress=False)
     train(recipe, folder, show_progress=False)
     assert mapped_files == [[], [], []]
+
+
+def test_a_process_that_does_not_write_takes_no_lock_and_reserves_no_space(tiny_recipe, tmp_path):
+    run = RunDirectory(tmp_path / "run", tiny_recipe, load_training_data(tiny_recipe, False), is_writer=False)
+    with run.lock():
+        space, objectives = Space(tiny_recipe), ObjectiveSet(tiny_recipe)
+        run.check_disk_space(space, objectives, build_optimizer(tiny_recipe, space, objectives))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("epochs", ["0", "99", "many"])
+def test_an_inconsistent_state_raises_instead_of_a_wrong_resume(tiny_recipe, run_dir, tmp_path, epochs):
+    shutil.copytree(run_dir, tmp_path / "run")
+    state_file = tmp_path / "run" / "last.safetensors"
+    space, extra_tensors, header = checkpoint.load_with_extras(state_file)
+    metadata = {name: header[name] for name in ("data_hash", "early_stopping")}
+    checkpoint.save(space, state_file, extra_tensors, {**metadata, "epochs": epochs})
+    with pytest.raises(CheckpointError, match="is inconsistent; use --restart"):
+        train(tiny_recipe, tmp_path / "run", show_progress=False)
+
+
+def test_settings_that_do_not_affect_the_weights_may_change_on_resume(tiny_recipe, run_dir, tmp_path):
+    shutil.copytree(run_dir, tmp_path / "run")
+    data = replace(tiny_recipe.data, workers=tiny_recipe.data.workers + 1, input_cache_mb=7)
+    train(replace(tiny_recipe, name="renamed", data=data), tmp_path / "run", show_progress=False)
+    assert len(read_metrics(tmp_path / "run")) == tiny_recipe.training.epochs
+
+
+def test_sgd_reserves_one_tensor_of_optimizer_state_per_parameter(tiny_recipe, tmp_path, monkeypatch):
+    reserved = {}
+    for optimizer in ("adamw", "sgd"):
+        monkeypatch.setattr(
+            "triptych.training.run_directory.check_disk_space",
+            lambda path, required_bytes, name=optimizer: reserved.setdefault(name, required_bytes),
+        )
+        train(with_training(tiny_recipe, optimizer=optimizer), tmp_path / optimizer, show_progress=False)
+    space = Space(tiny_recipe)
+    weights = sum(p.numel() * p.element_size() for p in space.parameters() if p.requires_grad)
+    assert reserved["adamw"] - reserved["sgd"] >= 2 * weights

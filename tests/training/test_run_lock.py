@@ -44,7 +44,7 @@ def test_a_second_training_in_the_same_folder_raises(tiny_recipe, run_dir, tmp_p
 
 def test_an_unwritable_folder_raises_before_anything_is_computed(tiny_recipe, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(TrainingError, match=r"file/run: cannot be written to \(Not a directory\); give another folder"):
+    with pytest.raises(TrainingError, match=r"file/run: cannot be written \(Not a directory\); give another folder"):
         train(tiny_recipe, tmp_path / "file" / "run", show_progress=False)
 
 

@@ -13,20 +13,7 @@ from triptych.evaluation.evaluate import evaluate
 from triptych.training import loop
 from triptych.training.loop import train
 from triptych.training.metrics_log import read_metrics
-from triptych.training.validation import EarlyStopping, compute_validation_score
-
-
-def test_early_stopping_counts_evaluations_since_the_best():
-    early_stopping = EarlyStopping()
-    assert early_stopping.is_best
-    assert not str(early_stopping)
-    for score, best, num_bad_evals in [(10.0, 10.0, 0), (9.0, 10.0, 1), (10.0, 10.0, 2), (11.0, 11.0, 0)]:
-        early_stopping = early_stopping.update(score)
-        assert (early_stopping.best, early_stopping.last, early_stopping.num_bad_evals) == (best, score, num_bad_evals)
-    assert not EarlyStopping(1.0, 0.5, 2).should_stop(0)
-    assert not EarlyStopping(1.0, 0.5, 2).should_stop(3)
-    assert EarlyStopping(1.0, 0.5, 3).should_stop(3)
-    assert "best 1.0" in str(EarlyStopping(1.0, 0.5, 3))
+from triptych.training.validation import compute_validation_score
 
 
 def test_the_score_is_the_mean_recall_of_the_trained_pairs(tiny_recipe, run_dir):
@@ -99,7 +86,7 @@ def test_validation_rows_without_a_trained_pair_are_ignored(tiny_recipe, tmp_pat
         replace(tiny_recipe, data=data, objectives=(replace(config, pairs=(("image", "text"),)),)), eval_every=1
     )
     space = train(recipe, tmp_path / "run")
-    assert "no row of split valid has a trained pair: no validation, the last epoch is saved" in capsys.readouterr().err
+    assert "no row of split valid has a trained pair: there is no validation" in capsys.readouterr().err
     assert space.history["epochs"] == recipe.training.epochs
 
 

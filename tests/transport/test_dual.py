@@ -38,8 +38,8 @@ def test_dual_is_exact_after_large_drift():
 
 def test_unconverged_plan_warns():
     cost = aligned_cost(96, 64, 1.0, 8)
-    with pytest.warns(RuntimeWarning, match=r"after 1 iterations its error is .* increase max_iterations or epsilon"):
-        result = transport_plan(cost, 0.03, max_iterations=1)
+    with pytest.warns(RuntimeWarning, match=r"after 1 iterations its error is .* increase max_iter or epsilon"):
+        result = transport_plan(cost, 0.03, max_iter=1)
     assert not result.converged
     assert result.error > 1e-9
     assert torch.isfinite(result.plan).all()

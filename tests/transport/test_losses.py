@@ -113,3 +113,12 @@ def test_streamed_optimal_value_equals_energy_of_the_plan(mass, block_size):
     query_gradient, keys_gradient = torch.autograd.grad(value, (query, keys))
     assert torch.allclose(query_gradient, -plan @ keys / epsilon, atol=1e-7)
     assert torch.allclose(keys_gradient, -plan.T @ query / epsilon, atol=1e-7)
+
+
+def test_a_target_with_wrong_column_sums_raises():
+    target = torch.zeros(3, 3, dtype=torch.float64)
+    target[:, 0] = 1 / 3
+    with pytest.raises(InputError, match="its sums differ from the weights"):
+        plan_divergence(random_cost(3, 3), target, 0.1)
+    with pytest.raises(InputError, match="its sums differ from the weights"):
+        plan_divergence(random_cost(3, 3), target.T.contiguous(), 0.1)

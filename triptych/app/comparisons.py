@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -29,20 +28,14 @@ def make_comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Return a table of B − A for every direction and metric, in percentage points, with interval and verdict."""
     table = Table(title="in %; B − A with its 95% interval", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for heading in ("query → gallery", "", "A", "B", "B − A", "95% interval", "verdict"):
-        table.add_column(
-            heading, justify="left" if heading in {"query → gallery", "", "verdict"} else "right", no_wrap=True
-        )
+        is_left = heading in {"query → gallery", "", "verdict"}
+        table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
     for c in comparisons:
         for name in METRICS:
-            difference = c.differences[name]
+            diff = c.differences[name]
             direction = f"{c.query} → {c.gallery}" if name == METRICS[0] else ""
-            table.add_row(
-                direction,
-                name,
-                f"{100 * difference.mean_a:.1f}",
-                f"{100 * difference.mean_b:.1f}",
-                *_format_difference(difference),
-            )
+            means = f"{100 * diff.mean_a:.1f}", f"{100 * diff.mean_b:.1f}"
+            table.add_row(direction, name, *means, *_format_difference(diff))
     return table
 
 
@@ -75,13 +68,9 @@ def _format_slice(result: Slice) -> str:
 
 def _format_query(flip: Flip) -> str:
     source = flip.item.source
-    return f'"{source.content}"' if source.modality == "text" else relative_path(Path(source.content))
+    return f'"{source.content}"' if source.modality == "text" else relative_path(source.path)
 
 
 def _format_difference(difference: Difference) -> tuple[str, str, str]:
-    interval = difference.interval
-    return (
-        f"{100 * difference.value:+.1f}",
-        f"{100 * interval.low:+.1f} … {100 * interval.high:+.1f}",
-        difference.verdict(),
-    )
+    low, high = 100 * difference.interval.low, 100 * difference.interval.high
+    return f"{100 * difference.value:+.1f}", f"{low:+.1f} … {high:+.1f}", difference.verdict()

@@ -66,16 +66,12 @@ def _run_example_searches(collection: Collection, rows: tuple[Row, ...]) -> None
     """Search in several directions and mark hits from the scene of the query."""
     terminal.stdout.print("✓ marks hits from the same scene as the query")
     examples = random.Random(1).sample(rows, 4)  # noqa: S311 - not for security
-    directions: list[tuple[Modality, Modality]] = [
-        ("text", "image"),
-        ("text", "audio"),
-        ("audio", "image"),
-        ("image", "text"),
-    ]
-    for row, (query, gallery) in zip(examples, directions, strict=True):
+    queries: tuple[Modality, ...] = ("text", "text", "audio", "image")
+    galleries: tuple[Modality, ...] = ("image", "audio", "image", "text")
+    for row, query, gallery in zip(examples, queries, galleries, strict=True):
         caption = max(row.texts, key=len)
         source = Source("text", caption) if query == "text" else source_of(row, query)
-        label = f'"{caption}"' if query == "text" else f"{Path(source.content).name}  ({caption})"
+        label = f'"{caption}"' if query == "text" else f"{source.path.name}  ({caption})"
         terminal.stdout.print(f"\n{query} → {gallery}  ", style="bold", end="")
         terminal.stdout.print(label)
         positives = {str(row.image), str(row.audio), *row.texts}

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 5  # maximum number of problems printed per category
 WIDE_COLUMNS = 78  # terminal width in characters from which all table columns are printed
-FEW_STEPS = 300  # training steps that encoders trained from scratch need at least
-EXCERPT_CHARACTERS = 200
-MAX_NAMES = 12
-# Markup is off: paths may contain square brackets.
+FEW_STEPS = 300  # minimum number of training steps that encoders trained from scratch need
+EXCERPT_CHARACTERS = 200  # number of characters printed of a text file
+MAX_NAMES = 12  # maximum number of names or extensions printed in one line
+# Markup is off, because paths may contain square brackets.
 stdout = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
@@ -58,27 +58,21 @@ def make_recall_table(directions: Iterable[RetrievalResult], transductive: Itera
     """Return a table of recall by direction, with interval and chance level. Transductive results use extra columns."""
     is_wide = stdout.width >= WIDE_COLUMNS  # a narrow terminal shows fewer columns, so that no number is cut
     title = "recall in % ± half of the 95% interval; chance level of R@10" if is_wide else "recall in %"
-    transductive_by_direction = {(d.query, d.gallery): d for d in transductive}
-    cuts = (1, 10) if transductive_by_direction else (1, 5, 10)
-    extra_headings = ("median rank", "mAP@10", "items") if is_wide and not transductive_by_direction else ()
-    transductive_headings = tuple(f"transductive\nR@{k}" for k in cuts if transductive_by_direction)
+    joint = {(d.query, d.gallery): d for d in transductive}
+    cuts = (1, 10) if joint else (1, 5, 10)
+    extra = ("median rank", "mAP@10", "items") if is_wide and not joint else ()
+    joint_headings = tuple(f"transductive\nR@{k}" for k in cuts if joint)
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → gallery", *(f"R@{k}" for k in cuts), "chance", *extra_headings, *transductive_headings):
+    for heading in ("query → gallery", *(f"R@{k}" for k in cuts), "chance", *extra, *joint_headings):
         table.add_column(heading, justify="left" if "→" in heading else "right", no_wrap=True)
     for d in directions:
-        extra_cells = (
-            (f"{d.median_rank:g}", f"{100 * d.metrics['mAP@10']:.1f}", f"{d.num_items}") if extra_headings else ()
-        )
-        cells = (format_metric(d, f"R@{k}", is_wide) for k in cuts)
-        transductive_cells = (
-            [format_metric(transductive_by_direction[d.query, d.gallery], f"R@{k}", is_wide) for k in cuts]
-            if transductive_by_direction
-            else ()
-        )
-        table.add_row(
-            f"{d.query} → {d.gallery}", *cells, f"{100 * d.chance_recall[10]:.1f}", *extra_cells, *transductive_cells
-        )
-    if transductive_by_direction:
+        cells = [format_metric(d, f"R@{k}", is_wide) for k in cuts] + [f"{100 * d.chance_recall[10]:.1f}"]
+        if extra:
+            cells += [f"{d.median_rank:g}", f"{100 * d.metrics['mAP@10']:.1f}", f"{d.num_items}"]
+        if joint:
+            cells += [format_metric(joint[d.query, d.gallery], f"R@{k}", is_wide) for k in cuts]
+        table.add_row(f"{d.query} → {d.gallery}", *cells)
+    if joint:
         table.caption = "transductive: all test queries are ranked jointly; not comparable with the other columns"
     return table
 
@@ -94,22 +88,18 @@ def print_classifications(results: Iterable[Classification], show_all: bool = Fa
             f"balanced {100 * c.balanced_accuracy:.1f}%, majority-class baseline {100 * c.majority_baseline:.1f}%"
         )
         stdout.print(f"  by {c.method}")
-        worst = sorted(c.classes, key=lambda result: (result.accuracy, result.label))
-        for result in worst if show_all else worst[:MAX_PROBLEMS]:
-            confused = f"   most often confused with {result.most_confused_with}" if result.most_confused_with else ""
-            stdout.print(
-                f"  {100 * result.accuracy:5.1f}%  {result.num_correct}/{result.num_items}  {result.label}{confused}"
-            )
+        worst = sorted(c.classes, key=lambda r: (r.accuracy, r.label))
+        for r in worst if show_all else worst[:MAX_PROBLEMS]:
+            confused = f"   most often confused with {r.most_confused_with}" if r.most_confused_with else ""
+            stdout.print(f"  {100 * r.accuracy:5.1f}%  {r.num_correct}/{r.num_items}  {r.label}{confused}")
         if len(worst) > MAX_PROBLEMS and not show_all:
             stdout.print(f"  … and {len(worst) - MAX_PROBLEMS} more classes (show them with --all)")
 
 
 def format_metric(direction: RetrievalResult, name: str, show_interval: bool = True) -> str:
     """Format a metric in %, followed by ± half the width of its confidence interval if the interval is known."""
-    interval = direction.intervals.get(name)
-    return f"{100 * direction.metrics[name]:.1f}" + (
-        f" ±{100 * interval.half_width:.1f}" if show_interval and interval else ""
-    )
+    interval = direction.intervals.get(name) if show_interval else None
+    return f"{100 * direction.metrics[name]:.1f}" + (f" ±{100 * interval.half_width:.1f}" if interval else "")
 
 
 def make_localisation_table(results: Iterable[LocalisationResult]) -> Table:
@@ -151,7 +141,7 @@ def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
         text = max(hit.item.captions, key=len, default="")
         if source.modality == "text":
             text = _read_excerpt(file) if file else str(content)
-        name += f" (+{len(hit.copies)} near-duplicates)" if hit.copies else ""
+        name += f" (+{len(hit.duplicates)} near-duplicates)" if hit.duplicates else ""
         mark = "✓" if str(content) in positives else " "
         cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", source.modality
         if stdout.is_terminal:
@@ -232,11 +222,8 @@ def print_unusable_rows(manifest: Manifest) -> None:
     """Print the number of unusable rows of a manifest, if there are any."""
     counts = manifest.counts
     if counts.unusable:
-        total = counts.rows + counts.unusable
-        notify(
-            f"{counts.unusable} of {total} rows are unusable; "
-            f"`{format_command('validate', manifest.path)}` lists the reasons"
-        )
+        total, command = counts.rows + counts.unusable, format_command("validate", manifest.path)
+        notify(f"{counts.unusable} of {total} rows are unusable; `{command}` lists the reasons")
 
 
 def format_command(name: str, *arguments: str | Path) -> str:
@@ -256,7 +243,6 @@ def print_training_advice(folder: Path, recipe: Recipe) -> None:
 
 
 def _trains_from_scratch(recipe: Recipe) -> bool:
-    """Return whether any encoder of the recipe is trained from scratch."""
     from triptych.encoders import ENCODERS
 
     return any(not ENCODERS[component.name].frozen for component in recipe.space.encoders.values())
@@ -269,9 +255,8 @@ def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
     data = recipe.data
     paths = [path for path in (data.manifest, *data.extra_manifests) if path]
     splits = {path: manifest.read(path, data.allow_outside).counts.splits for path in paths}
-    held_out = [
-        (path, name) for path in paths for name in splits[path] if name not in {data.train_split, data.valid_split}
-    ]
+    used = {data.train_split, data.valid_split}
+    held_out = [(path, name) for path in paths for name in splits[path] if name not in used]
     if not held_out:
         return (
             f"next: there is no held-out split to evaluate on; mark some rows as split {data.test_split} in "
@@ -288,16 +273,13 @@ def make_runs_table(summaries: Iterable[RunSummary]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0)
     for heading in ("run", "recipe", "state", "epochs", "loss", "valid", "time"):
         is_left = heading in {"run", "recipe", "state"}
-        table.add_column(
-            heading, justify="left" if is_left else "right", overflow="fold" if heading == "run" else "ellipsis"
-        )
+        overflow = "fold" if heading == "run" else "ellipsis"
+        table.add_column(heading, justify="left" if is_left else "right", overflow=overflow)
     for run in summaries:
         numbers = ("–" if run.loss is None else f"{run.loss:.3f}", "–" if run.valid is None else f"{run.valid:.1f}")
         minutes, seconds = divmod(round(run.seconds), 60)
-        name = Text(relative_path(Path(run.folder)))
-        table.add_row(
-            name, run.recipe, run.state, f"{run.epochs}/{run.total_epochs}", *numbers, f"{minutes}:{seconds:02}"
-        )
+        name, epochs = Text(relative_path(Path(run.folder))), f"{run.epochs}/{run.total_epochs}"
+        table.add_row(name, run.recipe, run.state, epochs, *numbers, f"{minutes}:{seconds:02}")
     return table
 
 

@@ -28,9 +28,9 @@ from triptych.audit.scoring import FoldScores, embed_contents, read_fold, score_
 from triptych.audit.suspects import PairScores, Suspect, find_suspects, merge_folds, write_scores, write_suspects
 from triptych.data import manifest
 from triptych.data.cache import Cache, resolve_cache
+from triptych.data.datasets.draft import ManifestDraft
+from triptych.data.datasets.manifest_writer import WrittenManifest
 from triptych.data.manifest import Row
-from triptych.data.sources.draft import ManifestDraft
-from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError
 from triptych.files import write_text
 from triptych.interfaces import MODALITIES, Modality
@@ -39,7 +39,7 @@ from triptych.space import Space
 from triptych.training.run_directory import LAST_FILE
 
 NUM_FOLDS = 4
-FORMAT_VERSION = 4  # of the audit folder's format; increase it if the files or the scores of a fold change
+FORMAT_VERSION = 4  # format version of the audit folder; increase it if the files or the scores of a fold change
 SETTINGS_FILE, SUMMARY_FILE, REVIEW_FILE = "settings.json", "audit.json", "review.html"
 SUSPECTS_FILE, SCORES_FILE, CLEAN_FILE = "suspects.csv", "scores.csv", "clean.csv"
 FOLDS_FOLDER = "folds"
@@ -76,29 +76,23 @@ def audit(
     """Score all pairs of a manifest out-of-fold, and write the suspects and a review page to a folder.
 
     The rows are split into folds, and the rows of each fold are scored by a space that is trained on all other folds.
-    If `space` is given, that run scores all rows; it must not have been trained on these rows. To resume an interrupted
-    audit, call again with the same arguments: finished folds are read from the folder, and training resumes from the
-    last epoch.
+    If `space` is given, this space scores all rows. A space that was trained on these rows cannot be used. To resume an
+    interrupted audit, call `audit` again with the same arguments: finished folds are read from the folder, and training
+    resumes from the last epoch.
     """
     folder, table = Path(folder), manifest.read(source, allow_outside)
     rows, manifest_hash = table.rows, hash_manifest(table.path)
     if not 2 <= num_folds <= 100:
         raise UsageError(f"--folds {num_folds}: the number of folds must be 2 to 100")
     job = _prepare_job(table, space, recipe, overrides, show_progress)
-    settings: dict[str, Any] = {
-        "format_version": FORMAT_VERSION,
-        "manifest_hash": manifest_hash,
-        "folds": num_folds,
-        "seed": seed,
-    }
+    settings: dict[str, Any] = {"format_version": FORMAT_VERSION, "manifest_hash": manifest_hash}
+    settings |= {"folds": num_folds, "seed": seed}
     settings |= {"space": checkpoint.compute_fingerprint(space)} if space else {"recipe": job.recipe.to_toml()}
     _prepare_folder(folder, settings, restart)
 
-    fold_of = (
-        group_kfold(collect_pairs(job.contents, job.modality_pairs, rows), num_folds, seed)
-        if space is None
-        else dict.fromkeys((row.id for row in rows), 0)
-    )
+    fold_of = dict.fromkeys((row.id for row in rows), 0)
+    if space is None:
+        fold_of = group_kfold(collect_pairs(job.contents, job.modality_pairs, rows), num_folds, seed)
     fold_scores: dict[ModalityPair, list[FoldScores]] = {modality_pair: [] for modality_pair in job.modality_pairs}
     unreadable: set[str] = set()
     for fold in sorted(set(fold_of.values())):
@@ -150,8 +144,7 @@ class _AuditJob:
     ) -> tuple[dict[ModalityPair, FoldScores], list[str]]:
         """Return the scores of a fold, read from disk if available, and the error messages of unreadable files."""
         file = run_folder.with_suffix(".safetensors")
-        cached = read_fold(file)
-        if cached is not None:
+        if (cached := read_fold(file)) is not None:
             return cached
         space = self.fixed_space or train_fold_space(
             self.recipe, self.contents, self.rows, fold_rows, run_folder, self.show_progress
@@ -172,8 +165,7 @@ def _prepare_job(
 ) -> _AuditJob:
     rows = table.rows
     present_modalities: list[Modality] = [m for m in MODALITIES if any(m in row.modalities for row in rows)]
-    fixed_space = checkpoint.load(space) if space else None
-    if fixed_space:
+    if fixed_space := checkpoint.load(space) if space else None:
         _check_not_trained_on(fixed_space, table.path)
         space_recipe = fixed_space.recipe
     else:
@@ -187,7 +179,7 @@ def _prepare_job(
 
 
 def _check_not_trained_on(space: Space, path: Path) -> None:
-    """Raise UsageError if the space was trained on this manifest, because it may have memorised wrong pairs."""
+    """Raise UsageError if the space was trained on this manifest, because the space may have memorised wrong pairs."""
     if hashlib.sha256(path.read_bytes()).hexdigest() in space.history.get("data", {}).values():
         raise UsageError(
             f"{path}: the space was trained on this manifest, so its scores are not out-of-fold; leave out --space "
@@ -204,12 +196,9 @@ def _prepare_folder(folder: Path, settings: Mapping[str, Any], restart: bool) ->
         document = json.loads(previous)
     if isinstance(document, dict) and "folds" in document:
         if document != settings and not restart:
-            is_same_version = document.get("format_version") == FORMAT_VERSION
-            reason = (
-                "contains an audit of another manifest or with other settings"
-                if is_same_version
-                else "made by an earlier version of triptych"
-            )
+            reason = "contains an audit of another manifest or with other settings"
+            if document.get("format_version") != FORMAT_VERSION:
+                reason = "made by an earlier version of triptych"
             raise UsageError(f"{folder}: {reason}; give another folder, or replace this audit with --restart")
     elif folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder}: contains files that are not from an audit; give a new or empty folder")

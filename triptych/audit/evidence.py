@@ -13,16 +13,16 @@ from torch import Tensor
 
 from triptych.transport import transport_plan
 
-EPSILON = 0.1  # of the transport plan, in standard deviations of the scores
-TOLERANCE = 1e-5  # of the transport plan: maximum misplaced mass; too small to change a rank
+EPSILON = 0.1  # regularisation of the transport plan, in standard deviations of the scores
+TOLERANCE = 1e-5  # maximum misplaced mass of the transport plan; too small to change a rank
 MAX_MASS, MIN_MASS = 0.98, 0.1  # bounds of the mass that the plan transports
-ROW_BLOCK = 2000  # rows per plan
-CAPTION_BLOCK = 1000  # rows per plan in which every caption is a separate item
-NUM_NEIGHBOURS = 30  # number of nearest items in the margin
+ROW_BLOCK = 2000  # maximum number of rows per plan
+CAPTION_BLOCK = 1000  # maximum number of rows per plan if every caption is a separate item
+NUM_NEIGHBOURS = 30  # number of nearest items with which the margin compares the own item
 MIN_QUERIES = 10  # with at most this many queries, the mean score of each item is not subtracted
-MIN_LOG_MASS = -100.0  # lower log masses are clamped to this
+MIN_LOG_MASS = -100.0  # lower log masses are clamped to this value
 CUTOFFS = np.arange(0.5, 0.951, 0.05)  # candidate cut-offs of p-values, above which nearly all pairs are wrong
-LOW_PERCENTILE = 10  # this percentile of the noise rates of all cut-offs is the reference with the least bias
+LOW_PERCENTILE = 10  # percentile of the noise rates of all cut-offs, used as the reference with the least bias
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Evidence:
     score: np.ndarray
     p_value: np.ndarray
     log_retained_mass: np.ndarray
-    preferred: np.ndarray  # item `b` with the most mass from the pair's item `a`; -1 if it is the pair's own item
-    epsilon: float  # of the transport plan, in units of the scores
+    preferred: np.ndarray  # item `b` with the most mass from the pair's item `a`; -1 if this is the pair's own item `b`
+    epsilon: float  # regularisation of the transport plan, in units of the scores
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,14 @@ def compute_evidence(scores: Tensor, a: Tensor, b: Tensor) -> Evidence:
     The plan transports the fraction 1 - noise rate of the mass. The noise rate is estimated from the p-values.
     """
     p_value = compute_p_values(scores, a, b)
-    noise_rate = estimate_noise_rate(p_value.numpy()).value
+    noise_rate = estimate_noise_rate_from_p_values(p_value.numpy()).value
     log_retained_mass, log_plan = compute_retained_mass(scores, a, b, min(MAX_MASS, max(MIN_MASS, 1 - noise_rate)))
     other_mass = log_plan[a]
     other_mass[torch.arange(len(a)), b] = -torch.inf
     top = other_mass.max(dim=1)
     preferred = torch.where(top.values > log_plan[a, b], top.indices, -1)
-    return Evidence(
-        scores[a, b].numpy(),
-        p_value.numpy(),
-        log_retained_mass.numpy(),
-        preferred.numpy(),
-        choose_epsilon(scores.double()),
-    )
+    score, epsilon = scores[a, b].numpy(), choose_epsilon(scores.double())
+    return Evidence(score, p_value.numpy(), log_retained_mass.numpy(), preferred.numpy(), epsilon)
 
 
 def split_into_blocks(count: int, block_size: int = ROW_BLOCK) -> list[np.ndarray]:
@@ -156,12 +151,9 @@ def find_best_alternative(
     score_block returns the scores of a block of queries against all items. Before items are compared, the mean score of
     each item over the first queries is subtracted, so that a hub is not proposed for every query.
     """
-    mean_score = (
-        score_block(slice(0, min(num_queries, 2 * block_size))).mean(dim=0)
-        if num_queries > MIN_QUERIES
-        else torch.zeros(())
-    )
-    best_items, scores = [], []
+    mean_score, best_items, scores = torch.zeros(()), [], []
+    if num_queries > MIN_QUERIES:
+        mean_score = score_block(slice(0, min(num_queries, 2 * block_size))).mean(dim=0)
     for first in range(0, num_queries, block_size):
         block = score_block(slice(first, first + block_size))  # (block, M)
         centred = block - mean_score
@@ -173,7 +165,7 @@ def find_best_alternative(
     return np.concatenate(best_items), np.concatenate(scores)
 
 
-def estimate_noise_rate(p_values: np.ndarray) -> NoiseRateEstimate:
+def estimate_noise_rate_from_p_values(p_values: np.ndarray) -> NoiseRateEstimate:
     """Estimate the fraction of wrong pairs, with a 95% Wilson interval, from p-values (N,).
 
     The p-values of wrong pairs are uniform on [0, 1]; the p-values of correct pairs are near 0. Above a cut-off c

@@ -6,16 +6,16 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from triptych.data.cache import Cache
+from triptych.data.datasets.splits import find_connected_groups
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
-from triptych.data.sources.draft import find_connected_groups
 from triptych.encoders import ENCODERS
 from triptych.errors import ManifestError, MediaError, UsageError
 from triptych.files import write_text
@@ -32,9 +32,7 @@ MIN_BATCHES = 4  # minimum number of batches per epoch; the batch size is reduce
 FALLBACK_ENCODERS = {"yamnet": "soundnet"}  # encoder: replacement if the weights of the encoder are not available
 
 ModalityPair = tuple[Modality, Modality]
-MODALITY_PAIRS: dict[str, ModalityPair] = {
-    f"{a}-{b}": (a, b) for i, a in enumerate(MODALITIES) for b in MODALITIES[i + 1 :]
-}
+MODALITY_PAIRS: dict[str, ModalityPair] = {f"{a}-{b}": (a, b) for a, b in combinations(MODALITIES, 2)}
 
 
 @dataclass(frozen=True)
@@ -96,12 +94,10 @@ def select_rows_with_pair(contents: Contents, modality_pair: ModalityPair, rows:
     return [row for row in rows if a.by_row[row] and b.by_row[row] and row not in a.video_rows & b.video_rows]
 
 
-def collect_pairs(
-    contents: Contents, modality_pairs: Sequence[ModalityPair], rows: Sequence[Row]
-) -> dict[str, list[object]]:
+def collect_pairs(contents: Contents, pairs: Sequence[ModalityPair], rows: Sequence[Row]) -> dict[str, list[object]]:
     """Return a dict from row id to the pairs of contents in the row."""
     pairs_by_row: dict[str, list[object]] = {row.id: [] for row in rows}
-    for a, b in modality_pairs:
+    for a, b in pairs:
         for i in select_rows_with_pair(contents, (a, b), range(len(rows))):
             pairs_by_row[rows[i].id] += [(a, x, b, y) for x, y in product(contents[a].by_row[i], contents[b].by_row[i])]
     return pairs_by_row
@@ -172,12 +168,10 @@ def train_fold_space(
     group_of_row = find_connected_groups(shared_keys)
     records = (_row_to_record(rows[i], f"group {group_of_row[str(i)]}") for i in train_rows)
     text = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    manifest_path = run_folder.with_name(f"{run_folder.name}.jsonl")
-    if not (manifest_path.is_file() and manifest_path.read_text(encoding="utf-8") == text):
-        write_text(manifest_path, text)
-    data = replace(
-        recipe.data, manifest=str(manifest_path), allow_outside=True, train_split="train", extra_manifests=()
-    )
+    path = run_folder.with_name(f"{run_folder.name}.jsonl")
+    if not (path.is_file() and path.read_text(encoding="utf-8") == text):
+        write_text(path, text)
+    data = replace(recipe.data, manifest=str(path), allow_outside=True, train_split="train", extra_manifests=())
     return train(scale_recipe(replace(recipe, data=data), len(train_rows)), run_folder, show_progress=show_progress)
 
 

@@ -15,15 +15,15 @@ import jinja2
 
 from triptych.audit.suspects import Suspect
 from triptych.data import manifest
+from triptych.data.datasets.derived import item_from_row, resolve_derived_path, write_derived_manifest
+from triptych.data.datasets.draft import DraftItem, ManifestDraft
+from triptych.data.datasets.manifest_writer import WrittenManifest
 from triptych.data.manifest import Row
-from triptych.data.sources.derived import item_from_row, resolve_derived_path, write_derived_manifest
-from triptych.data.sources.draft import DraftItem, ManifestDraft
-from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError, describe_unknown
 from triptych.files import write_text
 from triptych.interfaces import MODALITIES, Modality
 
-FORMAT_VERSION = 2  # of the format of decisions.json
+FORMAT_VERSION = 2  # format version of decisions.json
 MODALITY_LABELS: dict[Modality, str] = {"image": "image", "audio": "audio", "text": "captions"}
 Action = Literal["keep", "reject", "swap"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
@@ -36,17 +36,16 @@ class Decision:
     action: Action
     row: str
     modality: Modality
-    caption: int | None = None  # index of a single caption; None: all captions, or the audio or image file
+    caption: int | None = None  # index of a single caption; None for all captions, an audio file or an image file
     replacement_row: str | None = None
     replacement_caption: int | None = None
 
 
 def make_decision(suspect: Suspect, rows: Sequence[Row], action: Action) -> Decision:
     """Return the decision to apply an action to a suspect."""
-    replacement_row = None if suspect.better_row is None or suspect.verdict != "wrong" else rows[suspect.better_row].id
-    return Decision(
-        action, rows[suspect.row].id, suspect.modality, suspect.caption, replacement_row, suspect.better_caption
-    )
+    s = suspect
+    replacement_row = None if s.better_row is None or s.verdict != "wrong" else rows[s.better_row].id
+    return Decision(action, rows[s.row].id, s.modality, s.caption, replacement_row, s.better_caption)
 
 
 def write_review_page(
@@ -79,19 +78,14 @@ def _suspect_to_dict(suspect: Suspect, rows: Sequence[Row], folder: Path) -> dic
     is_wrong = suspect.verdict == "wrong"
     better_row = None if suspect.better_row is None else rows[suspect.better_row]
     current = _show_modality(row, suspect.modality, folder, suspect.caption, "doubted" if is_wrong else "")
+    anchor_title = f"The {' and the '.join(MODALITY_LABELS[m] for m in other_modalities)}"
     cards = [
-        {
-            "name": "anchor",
-            "title": f"The {' and the '.join(MODALITY_LABELS[m] for m in other_modalities)}",
-            **_show_modalities(row, other_modalities, folder),
-        },
+        {"name": "anchor", "title": anchor_title, **_show_modalities(row, other_modalities, folder)},
         {"name": "current", "title": f"Current {subject}", **current},
     ]
     if better_row is not None and is_wrong:
-        only_caption = suspect.better_caption is not None
-        content = _show_modality(
-            better_row, suspect.modality, folder, suspect.better_caption, "proposed", only_caption=only_caption
-        )
+        caption = suspect.better_caption
+        content = _show_modality(better_row, suspect.modality, folder, caption, "proposed", caption is not None)
         cards.append({"name": "better", "title": f"Better {subject}", **content})
     elif better_row is not None:
         content = _show_modalities(better_row, better_row.modalities, folder)
@@ -131,13 +125,8 @@ def _show_modality(
     if modality == "text":
         texts = [row.texts[caption or 0]] if only_caption else list(row.texts)
         highlighted = [caption] if caption is not None and not only_caption else list(range(len(texts)))
-        return {
-            "row": row.id,
-            "media": [],
-            "texts": texts,
-            "highlighted": highlighted if highlight else [],
-            "highlight_class": highlight,
-        }
+        highlighted = highlighted if highlight else []
+        return {"row": row.id, "media": [], "texts": texts, "highlighted": highlighted, "highlight_class": highlight}
     path = (row.audio if modality == "audio" else row.image) or row.video or Path()
     url = quote(Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix())
     if row.start is not None or row.end is not None:
@@ -179,9 +168,7 @@ def _parse_decision(path: Path, fields: Any, action: Action | None = None) -> De
     for field, value, allowed in (("action", decision.action, ACTIONS), ("modality", decision.modality, MODALITIES)):
         if value not in allowed:
             raise UsageError(f"{path}: {describe_unknown(field, str(value), allowed)}")
-    has_valid_captions = all(
-        number is None or type(number) is int for number in (decision.caption, decision.replacement_caption)
-    )
+    has_valid_captions = all(n is None or type(n) is int for n in (decision.caption, decision.replacement_caption))
     has_replacement = decision.action != "swap" or isinstance(decision.replacement_row, str)
     if not (has_valid_captions and has_replacement and isinstance(decision.row, str)):
         raise UsageError(f"{path}: the decision about row {str(decision.row)[:60]!r} is incomplete")
@@ -223,10 +210,8 @@ def _check_target(items: Mapping[str, DraftItem], row: str, modality: Modality, 
     if modality == "text" and not item.texts:
         raise UsageError(f"a decision is about the captions of row {row!r}, but this row has no captions")
     if caption is not None and not (modality == "text" and 0 <= caption < len(item.texts)):
-        raise UsageError(
-            f"a decision is about caption {caption} of row {row!r}, but this row has {len(item.texts)} captions, "
-            "numbered from 0"
-        )
+        captions = f"{len(item.texts)} captions, numbered from 0"
+        raise UsageError(f"a decision is about caption {caption} of row {row!r}, but this row has {captions}")
 
 
 def _replace_content(item: DraftItem, other: DraftItem, decision: Decision) -> DraftItem:

@@ -94,7 +94,7 @@ class EmbeddedContents:
     """The contents of one modality with their features."""
 
     contents: ModalityContents
-    features: Features  # one per content; unreadable contents, which no row refers to, have the features of another
+    features: Features  # one item per content; an unreadable content, which no row contains, has arbitrary features
 
     def take(self, indices: Sequence[int] | np.ndarray) -> Features:
         """Return the features of the contents with these indices."""
@@ -142,14 +142,10 @@ def score_fold(
     blocks = [scorer.compute_row_evidence([rows[i] for i in block]) for block in split_into_blocks(len(rows))]
     row_evidence, duplicates = [evidence for evidence, _ in blocks], np.concatenate([block for _, block in blocks])
     captions_by_row = contents[modality_pair[1]].by_row
-    caption_evidence = (
-        row_evidence
-        if all(len(captions_by_row[row]) == 1 for row in rows)
-        else [
-            scorer.compute_caption_evidence([rows[i] for i in block])
-            for block in split_into_blocks(len(rows), CAPTION_BLOCK)
-        ]
-    )
+    caption_evidence = row_evidence
+    if any(len(captions_by_row[row]) != 1 for row in rows):
+        blocks = split_into_blocks(len(rows), CAPTION_BLOCK)
+        caption_evidence = [scorer.compute_caption_evidence([rows[i] for i in block]) for block in blocks]
     epsilons = np.concatenate([np.full(len(evidence.p_value), evidence.epsilon) for evidence in row_evidence])
     row_scores = RowScores(
         row=np.array(rows),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from triptych.audit.evidence import NoiseRateEstimate, estimate_noise_rate, estimate_p_wrong
+from triptych.audit.evidence import NoiseRateEstimate, estimate_noise_rate_from_p_values, estimate_p_wrong
 from triptych.audit.folds import ModalityPair
 from triptych.audit.scoring import CaptionScores, FoldScores, RowScores, concat_scores
 from triptych.csv_files import write_rows
@@ -63,13 +63,13 @@ def merge_folds(folds: Sequence[FoldScores]) -> PairScores:
     """Merge the folds of one modality pair, and estimate its noise rate and the probability that each pair is wrong."""
     rows = concat_scores([fold.rows for fold in folds])
     captions = concat_scores([fold.captions for fold in folds])
-    noise_rate = estimate_noise_rate(rows.p_value)
+    noise_rate = estimate_noise_rate_from_p_values(rows.p_value)
     p_wrong = estimate_p_wrong(rows.p_value, rows.fit_score, noise_rate.value)
     if len(captions.row) == len(rows.row):
         return PairScores(rows, captions, noise_rate, p_wrong, None, None)
     in_right_row = ~np.isin(captions.row, rows.row[p_wrong >= P_WRONG_THRESHOLD])
     p_values, fit_scores = captions.p_value[in_right_row], captions.log_retained_mass[in_right_row]
-    caption_noise_rate = estimate_noise_rate(p_values)
+    caption_noise_rate = estimate_noise_rate_from_p_values(p_values)
     caption_p_wrong = np.zeros(len(in_right_row))
     caption_p_wrong[in_right_row] = estimate_p_wrong(p_values, fit_scores, caption_noise_rate.value)
     return PairScores(rows, captions, noise_rate, p_wrong, caption_noise_rate, caption_p_wrong)
@@ -84,11 +84,8 @@ def find_suspects(pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence
     for modality_pair, scores in pair_scores.items():
         for i, row in enumerate(scores.rows.row.tolist()):
             index_by_row.setdefault(row, {})[modality_pair] = i
-    suspects = [
-        suspect
-        for row, indices in index_by_row.items()
-        if (suspect := _find_row_suspect(row, rows[row], indices, pair_scores))
-    ]
+    candidates = (_find_row_suspect(row, rows[row], indices, pair_scores) for row, indices in index_by_row.items())
+    suspects = [suspect for suspect in candidates if suspect]
     wrong_rows = {suspect.row for suspect in suspects if suspect.verdict == "wrong"}
     for modality_pair, scores in pair_scores.items():
         suspects += [s for s in _find_caption_suspects(modality_pair, scores) if s.row not in wrong_rows]
@@ -97,18 +94,16 @@ def find_suspects(pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence
 
 
 def _find_row_suspect(
-    row: int,
-    manifest_row: Row,
-    index_by_pair: Mapping[ModalityPair, int],
-    pair_scores: Mapping[ModalityPair, PairScores],
+    row: int, manifest_row: Row, indices: Mapping[ModalityPair, int], pair_scores: Mapping[ModalityPair, PairScores]
 ) -> Suspect | None:
-    """Return the suspect in the modality pair of a row with the highest p_wrong, or None if all pairs fit."""
-    p_wrong = {pair: float(pair_scores[pair].p_wrong[i]) for pair, i in index_by_pair.items()}
-    modality_pair = max(
-        p_wrong,
-        key=lambda pair: (p_wrong[pair], -pair_scores[pair].rows.log_retained_mass[index_by_pair[pair]]),
-    )
-    scores, i = pair_scores[modality_pair].rows, index_by_pair[modality_pair]
+    """Return the suspect in the modality pair of a row with the highest p_wrong, or None if all pairs fit.
+
+    `indices` has the index of the row in the scores of each modality pair.
+    """
+    p_wrong = {pair: float(pair_scores[pair].p_wrong[i]) for pair, i in indices.items()}
+    log_mass = {pair: pair_scores[pair].rows.log_retained_mass[i] for pair, i in indices.items()}
+    modality_pair = max(p_wrong, key=lambda pair: (p_wrong[pair], -log_mass[pair]))
+    scores, i = pair_scores[modality_pair].rows, indices[modality_pair]
     is_b_duplicate = scores.duplicate_cosine_b[i] >= DUPLICATE_COSINE
     is_wrong = p_wrong[modality_pair] >= P_WRONG_THRESHOLD and not is_b_duplicate
     is_near_duplicate = (
@@ -155,26 +150,23 @@ def _find_caption_suspects(modality_pair: ModalityPair, scores: PairScores) -> l
         return []
     rows, captions = scores.rows, scores.captions
     index_of_row = {row: i for i, row in enumerate(rows.row.tolist())}
-    suspects = []
-    for e in np.flatnonzero(scores.caption_p_wrong >= P_WRONG_THRESHOLD):
-        row = int(captions.row[e])
-        i = index_of_row[row]
-        suspects.append(
-            Suspect(
-                row=row,
-                verdict="wrong",
-                modality_pair=modality_pair,
-                modality=modality_pair[1],
-                caption=int(captions.caption[e]),
-                p_wrong=float(scores.caption_p_wrong[e]),
-                retained_mass=float(np.exp(captions.log_retained_mass[e])),
-                score=float(captions.score[e]),
-                better_row=int(rows.best_caption_row[i]),
-                better_caption=int(rows.best_caption[i]),
-                better_score=float(rows.best_caption_score[i]),
-            )
+    indices = np.flatnonzero(scores.caption_p_wrong >= P_WRONG_THRESHOLD)
+    return [
+        Suspect(
+            row=int(captions.row[e]),
+            verdict="wrong",
+            modality_pair=modality_pair,
+            modality=modality_pair[1],
+            caption=int(captions.caption[e]),
+            p_wrong=float(scores.caption_p_wrong[e]),
+            retained_mass=float(np.exp(captions.log_retained_mass[e])),
+            score=float(captions.score[e]),
+            better_row=int(rows.best_caption_row[i]),
+            better_caption=int(rows.best_caption[i]),
+            better_score=float(rows.best_caption_score[i]),
         )
-    return suspects
+        for e, i in ((e, index_of_row[int(captions.row[e])]) for e in indices)
+    ]
 
 
 def write_suspects(path: Path, suspects: Iterable[Suspect], rows: Sequence[Row]) -> None:

@@ -35,7 +35,7 @@ from triptych.interfaces import Encoder, Source
 FORMAT_VERSION = 1  # version of records, keys and fingerprints; each version has its own feature stores
 INDEX_FILE, METADATA_FILE = "index.sqlite", "encoder.json"
 LOCK_TIMEOUT = 60.0  # seconds to wait while another process writes
-SQL_BATCH = 500  # keys in one SQL query
+SQL_BATCH = 500  # number of keys in one SQL query
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Cache:
         return FeatureStore(self.folder / name, encoder.feature_dim, f"{type(encoder).__name__}: {encoder.origin}")
 
     def content_keys(self, sources: Sequence[Source]) -> list[bytes | MediaError]:
-        """Return a key for each source's bytes or text, whatever the file name; a MediaError if it cannot be read."""
+        """Return a key for each source, derived from its bytes or text. Unreadable files give a MediaError instead."""
         hashes: dict[Path, str | MediaError] = {}
         paths = dict.fromkeys(source.content for source in sources if isinstance(source.content, Path))
         if paths:
@@ -90,15 +90,17 @@ class Cache:
                     if i % SQL_BATCH == 0:
                         connection.commit()  # an open transaction blocks other processes
                 connection.commit()
-        return [_source_key(source, hashes) for source in sources]
+        keys: list[bytes | MediaError] = []
+        for source in sources:
+            digest = hashes[source.content] if isinstance(source.content, Path) else f"text {source.content}"
+            keys.append(digest if isinstance(digest, MediaError) else content_key(source, digest))
+        return keys
 
     def lookup_file(self, path: Path) -> FileRecord | None:
-        """Return the recorded state and hash of a file, or None. Never writes."""
-        database = self.folder / "files.sqlite"
+        """Return the recorded state and hash of a file, or None if there is no record. The cache is not changed."""
+        uri = f"{(self.folder / 'files.sqlite').absolute().as_uri()}?mode=ro"
         try:
-            with closing(
-                sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=1.0)
-            ) as connection:
+            with closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
                 row = connection.execute("select state, hash from files where path = ?", (_path_key(path),)).fetchone()
         except sqlite3.Error:  # the database is missing or unreadable: the caller hashes the file instead
             return None
@@ -134,10 +136,8 @@ class FeatureStore:
             folder.mkdir(parents=True, exist_ok=True)
             metadata_file = folder / METADATA_FILE
             if not metadata_file.exists():
-                write_text(
-                    metadata_file,
-                    json.dumps({"about": description, "feature_dim": feature_dim, "format_version": FORMAT_VERSION}),
-                )
+                metadata = {"about": description, "feature_dim": feature_dim, "format_version": FORMAT_VERSION}
+                write_text(metadata_file, json.dumps(metadata))
         except OSError as error:
             raise _explain_write_error(folder, error) from error
 
@@ -151,11 +151,8 @@ class FeatureStore:
                 query = f"select key, file, start, parts, crc from records where key in ({placeholders})"  # noqa: S608
                 rows = index.execute(query, batch)
                 records |= {key: FeatureRecord(*rest) for key, *rest in rows}
-        sizes: dict[str, int] = {}
-        for record in records.values():
-            if record.file not in sizes:
-                path = self.folder / record.file
-                sizes[record.file] = path.stat().st_size if path.is_file() else 0
+        paths = {record.file: self.folder / record.file for record in records.values()}
+        sizes = {name: path.stat().st_size if path.is_file() else 0 for name, path in paths.items()}
         return {k: r for k, r in records.items() if r.offset + self._record_bytes(r.num_parts) <= sizes[r.file]}
 
     def add(self, items: Sequence[tuple[bytes, Tensor]]) -> None:
@@ -224,13 +221,11 @@ def fingerprint_encoder(encoder: Encoder) -> str:
 
 
 def _compute_fingerprint(encoder: Encoder) -> str:
-    digest = hashlib.sha256()
     # The path of the weights is not hashed, because the weights themselves are hashed below.
     names = [name for name in inspect.signature(type(encoder)).parameters if name not in {"frozen", "weights"}]
     settings = {name: getattr(encoder, name) for name in names}
-    digest.update(
-        json.dumps([FORMAT_VERSION, type(encoder).__name__, settings, encoder.extra_files()], default=str).encode()
-    )
+    header = [FORMAT_VERSION, type(encoder).__name__, settings, encoder.extra_files()]
+    digest = hashlib.sha256(json.dumps(header, default=str).encode())
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
@@ -282,7 +277,7 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 # SQLite returns SQLITE_ERROR if the file has other tables.
 CORRUPTION_CODES = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 OTHER_FOLDER_HINT = "or set TRIPTYCH_CACHE to another folder"
-PROBE_BYTES = 65_536
+PROBE_BYTES = 65_536  # size of the test file that reveals a full or read-only disk
 
 
 def _explain_sqlite_error(path: Path, error: sqlite3.Error) -> UsageError:
@@ -308,7 +303,7 @@ def _explain_write_error(path: Path, error: OSError) -> UsageError:
 
 
 def file_state(status: os.stat_result) -> str:
-    """Return size, mtime, ctime and inode of a file. If these are unchanged, the file counts as unchanged."""
+    """Return size, mtime, ctime and inode of a file as text. A file with an unchanged state is not hashed again."""
     return f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 
@@ -322,18 +317,16 @@ def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:
     """Return the SHA-256 of a file; hash the file again only if `file_state` has changed."""
     try:
         path_key, state = _path_key(path), file_state(path.stat())
-        cached_row = connection.execute(
-            "select hash from files where path = ? and state = ?", (path_key, state)
-        ).fetchone()
-        if cached_row:
-            return cached_row[0]
+        query = "select hash from files where path = ? and state = ?"
+        if row := connection.execute(query, (path_key, state)).fetchone():
+            return row[0]
         with path.open("rb") as file:
-            state = file_state(os.fstat(file.fileno()))  # not of the path, which may be another file by now
+            state = file_state(os.fstat(file.fileno()))  # of the open file: the path may name another file by now
             content_hash = hashlib.file_digest(file, "sha256").hexdigest()
             is_unchanged = file_state(os.fstat(file.fileno())) == state
     except OSError as error:
         return MediaError(f"{path}: cannot be read ({error.strerror})")
-    if is_unchanged:  # otherwise the file was written to meanwhile, and the hash may belong to neither state
+    if is_unchanged:  # a hash of a file that was changed during hashing is not stored
         connection.execute("insert or replace into files values (?, ?, ?)", (path_key, state, content_hash))
     return content_hash
 
@@ -341,8 +334,3 @@ def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:
 def _path_key(path: Path) -> str:
     """Return a path as it is stored in the database of file hashes."""
     return str(path.absolute()).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _source_key(source: Source, hashes: dict[Path, str | MediaError]) -> bytes | MediaError:
-    content_hash = hashes[source.content] if isinstance(source.content, Path) else f"text {source.content}"
-    return content_hash if isinstance(content_hash, MediaError) else content_key(source, content_hash)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 from triptych.data.loader import open_thread_pool, source_of
 from triptych.data.manifest import Manifest, Row, files_of
 from triptych.data.manifest_problems import ManifestProblem, to_printable
+from triptych.data.row_parser import MediaType
 from triptych.errors import MediaError
 from triptych.interfaces import Source
 from triptych.media import audio, image
 
-RATE = 16_000  # samples per second
+SAMPLE_RATE = 16_000  # in Hz
 
 
 def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = None) -> Manifest:
@@ -23,17 +23,18 @@ def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = Non
     Each source is decoded once, as in training: the image, the audio (or its segment), and the audio and the middle
     frame of a video. `advance(1)` is called after each source.
     """
-    rows_of: dict[Source, list[tuple[Row, str]]] = {}
+    rows_of: dict[Source, list[tuple[Row, MediaType]]] = {}
     for row in manifest.rows:
-        for column, source in _sources(row):
+        for column, source in _iter_sources(row):
             rows_of.setdefault(source, []).append((row, column))
-    reasons: dict[tuple[Row, str], list[str]] = {}
-    for source, reason in _decode_all(rows_of):
-        if reason is not None:
-            for row_column in rows_of[source]:
-                reasons.setdefault(row_column, []).append(reason)
-        if advance:
-            advance(1)
+    reasons: dict[tuple[Row, MediaType], list[str]] = {}
+    with open_thread_pool(os.cpu_count() or 1) as pool:
+        for users, reason in zip(rows_of.values(), pool.map(_find_decoding_error, rows_of), strict=True):
+            if reason is not None:
+                for row_column in users:
+                    reasons.setdefault(row_column, []).append(reason)
+            if advance:
+                advance(1)
     problems = [_make_problem(row, column, row_reasons) for (row, column), row_reasons in reasons.items()]
     unusable = {problem.row for problem in problems if problem.severity == "error"}
     rows = tuple(row for row in manifest.rows if row.number not in unusable)
@@ -43,29 +44,22 @@ def decode_files(manifest: Manifest, advance: Callable[[int], None] | None = Non
 
 def count_decodings(manifest: Manifest) -> int:
     """Return the number of sources that `decode_files` decodes."""
-    return len({source for row in manifest.rows for _, source in _sources(row)})
+    return len({source for row in manifest.rows for _, source in _iter_sources(row)})
 
 
-def _sources(row: Row) -> Iterator[tuple[str, Source]]:
+def _iter_sources(row: Row) -> Iterator[tuple[MediaType, Source]]:
     for column, path in files_of(row).items():
         for modality in ("audio", "image"):
-            source = source_of(row, modality) if modality in row.modalities else None
-            if source is not None and source.content == path:
+            if modality in row.modalities and (source := source_of(row, modality)).content == path:
                 yield column, source
 
 
-def _decode_all(sources: Iterable[Source]) -> Iterator[tuple[Source, str | None]]:
-    """Yield each source, in order, with the reason why it cannot be decoded, or None."""
-    sources = list(sources)
-    with open_thread_pool(os.cpu_count() or 1) as pool:
-        yield from zip(sources, pool.map(_decode, sources), strict=True)
-
-
-def _decode(source: Source) -> str | None:
-    path = Path(source.content)
+def _find_decoding_error(source: Source) -> str | None:
+    """Return the reason why a source cannot be decoded, or None."""
+    path = source.path
     try:
         if source.modality == "audio":
-            audio.read(path, RATE, source.start, source.end)
+            audio.read(path, SAMPLE_RATE, source.start, source.end)
         else:
             image.load(path, time=image.frame_time(source))
     except MediaError as error:
@@ -73,10 +67,10 @@ def _decode(source: Source) -> str | None:
     return None
 
 
-def _make_problem(row: Row, column: str, reasons: list[str]) -> ManifestProblem:
+def _make_problem(row: Row, column: MediaType, reasons: list[str]) -> ManifestProblem:
     name = to_printable(files_of(row)[column].name)
     message = f"{name}: {to_printable('; '.join(dict.fromkeys(reasons)), 300)}"
     # A video has audio and frames: if only one of them is damaged, the row is still usable.
-    if len(reasons) < sum(source_column == column for source_column, _ in _sources(row)):
+    if len(reasons) < sum(source_column == column for source_column, _ in _iter_sources(row)):
         return ManifestProblem("warning", "partly undecodable video", row.number, column, message)
     return ManifestProblem("error", "undecodable file", row.number, column, message)

@@ -19,6 +19,7 @@ from triptych.progress import ProgressBar, track_progress
 
 BATCH_SIZE = 32
 BATCHES_PER_BLOCK = 4  # a block is sorted by length, encoded and stored as one unit
+EncodedBlock = tuple[list[tuple[Source, Tensor]], dict[Source, str]]  # sources with parts, and failed sources
 
 
 class CachedFeatures:
@@ -107,9 +108,7 @@ def _read_intact(
     return {key: records[key] for key in pooled}, pooled
 
 
-def encode_blocks(
-    encoder: Encoder, sources: Sequence[Source], workers: int = 2
-) -> Iterator[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]:
+def encode_blocks(encoder: Encoder, sources: Sequence[Source], workers: int = 2) -> Iterator[EncodedBlock]:
     """Yield, in order, a list of (source, parts (P, feature_dim)) for each block, and the sources that failed.
 
     Failed sources are mapped to the reason why they could not be read. Each worker decodes and encodes a block on its
@@ -117,14 +116,12 @@ def encode_blocks(
     """
     was_training, threads = encoder.training, torch.get_num_threads()
     encoder.eval()
-    blocks = [
-        sources[i : i + BATCH_SIZE * BATCHES_PER_BLOCK] for i in range(0, len(sources), BATCH_SIZE * BATCHES_PER_BLOCK)
-    ]
+    size = BATCH_SIZE * BATCHES_PER_BLOCK
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(max(1, threads // workers),))
-    pending: deque[Future[tuple[list[tuple[Source, Tensor]], dict[Source, str]]]] = deque()
+    pending: deque[Future[EncodedBlock]] = deque()
     try:
-        for block in blocks:
-            pending.append(pool.submit(_encode_block, encoder, block))
+        for first in range(0, len(sources), size):
+            pending.append(pool.submit(_encode_block, encoder, sources[first : first + size]))
             if len(pending) > workers:
                 yield pending.popleft().result()
         while pending:
@@ -136,7 +133,7 @@ def encode_blocks(
 
 
 @torch.inference_mode()
-def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> tuple[list[tuple[Source, Tensor]], dict[Source, str]]:
+def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> EncodedBlock:
     """Encode a block in batches of sources with similar length, to reduce padding."""
     failures: dict[Source, str] = {}
     prepared: list[tuple[Source, Tensor]] = []

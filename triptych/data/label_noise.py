@@ -20,7 +20,7 @@ Content = TypeVar("Content")
 SwapKind = Literal["random", "category"]
 SWAP_KINDS: tuple[SwapKind, ...] = get_args(SwapKind)
 CLUSTER_SIZE = 50  # mean number of rows per cluster
-MAX_ITERATIONS = 100  # limit for k-means, and for the search for donors from other groups
+MAX_ITERATIONS = 100  # of k-means, and of the search for donors from other groups
 # The first word of a column name, such as caption_2 or image_file_name, gives its modality.
 MODALITY_COLUMNS: dict[Modality, tuple[str, ...]] = {
     "image": ("image",),
@@ -72,12 +72,11 @@ def choose_swaps(
     for pool in pools:
         members = [row for row in pool if row in chosen_rows]
         if len(members) == 1:
-            candidates = [
-                row for row in pool if row != members[0] and (not groups or groups[row] != groups[members[0]])
-            ]
+            first = members[0]
+            candidates = [row for row in pool if row != first and (not groups or groups[row] != groups[first])]
             if not candidates:
                 raise UsageError(_single_group_message(groups or labels, pool))
-            donors[members[0]] = candidates[rng.integers(len(candidates))]
+            donors[first] = candidates[rng.integers(len(candidates))]
         else:
             members = [members[position] for position in rng.permutation(len(members))]
             pool_donors = members[1:] + members[:1]
@@ -119,9 +118,8 @@ def apply_swaps(
     for swap in swaps:
         missing = {swap.id, swap.taken_from} - items.keys()
         if missing:
-            raise UsageError(
-                f"a swap names row {min(missing)!r}, but the table has no such row; use the swaps of this table"
-            )
+            row = f"row {min(missing)!r}"
+            raise UsageError(f"a swap names {row}, but the table has no such row; use the swaps of this table")
         result[swap.id] = take_content(result[swap.id], items[swap.taken_from], swap.modality)
     return list(result.values())
 

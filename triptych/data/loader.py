@@ -1,4 +1,4 @@
-"""The data loader: prepares batches of rows on worker threads, in an order that depends on the seed only."""
+"""The data loader: prepare batches of rows on worker threads, in an order that depends only on the seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from triptych.interfaces import Batch, Encoder, Modality, Source
 
 ModalitySet = tuple[Modality, ...]
 PendingInput = Future[Tensor | None] | int | None
-PREFETCH_BATCHES = 2  # batches prepared ahead
+PREFETCH_BATCHES = 2  # number of batches that are prepared before they are needed
 
 
 def source_of(row: Row, modality: Modality, caption: int = 0) -> Source:
@@ -111,7 +111,7 @@ class Loader:
             if any(a in modality_set and b in modality_set for a, b in pairs):
                 members_by_set.setdefault(modality_set, []).append(i)
         self.modality_sets = {key: members for key, members in members_by_set.items() if len(members) >= 2}
-        self._repeats = _repeats_per_epoch(self.modality_sets, weights or {})
+        self._repeats = _count_repeats(self.modality_sets, weights or {})
         if not self.modality_sets:
             pair_names = ", ".join(f"{a}–{b}" for a, b in pairs)
             raise TrainingError(
@@ -134,17 +134,15 @@ class Loader:
         return f"no file could be read: {len(self.failures)} files failed; the first failure: {first}"
 
     def iter_epoch(self, number: int) -> Iterator[Batch]:
-        """Yield the batches of one epoch. The batches depend on the seed and the epoch number only."""
+        """Yield the batches of one epoch. The batches depend only on the seed and the epoch number."""
         rng = np.random.default_rng([self.seed, number])
         captions = rng.integers(0, 1 << 30, len(self.rows))
         plan = []
         for modality_set, members in self.modality_sets.items():
+            repeats, size = max(1, math.ceil(self._repeats[modality_set])), self.batch_size
+            order = np.concatenate([rng.permutation(members) for _ in range(repeats)]).tolist()
             count = self._count_batches(modality_set)
-            repeats = max(1, math.ceil(self._repeats[modality_set]))
-            order = np.concatenate([rng.permutation(members) for _ in range(repeats)])
-            plan += [
-                (modality_set, order[i * self.batch_size : (i + 1) * self.batch_size].tolist()) for i in range(count)
-            ]
+            plan += [(modality_set, order[i * size : (i + 1) * size]) for i in range(count)]
         with open_thread_pool(self.workers) as pool:
             queue: deque[tuple[ModalitySet, list[int], dict[Modality, list[PendingInput]]]] = deque()
             for position in rng.permutation(len(plan)):
@@ -189,8 +187,8 @@ class Loader:
 
     def _local_shard(self, members: list[int]) -> list[int]:
         """Return this process's contiguous slice of a batch."""
-        shard_index, num_shards = self._shard
-        return members[len(members) * shard_index // num_shards : len(members) * (shard_index + 1) // num_shards]
+        rank, world_size = self._shard
+        return members[len(members) * rank // world_size : len(members) * (rank + 1) // world_size]
 
     def _teacher_targets(self, members: list[int]) -> Tensor | None:
         """Return the teacher's class probabilities for the rows' images; None without a teacher."""
@@ -206,7 +204,7 @@ class Loader:
         return indices[caption % len(indices)] if indices else None
 
     def _load_input(self, index: int, modality: Modality, caption: int) -> Tensor | None:
-        """Return a row's prepared input, cached while memory allows. If it cannot be read, record why; return None."""
+        """Return a row's prepared input, cached while memory allows. If reading fails, record why and return None."""
         source = source_of(self.rows[index], modality, caption)
         if source in self.failures:
             return None
@@ -224,10 +222,8 @@ class Loader:
         return self._input_cache[source]
 
 
-def _repeats_per_epoch(
-    modality_sets: Collection[ModalitySet], weights: Mapping[str, float]
-) -> dict[ModalitySet, float]:
-    """Return, for each set of modalities, how often its rows are repeated in an epoch."""
+def _count_repeats(modality_sets: Collection[ModalitySet], weights: Mapping[str, float]) -> dict[ModalitySet, float]:
+    """Return, for each modality set, how often the rows with this modality set are repeated in an epoch."""
     names = {"-".join(modality_set): modality_set for modality_set in modality_sets}
     for name in weights:
         if name not in names:

@@ -1,6 +1,6 @@
 """The manifest: a table whose rows list the audio, image, video and captions of one item.
 
-`read` parses it and collects all problems; `require_valid` raises if there are errors.
+`read` parses a manifest and collects all problems. `require_valid` raises if there are errors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triptych.data.manifest_problems import ManifestProblem, group_by_category, to_printable
-from triptych.data.row_parser import KNOWN_COLUMNS, FileResolver, RowParser, describe_unknown_column, is_known_column
+from triptych.data.row_parser import (
+    KNOWN_COLUMNS,
+    METADATA_COLUMNS,
+    FileResolver,
+    MediaType,
+    RowParser,
+    describe_unknown_column,
+    is_known_column,
+)
 from triptych.data.tables import TABLE_EXTENSIONS, RawTable, read_table
 from triptych.errors import ManifestError, describe_unknown
 
@@ -24,9 +32,9 @@ if TYPE_CHECKING:  # interfaces imports torch, which takes seconds
     from triptych.interfaces import Modality
 
 MANIFEST_NAMES = tuple(f"{stem}{suffix}" for stem in ("manifest", "metadata") for suffix in TABLE_EXTENSIONS)
-# Warn if one caption is in at least MIN_SHARED_ROWS rows and in this fraction of the captioned rows …
-MIN_SHARED_ROWS, MIN_SHARED_FRACTION = 20, 0.1
-MIN_UNIQUE_FRACTION = 0.2  # … or if there are fewer distinct caption sets than this fraction of the captioned rows
+# Warn if one caption is in at least MIN_SHARED_ROWS rows and in MIN_SHARED_FRACTION of the captioned rows, or if the
+# number of distinct caption sets is below MIN_UNIQUE_FRACTION of the number of captioned rows.
+MIN_SHARED_ROWS, MIN_SHARED_FRACTION, MIN_UNIQUE_FRACTION = 20, 0.1, 0.2
 CLOTHO_SPLITS = {"development": "train", "validation": "valid", "evaluation": "test"}
 
 
@@ -50,26 +58,15 @@ class Row:
     @property
     def columns(self) -> dict[str, str]:
         """The row's metadata by column: everything but files, captions and segment."""
-        values = {
-            "id": self.id,
-            "group": self.group,
-            "split": self.split,
-            "label": self.label,
-            **dict(self.extra_columns),
-        }
+        values = {name: getattr(self, name) for name in METADATA_COLUMNS} | dict(self.extra_columns)
         return {name: value for name, value in values.items() if value is not None}
 
     @property
     def modalities(self) -> tuple[Modality, ...]:
         """The modalities of the row; a video counts as both audio and image."""
-        modalities: list[Modality] = []
-        if self.audio or self.video:
-            modalities.append("audio")
-        if self.image or self.video:
-            modalities.append("image")
-        if self.texts:
-            modalities.append("text")
-        return tuple(modalities)
+        modalities: tuple[Modality, ...] = ("audio", "image", "text")
+        contents = (self.audio or self.video, self.image or self.video, self.texts)
+        return tuple(modality for modality, content in zip(modalities, contents, strict=True) if content)
 
 
 @dataclass(frozen=True)
@@ -140,9 +137,9 @@ class Manifest:
         )
 
 
-def files_of(row: Row) -> dict[str, Path]:
+def files_of(row: Row) -> dict[MediaType, Path]:
     """Return the files of a row by column."""
-    columns = {"audio": row.audio, "image": row.image, "video": row.video}
+    columns: dict[MediaType, Path | None] = {"audio": row.audio, "image": row.image, "video": row.video}
     return {column: path for column, path in columns.items() if path is not None}
 
 
@@ -168,6 +165,7 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
         parsed = parser.parse(number, cells)
         if parsed is not None:
             default_id = f"row-{number}"
+            extras = ((name, _format_scalar(cells.get(name))) for name in extra_columns)
             rows.append(
                 Row(
                     id=parsed.metadata.get("id") or default_id,
@@ -179,21 +177,14 @@ def read(path: str | Path, allow_outside: bool = False) -> Manifest:
                     start=parsed.start,
                     end=parsed.end,
                     number=number,
-                    extra_columns=tuple(
-                        (name, value) for name in extra_columns if (value := _format_scalar(cells.get(name)))
-                    ),
+                    extra_columns=tuple((name, value) for name, value in extras if value),
                     **parsed.files,
                 )
             )
     rows, id_problems = _drop_duplicate_ids(rows)
-    problems += [
-        *parser.problems,
-        *id_problems,
-        *_check_shared_files(rows),
-        *_check_groups_across_splits(rows),
-        *_check_unpaired_rows(rows),
-    ]
-    problems += _check_shared_captions(rows)
+    problems += parser.problems + id_problems
+    for check in (_check_shared_files, _check_groups_across_splits, _check_unpaired_rows, _check_shared_captions):
+        problems += check(rows)
     problems.sort(key=lambda problem: problem.row or 0)
     return Manifest(file, tuple(rows), tuple(problems))
 
@@ -203,13 +194,12 @@ def require_valid(manifest: Manifest, max_errors: int = 5) -> Manifest:
     errors = manifest.errors
     if not errors:
         return manifest
-    lines = [f"  {problem}" for problem in errors[:max_errors]]
+    lines = [f"{manifest.path}: {len(errors):,} error{'s' if len(errors) > 1 else ''}"]
+    lines += [f"  {problem}" for problem in errors[:max_errors]]
     if len(errors) > max_errors:
         lines.append(f"  … and {len(errors) - max_errors:,} more")
-    error_count = f"{len(errors):,} error{'s' if len(errors) > 1 else ''}"
-    error_lines = "\n".join(lines)
-    hint = f"run `triptych validate {shlex.quote(str(manifest.path))}` to list all errors"
-    raise ManifestError(f"{manifest.path}: {error_count}\n{error_lines}\n{hint}")
+    lines.append(f"run `triptych validate {shlex.quote(str(manifest.path))}` to list all errors")
+    raise ManifestError("\n".join(lines))
 
 
 def summarise(manifest: Manifest, max_examples: int = 5) -> dict[str, Any]:
@@ -249,10 +239,8 @@ def _detect_clotho_layout(file: Path, table: RawTable) -> tuple[str | None, Path
     folders = [root, root / subset, root / f"clotho_audio_{subset}", root / f"clotho_audio_{subset}" / subset]
     readable = [folder for folder in folders if folder.is_dir() and os.access(folder, os.R_OK)]
     names_by_folder = {folder: {entry.name for entry in folder.iterdir()} for folder in readable}
-    media_root = max(
-        names_by_folder, key=lambda folder: sum(name in names_by_folder[folder] for name in names), default=root
-    )
-    return CLOTHO_SPLITS[subset], media_root
+    counts = {folder: sum(name in existing for name in names) for folder, existing in names_by_folder.items()}
+    return CLOTHO_SPLITS[subset], max(counts, key=lambda folder: counts[folder], default=root)
 
 
 def _check_unknown_columns(columns: Iterable[str]) -> list[ManifestProblem]:

@@ -11,13 +11,13 @@ import numpy as np
 
 from triptych.data import label_noise, manifest
 from triptych.data.cache import Cache
+from triptych.data.datasets.derived import item_from_row, resolve_derived_path, write_derived_manifest
+from triptych.data.datasets.draft import DraftItem, ManifestDraft
+from triptych.data.datasets.manifest_writer import WrittenManifest
 from triptych.data.features import compute_or_load
 from triptych.data.label_noise import Swap
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
-from triptych.data.sources.derived import item_from_row, resolve_derived_path, write_derived_manifest
-from triptych.data.sources.draft import DraftItem, ManifestDraft
-from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError, describe_unknown
 from triptych.interfaces import Encoder, Modality
 
@@ -62,7 +62,7 @@ def inject_noise(
     table = manifest.read(manifest_path, allow_outside)
     output = resolve_derived_path(output, table)
     candidates = table.split(split).rows if split else table.rows
-    # Rows with a video are excluded: the image and the audio of a video cannot be swapped separately.
+    # Rows with a video keep their image and audio, because these cannot be swapped separately.
     eligible = [row for row in candidates if modality in row.modalities and (modality == "text" or not row.video)]
     eligible = [row for row in eligible if len(row.modalities) > 1]
     if len(eligible) < 2:
@@ -112,24 +112,20 @@ def _choose_pools(
     seed: int,
     show_progress: bool,
 ) -> list[str]:
-    """Return each row's pool: its label or, for kind "similar", its cluster. A row and its donor are in one pool."""
-    if noise_kind == "category":
-        incomplete_row = next((row for row in rows if row.label is None), None)
-        if incomplete_row:
-            raise UsageError(f"row {incomplete_row.number} has no label; --noise-kind category needs a label per row")
+    """Return the pool of each row: its label or, for noise kind "similar", its cluster. Donors come from the pool."""
+    for row in rows:
+        if noise_kind == "category" and row.label is None:
+            raise UsageError(f"row {row.number} has no label; --noise-kind category needs a label per row")
+        if noise_kind == "similar" and not row.texts:
+            raise UsageError(f"row {row.number} has no caption; --noise-kind similar needs a caption per row")
     if noise_kind != "similar":
         return [row.label or "" for row in rows]
-    incomplete_row = next((row for row in rows if not row.texts), None)
-    if incomplete_row:
-        raise UsageError(f"row {incomplete_row.number} has no caption; --noise-kind similar needs a caption per row")
     if encoder is None:
         raise UsageError("--noise-kind similar needs a text encoder to compare captions")
-    sources = [source for row in rows for source in sources_of(row, "text")]
+    captions = [sources_of(row, "text") for row in rows]
     title = "reading captions" if show_progress else None
-    features = compute_or_load(encoder, sources, Cache.default(), progress=title)
-    means = [
-        features.pooled[[features.index_of[s] for s in sources_of(row, "text")], 0].mean(dim=0).numpy() for row in rows
-    ]
+    features = compute_or_load(encoder, [s for texts in captions for s in texts], Cache.default(), progress=title)
+    means = [features.pooled[[features.index_of[s] for s in texts], 0].mean(dim=0).numpy() for texts in captions]
     return label_noise.cluster_by_similarity(np.stack(means), seed, cluster_size)
 
 

@@ -9,7 +9,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
 from triptych.data.manifest_problems import InvalidCellError, ManifestProblem, to_printable
@@ -24,7 +24,7 @@ MEDIA_EXTENSIONS: dict[MediaType, frozenset[str]] = {
 }
 METADATA_COLUMNS = ("id", "group", "split", "label")
 SEGMENT_COLUMNS = ("start", "end")
-MAX_SECONDS = 1e7  # about four months
+MAX_SECONDS = 1e7  # maximum of `start` and `end`, about four months
 CAPTION_COLUMNS = ("text", "caption", "captions")
 KNOWN_COLUMNS = (*MEDIA_EXTENSIONS, *CAPTION_COLUMNS, *METADATA_COLUMNS, *SEGMENT_COLUMNS, "file_name")
 NUMBERED_CAPTION_COLUMN = re.compile(r"caption_(\d{1,6})")
@@ -97,9 +97,8 @@ class FileResolver:
             hint = " (write / between folders, not \\)" if "\\" in name else ""
             raise InvalidCellError("missing file", f"no such file: {to_printable(name)}{hint}") from None
         except OSError as error:
-            raise InvalidCellError(
-                "unreadable file", f"cannot be read ({error.strerror}): {to_printable(name)}"
-            ) from None
+            message = f"cannot be read ({error.strerror}): {to_printable(name)}"
+            raise InvalidCellError("unreadable file", message) from None
         if not stat.S_ISREG(status.st_mode):
             raise InvalidCellError("not a file", f"is not a file: {to_printable(name)}")
         if status.st_size == 0:
@@ -117,10 +116,8 @@ class FileResolver:
 
     @staticmethod
     def _outside_error(name: str) -> InvalidCellError:
-        return InvalidCellError(
-            "outside path",
-            f"leaves the manifest's folder: {to_printable(name)}; to allow this, use --allow-outside",
-        )
+        message = f"leaves the manifest's folder: {to_printable(name)}; to allow this, use --allow-outside"
+        return InvalidCellError("outside path", message)
 
 
 class RowParser:
@@ -130,12 +127,9 @@ class RowParser:
         columns = tuple(columns)
         self.resolver = resolver
         self.problems: list[ManifestProblem] = []
-        # Columns are classified once, not for each row.
-        self._file_columns: dict[str, MediaType | None] = {
-            name: _media_type_of_column(name)
-            for name in columns
-            if name in MEDIA_EXTENSIONS or _is_file_name_column(name)
-        }
+        # Classify the columns once, not for each row.
+        file_columns = [name for name in columns if name in MEDIA_EXTENSIONS or _is_file_name_column(name)]
+        self._file_columns: dict[str, MediaType | None] = {name: _media_type_of_column(name) for name in file_columns}
         self._caption_columns = sorted(filter(_is_caption_column, columns), key=_caption_sort_key)
         self._json_list_columns = frozenset(CAPTION_COLUMNS if has_only_strings else ())
         self._row_number = 0
@@ -146,12 +140,8 @@ class RowParser:
         self._row_number, self._has_error = number, False
         files = self._parse_files(cells)
         texts = self._parse_texts(cells)
-        metadata = {
-            name: self._parse_cell(name, _parse_string, cells[name]) for name in METADATA_COLUMNS if name in cells
-        }
-        start, end = (
-            self._parse_cell(name, _parse_seconds, cells[name]) if name in cells else None for name in SEGMENT_COLUMNS
-        )
+        metadata = {name: self._parse_cell(name, _parse_string, cells.get(name)) for name in METADATA_COLUMNS}
+        start, end = (self._parse_cell(name, _parse_seconds, cells.get(name)) for name in SEGMENT_COLUMNS)
         if end is not None and end <= (start or 0.0):
             self._add_error("wrong time", "end", f"{end:g} s is not after start, {start or 0:g} s")
         if not self._has_error and not texts and not any(files.values()):
@@ -169,9 +159,8 @@ class RowParser:
             if media_type is None:
                 continue
             if files[media_type] is not None:
-                self._add_error(
-                    "two files", column, f"a second {media_type} file: {to_printable(name)}; use one row per file"
-                )
+                message = f"a second {media_type} file: {to_printable(name)}; use one row per file"
+                self._add_error("two files", column, message)
             elif _extension(name) not in MEDIA_EXTENSIONS[media_type]:
                 extensions = " ".join(sorted(MEDIA_EXTENSIONS[media_type]))
                 message = f"{to_printable(name)} has none of the extensions for {media_type}: {extensions}"
@@ -213,12 +202,8 @@ class RowParser:
 
 def _caption_sort_key(column: str) -> tuple[int, str]:
     # The order is text, caption, captions, then caption_1, caption_2, …, caption_10 in numerical order.
-    number_match = NUMBERED_CAPTION_COLUMN.fullmatch(column)
-    return (
-        (len(CAPTION_COLUMNS) + int(number_match[1]), column)
-        if number_match
-        else (CAPTION_COLUMNS.index(column), column)
-    )
+    match = NUMBERED_CAPTION_COLUMN.fullmatch(column)
+    return len(CAPTION_COLUMNS) + int(match[1]) if match else CAPTION_COLUMNS.index(column), column
 
 
 def _parse_captions(cell: Any) -> list[str]:
@@ -269,24 +254,28 @@ def _extension(name: str) -> str:
     return f".{name.rpartition('.')[2].lower()}"
 
 
+def media_type_from_suffix(path: PurePath) -> MediaType | None:
+    """Return the media type, which is also the manifest column, for a file's suffix; None if the suffix is unknown."""
+    suffix = path.suffix.lower()
+    return next((media_type for media_type, suffixes in MEDIA_EXTENSIONS.items() if suffix in suffixes), None)
+
+
 def _media_type_of_column(column: str) -> MediaType | None:
     """Return the media type in a column's name; None if the file's extension decides, as for `file_name`."""
     match = FILE_NAME_COLUMN.fullmatch(column)
     type_name = match[1] if match else column
-    for media_type in MEDIA_EXTENSIONS:
-        if type_name == media_type:
-            return media_type
-    return None
+    media_types: dict[str, MediaType] = {name: name for name in MEDIA_EXTENSIONS}
+    return media_types.get(type_name)
 
 
 def _media_type_of_file(name: str) -> MediaType:
     for media_type, extensions in MEDIA_EXTENSIONS.items():
         if _extension(name) in extensions:
             return media_type
-    message = (
-        f"{to_printable(name)} has no extension of audio, image or video; use a column named audio, image or video"
+    hint = "use a column named audio, image or video"
+    raise InvalidCellError(
+        "unknown extension", f"{to_printable(name)} has no extension of audio, image or video; {hint}"
     )
-    raise InvalidCellError("unknown extension", message)
 
 
 def _parse_seconds(cell: Any) -> float | None:

@@ -10,21 +10,22 @@ import wave
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from triptych.data import manifest
-from triptych.data.manifest import Row
+from triptych.data.datasets.derived import resolve_derived_path, write_derived_manifest
+from triptych.data.datasets.draft import DraftItem, ManifestDraft, clean_captions
+from triptych.data.datasets.manifest_writer import WrittenManifest
+from triptych.data.datasets.splits import hash_to_fraction
+from triptych.data.manifest import Row, files_of
 from triptych.data.row_parser import MediaType
-from triptych.data.sources.derived import resolve_derived_path, write_derived_manifest
-from triptych.data.sources.draft import DraftItem, ManifestDraft, clean_captions, hash_to_fraction
-from triptych.data.sources.manifest_writer import WrittenManifest
 from triptych.errors import UsageError, describe_unknown
 from triptych.files import TEMP_SUFFIX, atomic_write
 from triptych.progress import track_progress
 
-MAX_CHARACTERS = 2000  # maximum length of a caption, a few minutes of speech
-TIMEOUT_SECONDS = 120  # for one caption
+MAX_CHARACTERS = 2000  # maximum length of a caption; about two minutes of speech
+TIMEOUT_SECONDS = 120  # maximum time to synthesise one caption
 WAV_HEADER_BYTES = 44
 
 
@@ -107,10 +108,8 @@ def synthesise_speech(
     ]
     tasks = {item.files["audio"]: (voice, item.texts[0]) for item, voice in utterances}
     failures = _synthesise_all(PROGRAMS[name], path, tasks, speech_folder, workers, show_progress)
-    skip_counts["captions that the program could not synthesise"] += sum(
-        item.files["audio"] in failures for item, _ in utterances
-    )
     items = [item for item, _ in utterances if item.files["audio"] not in failures]
+    skip_counts["captions that the program could not synthesise"] += len(utterances) - len(items)
     notes = [f"first failure: {next(iter(failures.values()))}"] if failures else []
     options = {"program": name, "voices": list(chosen_voices)}
     options |= {"captions_per_row": captions_per_row} if captions_per_row else {}
@@ -132,17 +131,12 @@ def _find_program(program: str | None, voices: Sequence[str]) -> tuple[str, str,
     has_voice = PROGRAMS[name].make_voice_check(path)
     unknown_voices = [voice for voice in voices if not has_voice(voice)]
     if unknown_voices:
-        raise UsageError(
-            f"{name} has no voice {unknown_voices[0]!r}; list its voices with `{name} {_list_voices_option(name)}`"
-        )
+        option = "-lv" if name == "flite" else "--voices"
+        raise UsageError(f"{name} has no voice {unknown_voices[0]!r}; list its voices with `{name} {option}`")
     chosen_voices = tuple(voices) or tuple(voice for voice in PROGRAMS[name].default_voices if has_voice(voice))
     if not chosen_voices:
         raise UsageError(f"none of the default voices for {name} is installed; choose installed voices with --voices")
     return name, path, chosen_voices
-
-
-def _list_voices_option(name: str) -> str:
-    return "-lv" if name == "flite" else "--voices"
 
 
 def _plan_utterances(
@@ -155,11 +149,7 @@ def _plan_utterances(
     if row.video and (row.start is not None or row.end is not None):
         skip_counts["rows with a segment of a video"] += 1  # its start and end would also apply to the speech
         return
-    files: dict[MediaType, Path] = {}
-    if row.image:
-        files["image"] = row.image
-    if row.video:
-        files["video"] = row.video
+    files = files_of(row)
     for number, text in enumerate(clean_captions(*row.texts)[: captions_per_row or None], start=1):
         if len(text) > MAX_CHARACTERS or not any(character.isalnum() for character in text):
             skip_counts["captions that are too long or have no letters or digits"] += 1
@@ -168,8 +158,8 @@ def _plan_utterances(
         # The hash includes the group: rows of different groups do not match, even if their captions are equal, so
         # they must not share an audio file.
         digest = hashlib.sha256("\0".join((program, voice, text, row.group)).encode()).hexdigest()[:24]
-        item = DraftItem(f"{row.id}:{number}", files, (text,), row.group, row.split, row.label)
-        yield replace(item, files={**files, "audio": speech_folder / f"{digest}.wav"}), voice
+        item_files: dict[MediaType, Path] = {**files, "audio": speech_folder / f"{digest}.wav"}
+        yield DraftItem(f"{row.id}:{number}", item_files, (text,), row.group, row.split, row.label), voice
 
 
 def _synthesise_all(
@@ -191,12 +181,9 @@ def _synthesise_all(
     try:
         with track_progress("synthesising speech", len(tasks), show_progress) as bar:
             bar.advance(len(tasks) - len(pending))
-            futures = {
-                pool.submit(_synthesise, program, path, voice, text, f): f for f, (voice, text) in pending.items()
-            }
+            futures = {pool.submit(_synthesise, program, path, *task, file): file for file, task in pending.items()}
             for future in as_completed(futures):
-                reason = future.result()
-                if reason:
+                if reason := future.result():
                     failures[futures[future]] = reason
                 bar.advance(note=f"{len(failures)} failed" if failures else None)
     finally:
@@ -209,7 +196,9 @@ def _synthesise(program: SpeechProgram, path: str, voice: str, text: str, file: 
     try:
         with atomic_write(file, durable=False) as temporary:
             _run_program(*program.build_command(path, voice, text, temporary))
-            _check_wav(temporary)
+            with wave.open(str(temporary), "rb") as wav:
+                if wav.getnframes() == 0:
+                    raise ValueError("the program wrote no audio samples")  # noqa: TRY301 - a failure like the others
     except (OSError, EOFError, ValueError, wave.Error, subprocess.TimeoutExpired) as error:
         return f"{text!r} with voice {voice}: {error}"
     return None
@@ -222,12 +211,6 @@ def _run_program(arguments: list[str], stdin_text: str) -> None:
     )
     if result.returncode:
         raise ValueError(result.stderr.decode("utf-8", "replace").strip() or f"exit code {result.returncode}")
-
-
-def _check_wav(file: Path) -> None:
-    with wave.open(str(file), "rb") as wav:
-        if wav.getnframes() == 0:
-            raise ValueError("the program wrote no audio samples")
 
 
 def _capture_stdout(program: str, argument: str) -> str:

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 TABLE_EXTENSIONS = (".csv", ".jsonl", ".parquet")
 MAX_ROWS = 10_000_000  # a small Parquet file can claim billions of rows
-# Against decompression bombs, a Parquet file may unpack to MAX_EXPANSION times its size plus an allowance.
+# Limits against decompression bombs: a Parquet file may unpack to MAX_EXPANSION times the size of the file, plus
+# BASE_BYTES and BASE_BYTES_PER_ROW for short texts that repeat, but never to more than MAX_UNPACKED_BYTES.
 MAX_UNPACKED_BYTES = 2_000_000_000
 MAX_EXPANSION = 100
-BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000  # the allowance, for short texts that repeat
+BASE_BYTES, BASE_BYTES_PER_ROW = 10_000_000, 1_000
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ def _decode(path: Path, raw: bytes) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         # `error.object` lacks the byte order mark, but this does not change the line number.
-        byte = error.object[error.start]
-        line = _line_number(error.object, error.start)
+        byte, line = error.object[error.start], _line_number(error.object, error.start)
         raise ManifestError(f"{path}: line {line} is not UTF-8 (byte 0x{byte:02X}); save the file as UTF-8") from error
 
 
@@ -126,9 +126,8 @@ def _read_jsonl(text: str) -> RawTable:
             rows.append((number, _parse_object(line)))
         except (ValueError, RecursionError) as error:
             reason = f"{error.msg} at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else error
-            problems.append(
-                ManifestProblem("error", "broken line", number, None, f"is not a JSON object: {to_printable(reason)}")
-            )
+            message = f"is not a JSON object: {to_printable(reason)}"
+            problems.append(ManifestProblem("error", "broken line", number, None, message))
     columns = dict.fromkeys(name for _, cells in rows for name in cells)
     return RawTable(tuple(columns), tuple(rows), tuple(problems), has_only_strings=False)
 
@@ -148,18 +147,14 @@ def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return cells
 
 
-def _check_row_count(path: Path, rows: int) -> None:
-    if rows > MAX_ROWS:
-        raise ManifestError(f"{path}: has {rows:,} rows; at most {MAX_ROWS:,} are allowed: split the file")
-
-
 def _read_parquet(path: Path, is_wanted: Callable[[str], bool]) -> RawTable:
     import pyarrow
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(path) as file:
-            _check_row_count(path, file.metadata.num_rows)
+            if (num_rows := file.metadata.num_rows) > MAX_ROWS:
+                raise ManifestError(f"{path}: has {num_rows:,} rows; at most {MAX_ROWS:,} are allowed: split the file")
             columns = _check_distinct_columns(path, list(file.schema_arrow.names))
             names = [name for name in columns if is_wanted(name)]
             _check_unpacked_size(path, file, names)

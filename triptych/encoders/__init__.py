@@ -1,4 +1,7 @@
-"""Encoders of media files and texts. To add an encoder, write a module here and register its class in ENCODERS."""
+"""Encoders of media files and texts.
+
+To add an encoder, write a module in this package and register the class of the encoder in ENCODERS.
+"""
 
 from triptych.encoders.audio_cnn import AudioCNN
 from triptych.encoders.audio_conv1d import AudioConv1d

@@ -14,18 +14,19 @@ from triptych.encoders.part_locations import time_spans
 from triptych.errors import RecipeError, check_range
 from triptych.interfaces import Encoder, Region, Source
 
-PATCH, TIME_STRIDES, MEL_STRIDES = 4, (1, 2, 1), (2, 2, 1)  # a part covers 8 frames; 16 mel bands become one
+# The strides reduce 8 frames to one part, and 16 mel bands to one band.
+PATCH, TIME_STRIDES, MEL_STRIDES = 4, (1, 2, 1), (2, 2, 1)
 
 
 class AudioCNN(Encoder):
     """A patch convolution and three 3 × 3 convolutions over log-mel frames, with positional encoding.
 
-    parts_t = norm(W·conv(mel)_t) + position(t),  one part per 8 · hop_ms
+    parts_t = norm(W·conv(mel)_t) + position(t),  one part t per 8 · hop_ms of audio
 
     Source: a small version of common log-mel CNNs.
     Use when: you have thousands of audio files, and no pretrained network suits them.
-    Beware: if a file is longer than `max_seconds`, training uses only its start, and indexing splits the file into
-    segments of `max_seconds`.
+    Beware: if a file is longer than `max_seconds`, training uses only the start of the file. Indexing splits the file
+    into segments of `max_seconds`.
     """
 
     modality = "audio"
@@ -55,11 +56,12 @@ class AudioCNN(Encoder):
             for i in range(3)
         )
         self.projection = nn.Linear(feature_dim * n_mels // 16, feature_dim)
-        self.norm = nn.LayerNorm(feature_dim)  # of each frame, independent of padding and other items
+        # Normalises each frame separately, so that parts do not depend on padding or on other items.
+        self.norm = nn.LayerNorm(feature_dim)
         self.mlp = nn.Sequential(
             nn.Linear(feature_dim, 2 * feature_dim), nn.GELU(), nn.Linear(2 * feature_dim, feature_dim)
         )
-        # channels_last is two to four times faster on a CPU.
+        # On a CPU, convolutions in the memory format channels_last are two to four times as fast.
         self.convolutions.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def prepare(self, source: Source) -> Tensor:
@@ -77,7 +79,7 @@ class AudioCNN(Encoder):
         return parts + self.mlp(parts), mask
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
-        # Part 0 is centred on the middle of the first patch: the strided convolutions start there.
+        # Part 0 is centred on the middle of the first patch, because the strided convolutions start at the first patch.
         frame = self.log_mel.frame_seconds
         return time_spans(source, parts, PATCH * math.prod(TIME_STRIDES) * frame, first_centre=(PATCH - 1) / 2 * frame)
 

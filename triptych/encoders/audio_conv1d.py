@@ -16,13 +16,13 @@ KERNELS = (11, 5, 3)
 
 
 class AudioConv1d(Encoder):
-    """Three convolutions along time over log-mel frames, with mel bands as channels; each layer halves the frames.
+    """Three 1-D convolutions over log-mel frames, with mel bands as channels. Each layer halves the number of frames.
 
     parts = pool(relu(norm(conv_3(pool(relu(norm(conv_5(pool(relu(norm(conv_11(mel)))))))))))),  one per 8 · hop_ms
 
-    Source: Aytar et al. 2017 (See, Hear, and Read: the audio network of the student); layers, channels and the norm
-    per frame are ours.
-    Use when: you train with the objective `distill` and layers that all modalities share (space.shared_hidden_dim).
+    Source: Aytar et al. 2017 (See, Hear, and Read: the audio network of the student). The numbers of layers and
+    channels and the norm per frame are choices of triptych.
+    Use when: you train with the objective `distill`, and all modalities share layers (space.shared_hidden_dim).
     Beware: parts have no positional encoding. A change of pitch changes the parts.
     """
 

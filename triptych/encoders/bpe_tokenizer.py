@@ -18,13 +18,13 @@ from triptych.media import text
 PAD_TOKEN = "[PAD]"  # noqa: S105
 NUM_BYTES = 256
 TOKENIZER_FILE = "tokenizer.json"
-MESSAGE_CHARS = 60  # characters of a text in an error message
+MESSAGE_CHARS = 60  # an error message quotes at most this many characters of a text
 
 
 class BPETokenizer:
-    """A tokenizer with at most `vocab_size` tokens; texts are truncated to `max_length` tokens.
+    """A tokenizer with at most `vocab_size` tokens that truncates texts to `max_length` tokens.
 
-    `encoder` is the encoder's name for error messages.
+    Error messages start with the name `encoder`.
     """
 
     def __init__(self, encoder: str, vocab_size: int, max_length: int) -> None:
@@ -39,7 +39,8 @@ class BPETokenizer:
         captions = sorted({text.normalise(str(source.content)) for source in sources})
         if not captions:
             raise TrainingError("no captions to learn a vocabulary from; use a manifest with a text column")
-        # BPE, because the WordPiece trainer of the library numbers its tokens differently in every run.
+        # The algorithm is BPE, because the WordPiece trainer of the tokenizers library numbers the tokens differently
+        # in every run.
         tokenizer = _untrained_tokenizer()
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocab_size,
@@ -61,28 +62,27 @@ class BPETokenizer:
         return character_spans(content, self._encode(content).offsets)
 
     def extra_files(self) -> dict[str, str]:
-        """Return the tokenizer file: file name to text; an empty dict before the vocabulary is learned."""
+        """Return a dict from the name of the tokenizer file to its text. The dict is empty before training."""
         return {} if self.tokenizer is None else {TOKENIZER_FILE: self.tokenizer.to_str()}
 
     def load_extra_files(self, files: dict[str, str]) -> None:
-        """Load the vocabulary that `extra_files` returned."""
+        """Load the vocabulary from the files that `extra_files` returned."""
         if TOKENIZER_FILE not in files:
             raise CheckpointError(f"the saved text encoder has no {TOKENIZER_FILE}; the file is incomplete")
         try:
             with convert_rust_panics():
                 self.tokenizer = Tokenizer.from_str(files[TOKENIZER_FILE])
                 self.tokenizer.enable_truncation(self.max_length)
-        except Exception as error:  # the library raises plain Exception
+        except Exception as error:  # the tokenizers library raises exceptions of the type Exception itself
             raise CheckpointError(f"the saved {TOKENIZER_FILE} cannot be read ({error})") from error
-        # Tokenizers with other settings are rejected: a regular expression in a manipulated file might never terminate.
+        # Tokenizers with other settings are rejected, because a regular expression in a manipulated file might never
+        # terminate.
         if _preprocessing_config(self.tokenizer) != _preprocessing_config(_untrained_tokenizer()):
-            raise CheckpointError(
-                f"the saved {TOKENIZER_FILE} splits texts differently from this encoder; the file was modified"
-            )
+            problem = "splits texts differently from this encoder; the file was modified"
+            raise CheckpointError(f"the saved {TOKENIZER_FILE} {problem}")
         if max(self.tokenizer.get_vocab().values(), default=0) >= self.vocab_size:
-            raise CheckpointError(
-                f"the saved {TOKENIZER_FILE} has more tokens than the recipe's vocab_size = {self.vocab_size}"
-            )
+            limit = f"the recipe's vocab_size = {self.vocab_size}"
+            raise CheckpointError(f"the saved {TOKENIZER_FILE} has more tokens than {limit}")
 
     def _encode(self, content: str) -> Encoding:
         if self.tokenizer is None:
@@ -104,6 +104,6 @@ def _untrained_tokenizer() -> Tokenizer:
 
 
 def _preprocessing_config(tokenizer: Tokenizer) -> list[object]:
-    """Return the settings of a tokenizer without its vocabulary."""
+    """Return the settings of a tokenizer as a dict, without the vocabulary."""
     config = json.loads(tokenizer.to_str())
     return [config["normalizer"], config["pre_tokenizer"], config["post_processor"], config["model"]["type"]]

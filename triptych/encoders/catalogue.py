@@ -1,4 +1,4 @@
-"""Facts about every registered encoder: modality, size, licence, and whether it can be used on this machine."""
+"""Facts about every registered encoder: modality, size, licence, and whether the encoder can run on this machine."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class EncoderInfo:
 
 
 def list_encoders(encoders: Mapping[str, type[Encoder]]) -> list[EncoderInfo]:
-    """Describe the encoders of a registry, grouped by modality, trainable ones first."""
+    """Describe all encoders of a registry, grouped by modality. Trainable encoders precede frozen encoders."""
     infos = [describe_encoder(name, cls) for name, cls in encoders.items()]
     return sorted(infos, key=lambda info: (MODALITIES.index(info.modality), info.frozen))
 
 
 def describe_encoder(name: str, cls: type[Encoder]) -> EncoderInfo:
-    """Describe one encoder; its sizes are None if they depend on missing files."""
+    """Describe one encoder. If files are missing, the feature dimension and the number of parameters may be None."""
     encoder = _build_encoder(cls)
     return EncoderInfo(
         name=name,
@@ -50,10 +50,13 @@ def describe_encoder(name: str, cls: type[Encoder]) -> EncoderInfo:
 
 def _build_encoder(cls: type[Encoder]) -> Encoder | None:
     if cls.unavailable_reason() and not hasattr(cls, "feature_dim"):
-        return None  # the sizes are in missing files; creating the encoder would import a large library and fail
+        # The sizes are stored in files that are missing, and creating the encoder would import a large library and then
+        # fail.
+        return None
     try:
-        # Pretrained encoders are large, and the meta device allocates no memory. Encoders trained from scratch are
-        # created on the CPU, because random initialisation on the meta device needs an import of one second.
+        # Pretrained encoders are large, so they are created on the meta device, which allocates no memory. Encoders
+        # trained from scratch are created on the CPU, because random initialisation on the meta device needs an import
+        # that takes one second.
         with torch.device("meta" if cls.frozen else "cpu"):
             return cls()
     except TriptychError:

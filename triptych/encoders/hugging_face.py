@@ -15,13 +15,14 @@ from triptych.encoders.rust_panics import convert_rust_panics
 from triptych.encoders.weights import INSTALL_PRETRAINED
 from triptych.errors import RecipeError
 
-# Weights that may be missing from a checkpoint, because hidden states do not depend on them.
+# Weights whose names contain these words may be missing from a checkpoint, because hidden states do not depend on these
+# weights.
 OPTIONAL_WEIGHTS = ("pooler", "masked_spec_embed", "mask_token")
 
 
 @dataclass(frozen=True)
 class PretrainedModel:
-    """A model in a folder or on the Hugging Face hub; `encoder_name` is the encoder's name for error messages."""
+    """A model in a folder or on the Hugging Face hub. Error messages start with `encoder_name`."""
 
     encoder_name: str
     model: str
@@ -43,24 +44,21 @@ class PretrainedModel:
 
         config = self._from_pretrained(AutoConfig.from_pretrained, "config.json")
         if hasattr(config, "apply_spec_augment"):
-            config.apply_spec_augment = False  # uses NumPy's global generator, so a run would not be reproducible
+            # SpecAugment draws from NumPy's global generator, which triptych does not seed.
+            config.apply_spec_augment = False
         if self.folder and not list(self.folder.glob("*.safetensors")):
             file_names = ", ".join(sorted(path.name for path in self.folder.iterdir())[:8])
             raise RecipeError(
                 f"{self.encoder_name}: model = {self.model!r}: no *.safetensors in the folder; found: {file_names}. "
-                "Pickled weights can run code, so they are not loaded: load the model on a machine you trust and save "
-                "it with save_pretrained"
+                "Pickled weights are not loaded, because they can run code: load the model on a machine you trust and "
+                "save the model with save_pretrained"
             )
         options = {"config": config, "use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
         network, report = self._from_pretrained(AutoModel.from_pretrained, "safetensors weights", **options)
-        missing_keys = sorted(
-            key for key in report["missing_keys"] if not any(name in key for name in OPTIONAL_WEIGHTS)
-        )
-        if missing_keys:
-            raise RecipeError(
-                f"{self.encoder_name}: model = {self.model!r}: {len(missing_keys)} weights are missing from the file, "
-                f"such as {missing_keys[0]}"
-            )
+        missing = sorted(key for key in report["missing_keys"] if not any(name in key for name in OPTIONAL_WEIGHTS))
+        if missing:
+            message = f"{len(missing)} weights are missing from the file, such as {missing[0]}"
+            raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: {message}")
         return network
 
     def load_tokenizer(self) -> Any:
@@ -82,21 +80,17 @@ class PretrainedModel:
         return self._from_pretrained(AutoFeatureExtractor.from_pretrained, "feature extractor")
 
     def _check_available(self) -> None:
-        """Raise RecipeError if the model or the library is missing, before the import of transformers takes seconds."""
+        """Raise RecipeError if the model or transformers is missing. The check avoids an import that takes seconds."""
         if not self.model:
-            raise RecipeError(
-                f"{self.encoder_name}: model is missing; set model to a folder or to a name on the Hugging Face hub"
-            )
+            hint = "set model to a folder or to a name on the Hugging Face hub"
+            raise RecipeError(f"{self.encoder_name}: model is missing; {hint}")
         if not self.folder and (self.model.startswith(("/", ".", "~")) or self.model.count("/") > 1):
             raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: no such folder")
         if find_spec("transformers") is None:
             raise RecipeError(f"{self.encoder_name}: {unavailable_reason()}")
 
     def _from_pretrained(self, loader: Callable[..., Any], description: str, **options: Any) -> Any:
-        """Load a component of the model from its folder; of a hub model, from the local cache or from the hub.
-
-        A folder is loaded without network access. Code in the checkpoint is never run.
-        """
+        """Load a component from the model's folder, the local cache or the hub. Code of the model is never run."""
         options |= {"trust_remote_code": False} | ({} if self.folder else {"revision": self.revision})
         failures: list[Exception] = []
         with silence_transformers(show_progress=not self.folder):
@@ -104,18 +98,17 @@ class PretrainedModel:
                 try:
                     with convert_rust_panics():
                         return loader(str(self.folder or self.model), local_files_only=offline, **options)
-                except Exception as error:  # an invalid file can raise anything
+                except Exception as error:  # an invalid file can raise any exception
                     failures.append(error)
         location = "in this folder" if self.folder else "on the hub, and there is no such folder"
         reason = next(iter(str(failures[-1]).strip().splitlines()), type(failures[-1]).__name__)[:200]
-        raise RecipeError(
-            f"{self.encoder_name}: model = {self.model!r}: no readable {description} {location}: {reason}"
-        ) from failures[-1]
+        message = f"no readable {description} {location}: {reason}"
+        raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: {message}") from failures[-1]
 
 
 @contextmanager
 def silence_transformers(show_progress: bool) -> Iterator[None]:
-    """Silence the logs of transformers, and its progress bars unless files are downloaded."""
+    """Silence the logs of the transformers library within a block. Hide progress bars if `show_progress` is False."""
     from transformers.utils import logging
 
     level, had_progress = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -131,7 +124,7 @@ def silence_transformers(show_progress: bool) -> Iterator[None]:
 
 
 def unavailable_reason() -> str:
-    """Return what must be installed or set before a Hugging Face encoder can be created."""
+    """Return what the user must install or set before a Hugging Face encoder can be created."""
     if find_spec("transformers") is None:
         return f"transformers is not installed; run: {INSTALL_PRETRAINED}"
-    return "it has no default weights; set `model` to a folder or to a name on the Hugging Face hub"
+    return "the encoder has no default weights; set `model` to a folder or to a name on the Hugging Face hub"

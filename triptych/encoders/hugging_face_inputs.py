@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,14 @@ from triptych.errors import MediaError, RecipeError, check_range
 from triptych.interfaces import Region, Source
 from triptych.media import audio, image, text
 
-ForwardFunction = Callable[[Tensor, Tensor], Tensor]  # inputs (N, L, ...) and mask (N, L) -> parts (N, P, D)
+ForwardFunction = Callable[[Tensor, Tensor], Tensor]  # maps inputs (N, L, ...) and a mask (N, L) to parts (N, P, D)
 
-MESSAGE_CHARS = 60  # characters of a text in an error message
-MIN_SECONDS = 0.1  # shorter audio is padded with silence, because networks need a few frames
+MESSAGE_CHARS = 60  # an error message quotes at most this many characters of a text
+MIN_SECONDS = 0.1  # audio is padded with silence to at least 0.1 s, because networks need a few frames
 
 
 class TextInput:
-    """Converts texts to token ids with the tokenizer of the model; long texts are truncated with a warning."""
+    """Converts texts to token ids with the tokenizer of the model. Long texts are truncated with a warning."""
 
     def __init__(
         self, pretrained: PretrainedModel, network: nn.Module, max_length: int, pad_to_max_length: bool = False
@@ -37,7 +36,7 @@ class TextInput:
         self.tokenizer = pretrained.load_tokenizer()
         self.max_length = min(max_length, int(self.tokenizer.model_max_length), _max_positions(network))
         self.pad_token_id = int(self.tokenizer.pad_token_id or 0)
-        self.token_ids("a")  # the first call changes the tokenizer's state; later calls are thread-safe
+        self.token_ids("a")  # only the first call changes the tokenizer's state, so that later calls are thread-safe
 
     def token_ids(self, content: str) -> Tensor:
         """Return the token ids of a text, with special tokens: (tokens,)."""
@@ -45,51 +44,43 @@ class TextInput:
         rows = encoding["input_ids"]
         if len(rows) > 1 or max(encoding.get("num_truncated_tokens", [0])) > 0:
             # The message does not contain the text, so that Python shows the warning only once.
-            warnings.warn(
-                f"{self.encoder_name}: texts of more than {self.max_length} tokens are truncated", stacklevel=2
-            )
+            message = f"texts of more than {self.max_length} tokens are truncated"
+            warnings.warn(f"{self.encoder_name}: {message}", stacklevel=2)
         return torch.tensor(rows[0])
 
     def prepare(self, source: Source) -> Tensor:
-        """Return the token ids of a source: (tokens,)."""
+        """Return the token ids of a text source: (tokens,)."""
         return self.token_ids(text.read_source(source))
 
     def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Return the character span of each token; empty if the tokenizer does not provide spans."""
+        """Return the character span of each token, or an empty list if the tokenizer does not provide spans."""
         content = text.read_source(source)
         spans = self._tokenize(content, return_offsets_mapping=True)["offset_mapping"] if self.tokenizer.is_fast else []
         return character_spans(content, spans[0]) if spans else [()] * parts
 
     def example_input(self) -> Tensor:
-        """Return the input of a short text, to probe the network."""
+        """Return the input of a short text, as a test input for the network."""
         return self.token_ids("a")
 
     def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:
-        """Return the network's arguments; without an attention mask if the network was trained on padded texts."""
+        """Return the keyword arguments of the network. Networks trained on padded texts get no attention mask."""
         if self.pad_to_max_length:
             return {"input_ids": inputs}
         return {"input_ids": inputs.masked_fill(~mask, self.pad_token_id), "attention_mask": mask.long()}
 
     def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply a network that returns one part per token; return the parts and their mask."""
+        """Apply a network that returns one part per token. Return the parts and the mask of the parts."""
         return forward(inputs, mask), mask
 
     def _tokenize(self, content: str, **options: bool) -> Any:
         try:
             with convert_rust_panics():
-                return self.tokenizer(
-                    [content],
-                    truncation=True,
-                    max_length=self.max_length,
-                    padding="max_length" if self.pad_to_max_length else False,
-                    return_overflowing_tokens=True,
-                    **options,
-                )
+                padding = "max_length" if self.pad_to_max_length else False
+                options |= {"truncation": True, "return_overflowing_tokens": True}
+                return self.tokenizer([content], max_length=self.max_length, padding=padding, **options)
         except RuntimeError as error:
-            raise MediaError(
-                f"{self.tokenizer_file}: cannot tokenise {content[:MESSAGE_CHARS]!r} ({error}); "
-                "use another tokenizer or text"
-            ) from error
+            problem = f"cannot tokenise {content[:MESSAGE_CHARS]!r} ({error}); use another tokenizer or text"
+            raise MediaError(f"{self.tokenizer_file}: {problem}") from error
 
 
 class ImageInput:
@@ -110,12 +101,15 @@ class ImageInput:
         return torch.from_numpy(np.ascontiguousarray(values[0], dtype=np.float32))[None]
 
     def prepare(self, source: Source) -> Tensor:
-        """Return the processed pixels of a source: (1, channels, height, width)."""
-        return self.to_pixels(image.load(Path(source.content), time=image.frame_time(source)))
+        """Return the processed pixels of an image source: (1, channels, height, width)."""
+        return self.to_pixels(image.load_source(source))
 
     def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Return the tiles of the crop that the processor takes, found by processing an image of coordinates."""
-        width, height = image.load(Path(source.content), time=image.frame_time(source)).size
+        """Return the tiles of the processor's crop.
+
+        To locate the crop, process an image whose pixels are coordinates.
+        """
+        width, height = image.load_source(source).size
         black, white = (self.to_pixels(Image.new("RGB", (width, height), shade))[0] for shade in ("black", "white"))
         x_ramp = np.broadcast_to(np.linspace(0, 255, width).astype(np.uint8), (height, width))
         y_ramp = np.broadcast_to(np.linspace(0, 255, height).astype(np.uint8)[:, None], (height, width))
@@ -125,15 +119,15 @@ class ImageInput:
         return square_grid_regions(parts, (left, top, right, bottom))
 
     def example_input(self) -> Tensor:
-        """Return the input of a black image, to probe the network."""
+        """Return the input of a black image, as a test input for the network."""
         return self.to_pixels(Image.new("RGB", (64, 64)))
 
     def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - images are not padded
-        """Return the arguments of the network."""
+        """Return the keyword arguments of the network."""
         return {"pixel_values": inputs[:, 0]}
 
     def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply a network that returns regions; return the parts and their mask."""
+        """Apply a network that returns image regions. Return the parts and the mask of the parts."""
         parts = forward(inputs, mask)
         return parts, mask.expand(-1, parts.shape[1])
 
@@ -141,9 +135,9 @@ class ImageInput:
 class AudioInput:
     """Converts the first `max_seconds` of audio to the network's input with the feature extractor of the model.
 
-    Some extractors pad their output to a fixed window (most spectrograms); others return an output as long as the audio
-    (waveforms). The type is determined by calling the extractor once. If an extractor with a fixed window also returns
-    a mask of frames, the mask is appended to the input as an extra last band.
+    Most extractors of spectrograms pad their output to a fixed window. Extractors of waveforms return an output as long
+    as the audio. AudioInput calls the extractor once to determine its type. If an extractor with a fixed window also
+    returns a mask of frames, the mask is appended to the input as an extra last band.
     """
 
     def __init__(self, pretrained: PretrainedModel, input_name: str, max_seconds: float) -> None:
@@ -153,10 +147,8 @@ class AudioInput:
         self.sample_rate = int(self.extractor.sampling_rate)
         window = _window_seconds(self.extractor)
         if max_seconds > window:
-            raise RecipeError(
-                f"{pretrained.encoder_name}: max_seconds = {max_seconds:g}: "
-                f"{pretrained.model!r} takes at most {window:g} s"
-            )
+            limit = f"{pretrained.model!r} takes at most {window:g} s"
+            raise RecipeError(f"{pretrained.encoder_name}: max_seconds = {max_seconds:g}: {limit}")
         self.max_samples = round(max_seconds * self.sample_rate)
         short, long = (self._extract(make_tone(self.sample_rate, factor * MIN_SECONDS)) for factor in (1, 2))
         self.has_fixed_window = short[0].shape == long[0].shape
@@ -165,18 +157,18 @@ class AudioInput:
         )
 
     def prepare(self, source: Source) -> Tensor:
-        """Return the features of a source: (1, ...) for a fixed window, (L, ...) for a waveform."""
+        """Return the extractor's output for a source: (1, ...) for a fixed window, (L, ...) for a waveform."""
         return self.prepare_samples(audio.read_source(source, self.sample_rate, self.max_seconds))
 
     def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Divide the audio evenly among its parts; parts of a network over both time and bands get no location."""
+        """Return equal time spans, one per part. Parts that are patches of time and frequency have no location."""
         if self.has_fixed_window and not self.has_frame_mask:
             return [()] * parts
         hop = len(audio.read_source(source, self.sample_rate, self.max_seconds)) / self.sample_rate / parts
         return time_spans(source, parts, hop, first_centre=hop / 2)
 
     def prepare_samples(self, samples: np.ndarray) -> Tensor:
-        """Return the features of the first `max_seconds`; extractors would crop longer audio at random."""
+        """Return the features of the first `max_seconds`. An extractor would crop longer audio at random."""
         samples = samples[: self.max_samples]
         samples = np.pad(samples, (0, max(0, round(MIN_SECONDS * self.sample_rate) - len(samples))))
         x, frame_mask = self._extract(samples)
@@ -187,43 +179,43 @@ class AudioInput:
         return x if frame_mask is None else x[: int(frame_mask.sum())]
 
     def example_input(self) -> Tensor:
-        """Return the input of a tone, to probe the network."""
+        """Return the input of a tone, as a test input for the network."""
         return self.prepare_samples(make_tone(self.sample_rate, 2 * MIN_SECONDS))
 
-    def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - inputs have no padding, see forward_by_length
-        """Return the arguments of the network, for inputs of one length without padding."""
+    def model_inputs(self, inputs: Tensor, mask: Tensor) -> dict[str, Tensor]:  # noqa: ARG002 - no padding: see forward_by_length
+        """Return the keyword arguments of the network for inputs that have equal lengths and no padding."""
         x = inputs[:, 0] if self.has_fixed_window else inputs
         arguments = {self.input_name: x[:, :-1] if self.has_frame_mask else x}
         if "is_longer" in self.extractor.model_input_names:
-            # False, because the audio is never longer than the window. The extractor would set a random item to True.
+            # `is_longer` is False for all items, because no audio is longer than the window. The extractor would set a
+            # random item to True.
             arguments["is_longer"] = torch.zeros(len(inputs), 1, dtype=torch.bool, device=inputs.device)
         return arguments
 
     def run(self, forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply a network that returns frames; return the parts and their mask."""
+        """Apply a network that returns audio frames. Return the parts and the mask of the parts."""
         if not self.has_fixed_window:
             return forward_by_length(forward, inputs, mask)
         parts = forward(inputs, mask)
         return parts, self._part_mask(inputs, parts.shape[1])
 
     def _part_mask(self, inputs: Tensor, parts: int) -> Tensor:
-        """Return the mask of the parts that contain audio (N, parts), if the extractor returns a mask."""
+        """Return a mask (N, parts) of the parts that contain audio. Without a mask of frames, all entries are True."""
         frames = inputs.shape[-1]
         if self.has_frame_mask and frames % parts == 0:
             return inputs[:, 0, -1, :: frames // parts] > 0
         return torch.ones(len(inputs), parts, dtype=torch.bool, device=inputs.device)
 
     def _extract(self, samples: np.ndarray) -> tuple[Tensor, Tensor | None]:
-        features = self.extractor(
-            samples, sampling_rate=self.sample_rate, return_tensors="np", return_attention_mask=True
-        )
+        options = {"return_tensors": "np", "return_attention_mask": True}
+        features = self.extractor(samples, sampling_rate=self.sample_rate, **options)
         frame_mask = features.get("attention_mask")
         x = torch.from_numpy(np.ascontiguousarray(features[self.input_name][0], dtype=np.float32))
         return x, None if frame_mask is None else torch.from_numpy(np.ascontiguousarray(frame_mask[0]))
 
 
 def forward_by_length(forward: ForwardFunction, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply a network to all items of the same length at a time, without padding, which not every network can mask."""
+    """Apply a network to the items of each length separately, because not every network can mask padding."""
     lengths = mask.sum(dim=1)
     row_parts: dict[int, Tensor] = {}
     for length in lengths.unique().tolist():
@@ -237,12 +229,12 @@ def forward_by_length(forward: ForwardFunction, inputs: Tensor, mask: Tensor) ->
 
 
 def make_tone(sample_rate: int, seconds: float) -> np.ndarray:
-    """Return samples of a sine wave, to probe extractors and networks."""
+    """Return the samples of a sine wave, as a test input for extractors and networks."""
     return np.sin(np.arange(round(sample_rate * seconds), dtype=np.float32))
 
 
 def _ramp_edges(ramp: Tensor) -> tuple[float, float]:
-    """Return the values of a linear ramp at its two ends, extrapolated from its quartiles, as the ends are smoothed."""
+    """Extrapolate the end values of a linear ramp from its quartiles, because resizing smooths the ends."""
     count = len(ramp)
     lower, upper = count // 4, count - 1 - count // 4
     step = float(ramp[upper] - ramp[lower]) / (upper - lower)
@@ -251,17 +243,17 @@ def _ramp_edges(ramp: Tensor) -> tuple[float, float]:
 
 
 def _window_seconds(extractor: Any) -> float:
-    """Return the length of an extractor's fixed window in seconds; infinity if it has no fixed window."""
+    """Return the length of an extractor's fixed window in seconds, or infinity if the window is not fixed."""
     for attribute in ("nb_max_samples", "n_samples"):
         if hasattr(extractor, attribute):
             return getattr(extractor, attribute) / extractor.sampling_rate
     if hasattr(extractor, "num_mel_bins") and hasattr(extractor, "max_length"):
-        return extractor.max_length / 100  # Kaldi frames of 10 ms
+        return extractor.max_length / 100  # the unit of max_length is a Kaldi frame of 10 ms
     return float("inf")
 
 
 def _max_positions(network: nn.Module) -> int:
-    """Return the largest number of tokens of a network; some networks reserve their first positions for padding."""
+    """Return the largest number of tokens that a network accepts, without positions reserved for padding."""
     limits = [
         module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
         for name, module in network.named_modules()

@@ -1,4 +1,4 @@
-"""A small CNN over pixels, trained from scratch; parts are regions, row by row."""
+"""A small CNN over pixels, trained from scratch. Parts are image regions, ordered row by row."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from triptych.interfaces import Encoder, Region, Source
 
 
 class ImageCNN(Encoder):
-    """Four convolutions over pixels, with learned positions; one part per 8 × 8 pixels.
+    """Four convolutions over pixels, with learned position embeddings. Each part covers 8 × 8 pixels.
 
     parts_r = conv(pixels)_r + position(r),  (image_size / 8)² regions, row by row
 
     Source: a small version of common strided CNNs.
     Use when: you have thousands of images, and no pretrained network suits them.
-    Beware: images are resized to image_size × image_size without keeping the aspect ratio.
+    Beware: images are resized to image_size × image_size pixels, which changes their aspect ratio.
     """
 
     modality = "image"
@@ -44,5 +44,5 @@ class ImageCNN(Encoder):
         return parts + self.mlp(parts), mask[:, :1].expand(-1, parts.shape[1])
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
-        # Strided convolutions start at the first pixel: a part is centred on the first pixel of its tile.
+        # A part is centred on the first pixel of its tile, because strided convolutions start at the first pixel.
         return grid_regions(self.layers.grid_size, self.layers.grid_size, shift=-3.5 / 8)

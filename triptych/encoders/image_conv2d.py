@@ -1,4 +1,4 @@
-"""Five convolutions and three max pools over pixels, trained from scratch; parts are regions, row by row."""
+"""Five convolutions and three max pools over pixels, trained from scratch. Parts are regions, row by row."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ KERNELS, STRIDES, POOLS = (7, 5, 3, 3, 3), (2, 1, 1, 1, 1), (True, True, False, 
 
 
 class ImageConv2d(Encoder):
-    """Convolutions of 7, 5, 3, 3 and 3 pixels; one part per 16 × 16 pixels.
+    """Convolutions with kernels of 7, 5, 3, 3 and 3 pixels. Each part covers 16 × 16 pixels.
 
     x ← pool(relu(norm(conv(x)))), pools after layers 1, 2 and 5;  parts_r = x_r, (image_size / 16)² regions
 
-    Source: Aytar et al. 2017 (See, Hear, and Read: the image network of the student) after Krizhevsky et al. 2012: five
-    convolutions, three pools; sizes, channels and the norm per image are ours.
-    Use when: you train with the objective `distill` and layers that all modalities share (space.shared_hidden_dim).
-    Beware: parts have no positional encoding, unlike those of `image_cnn`. Images are resized to
-    image_size × image_size without keeping the aspect ratio.
+    Source: Aytar et al. 2017 (See, Hear, and Read: the image network of the student) after Krizhevsky et al. 2012, with
+    five convolutions and three pools. The kernel sizes, the channels and the norm per image are choices of triptych.
+    Use when: you train with the objective `distill`, and all modalities share layers (space.shared_hidden_dim).
+    Beware: parts have no positional encoding, unlike the parts of `image_cnn`. Images are resized to image_size ×
+    image_size pixels, which changes their aspect ratio.
     """
 
     modality = "image"

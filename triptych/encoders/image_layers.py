@@ -1,9 +1,8 @@
-"""Pixel input and convolutions that the image encoders trained from scratch share."""
+"""Pixel input and convolutions, shared by all image encoders that are trained from scratch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +16,9 @@ from triptych.media import image
 class ImageConvolutions(nn.Module):
     """Convolutions over square images, each followed by a group norm, an activation and an optional 2 × 2 max pool.
 
-    x ← pool(activation(norm(conv(x)))), one entry of kernels, strides and pools per layer. Channels: feature_dim / 4,
-    feature_dim / 2, then feature_dim. `encoder` is the encoder's name for error messages.
+    x ← pool(activation(norm(conv(x)))). The arguments kernels, strides and pools have one entry per layer. The first
+    layer has feature_dim / 4 channels, the second feature_dim / 2, and each later layer feature_dim. Error messages
+    start with the name `encoder`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ImageConvolutions(nn.Module):
         )
         # Group norm normalises each image separately, so that embeddings do not depend on the batch, even in training.
         self.norms = nn.ModuleList(nn.GroupNorm(8, c) for c in channels[1:])
-        # channels_last is two to four times faster on a CPU.
+        # On a CPU, convolutions in the memory format channels_last are two to four times as fast.
         self.convolutions.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -64,4 +64,4 @@ class ImageConvolutions(nn.Module):
 
 def read_square(source: Source, size: int) -> Tensor:
     """Return the pixels of a source, resized to a square: (size, size, 3) uint8."""
-    return torch.from_numpy(image.read_pixels(Path(source.content), size, image.frame_time(source)).copy())
+    return torch.from_numpy(image.read_source_pixels(source, size).copy())

@@ -8,11 +8,11 @@ from triptych.errors import check_range
 from triptych.interfaces import Source
 from triptych.media import audio
 
-DB_OFFSET, DB_SCALE = -40.0, 40.0  # inputs are (dB + 40) / 40, about -1.5 to 2
+DB_OFFSET, DB_SCALE = -40.0, 40.0  # the input of the network is (dB + 40) / 40, which is between about -1.5 and 2
 
 
 class LogMelInput:
-    """Computes the log-mel frames of a source; `encoder` is the encoder's name for error messages."""
+    """Computes the log-mel frames of a source. Error messages start with the name `encoder`."""
 
     def __init__(
         self, encoder: str, sample_rate: int, n_mels: int, hop_ms: float, max_seconds: float, min_mels: int
@@ -28,7 +28,6 @@ class LogMelInput:
     def prepare(self, source: Source) -> Tensor:
         """Return the scaled frames of a source: (frames, mels)."""
         samples = audio.read_source(source, self.sample_rate, self.max_seconds)
-        decibels = audio.log_mel_spectrogram(
-            samples, self.sample_rate, self.n_mels, 4 * self.hop_length, self.hop_length
-        )
+        hop = self.hop_length
+        decibels = audio.log_mel_spectrogram(samples, self.sample_rate, self.n_mels, 4 * hop, hop)
         return (decibels - DB_OFFSET) / DB_SCALE

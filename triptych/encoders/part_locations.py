@@ -11,7 +11,10 @@ FULL_IMAGE: Region = (0.0, 0.0, 1.0, 1.0)
 
 
 def grid_regions(rows: int, columns: int, box: Region = FULL_IMAGE, shift: float = 0.0) -> list[Region]:
-    """Return the tiles of an image or of a box in it, row by row, shifted by a fraction of a tile and clipped."""
+    """Return the tiles of an image, or of a box in the image, row by row.
+
+    Tiles are shifted by a fraction and clipped.
+    """
     left, top, right, bottom = box
     x_spans = [_tile_span(i + shift, columns, left, right) for i in range(columns)]
     y_spans = [_tile_span(i + shift, rows, top, bottom) for i in range(rows)]
@@ -25,7 +28,7 @@ def square_grid_regions(parts: int, box: Region = FULL_IMAGE) -> list[Region]:
 
 
 def centre_crop_region(width: float, height: float, crop_width: float, crop_height: float) -> Region:
-    """Return the centred crop of an image; all sizes are in the same unit."""
+    """Return the box of the centred crop of an image. All sizes are in the same unit."""
     width_fraction, height_fraction = min(1.0, crop_width / width), min(1.0, crop_height / height)
     return ((1 - width_fraction) / 2, (1 - height_fraction) / 2, (1 + width_fraction) / 2, (1 + height_fraction) / 2)
 
@@ -33,9 +36,10 @@ def centre_crop_region(width: float, height: float, crop_width: float, crop_heig
 def time_spans(
     source: Source, parts: int, hop: float, first_centre: float, duration: float | None = None
 ) -> list[Region]:
-    """Return one time span per part, of `duration` (default: hop) seconds; the first is centred on `first_centre`.
+    """Return one time span of `duration` seconds (default: hop) per part. The first span is centred on `first_centre`.
 
-    Time spans are clipped at the start of the source. They may exceed the end of the source, which is not known here.
+    Time spans are clipped at the start of the source. Time spans may exceed the end of the source, because this
+    function does not know the length of the source.
     """
     start, half = source.start or 0.0, (hop if duration is None else duration) / 2
     centres = [start + first_centre + i * hop for i in range(parts)]
@@ -43,7 +47,10 @@ def time_spans(
 
 
 def character_spans(text: str, spans: Iterable[tuple[int, int]]) -> list[Region]:
-    """Return character spans without surrounding whitespace; special tokens have empty spans and no location."""
+    """Return character spans without surrounding white space.
+
+    Special tokens, whose spans are empty, get no location.
+    """
     regions: list[Region] = []
     for start, end in spans:
         token = text[start:end]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PYO3_MODULE = "pyo3_runtime"  # the module of PanicException; it cannot be imported
+PYO3_MODULE = "pyo3_runtime"  # the module of PanicException, which Python cannot import
 
 
 @contextmanager
 def convert_rust_panics() -> Iterator[None]:
-    """Convert a Rust panic into a RuntimeError; `except Exception` would not catch the panic."""
+    """Convert a Rust panic into a RuntimeError, because `except Exception` does not catch a panic."""
     try:
         yield
     except BaseException as error:

@@ -1,4 +1,4 @@
-"""SoundNet, trained on two million videos; parts are frames of the waveform."""
+"""SoundNet, trained on two million videos. Parts are frames of the waveform."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from triptych.errors import check_range
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-SAMPLE_RATE, SAMPLE_SCALE = 22_050, 256.0  # samples are scaled to ±256
-# Channels, kernel, and size of the max pool. Strides are 2, paddings half the kernel.
+SAMPLE_RATE, SAMPLE_SCALE = 22_050, 256.0  # the sample rate is in Hz, and samples are scaled from ±1 to ±256
+# Each row lists the channels, the kernel size and the max pool size of a layer. Each stride is 2, and each padding is
+# half the kernel size.
 LAYERS = ((16, 64, 8), (32, 32, 8), (64, 16, 1), (128, 8, 1), (256, 4, 4), (512, 4, 1), (1024, 4, 1))
 FEATURE_DIMS = {"pool5": 256, "conv7": 1024}
 NUM_LAYERS = {"pool5": 5, "conv7": 7}
-MIN_SAMPLES = 4_574  # samples of one part
-EPSILON = 1e-5  # epsilon of the batch norms
+MIN_SAMPLES = 4_574  # one part needs at least this many samples
+EPSILON = 1e-5  # the epsilon that the batch norms add to the variance
 
 WEIGHTS = PackagedFile(
     package="soundnet",
@@ -37,11 +38,12 @@ class SoundNet(Encoder):
 
     x ← maxpool(relu(norm(conv(x)))), five layers (`pool5`, one part per 0.37 s) or seven (`conv7`, one per 1.49 s)
 
-    Source: Aytar et al. 2016 (SoundNet, eight layers), without the last layer, which classifies scenes and objects.
+    Source: Aytar et al. 2016 (SoundNet with eight layers). The last layer, which classifies scenes and objects, is left
+    out.
     Use when: you want features of the waveform, or a comparison with YAMNet.
     Beware: in linear probes (`bench/probe.py`), YAMNet is better than SoundNet, and `pool5` is better than `conv7`.
-    Audio shorter than 0.21 s is repeated, as in the original. If a file is longer than `max_seconds`, only its start is
-    used.
+    Audio shorter than 0.21 s is repeated, as in the original SoundNet. If a file is longer than `max_seconds`, the
+    encoder uses only the start of the file.
     """
 
     modality = "audio"
@@ -74,7 +76,7 @@ class SoundNet(Encoder):
     def prepare(self, source: Source) -> Tensor:
         samples = audio.read_source(source, SAMPLE_RATE, self.max_seconds)
         if len(samples) < MIN_SAMPLES:
-            samples = np.resize(samples, MIN_SAMPLES)  # repeats the samples
+            samples = np.resize(samples, MIN_SAMPLES)  # np.resize repeats the samples up to the new length
         return torch.from_numpy(samples * np.float32(SAMPLE_SCALE))  # (samples,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,21 +90,22 @@ class SoundNet(Encoder):
         return x.transpose(1, 2), _length_mask(lengths, x.shape[2])
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:
-        hop, first_centre = 1, 0.0  # in samples: distance between two outputs of a layer, centre of the first
+        # The distance between two outputs of a layer and the centre of the first output, in samples.
+        hop, first_centre = 1, 0.0
         for pool in self.pools:
-            hop, first_centre = 2 * hop, first_centre - hop / 2  # an even kernel is centred half a sample early
+            hop, first_centre = 2 * hop, first_centre - hop / 2  # the centre of an even kernel lies half a sample early
             hop, first_centre = pool * hop, first_centre + hop * (pool - 1) / 2
         return time_spans(source, parts, hop / SAMPLE_RATE, first_centre / SAMPLE_RATE)
 
     def _load_published_weights(self, published: dict[str, dict[str, np.ndarray]]) -> None:
-        """Load the published weights (kernel, 1, in, out), with batch norms folded into the convolutions."""
+        """Load the published weights (kernel, 1, in, out), and fold the batch norms into the convolutions."""
         for index, convolution in enumerate(self.convolutions, start=1):
-            layer = {tensor_name: torch.from_numpy(array) for tensor_name, array in published[f"conv{index}"].items()}
+            layer = {key: torch.from_numpy(array) for key, array in published[f"conv{index}"].items()}
             weight = layer["weights"].squeeze(1).permute(2, 1, 0)  # (out, in, kernel)
-            mean = layer["mean"] - layer["biases"]  # includes the bias of the convolution
-            convolution.load_state_dict(
-                fold_batch_norm(weight, layer["gamma"], layer["beta"], mean, layer["var"], EPSILON)
-            )
+            # Subtracting the bias from the mean replaces the bias of the convolution.
+            mean = layer["mean"] - layer["biases"]
+            state = fold_batch_norm(weight, layer["gamma"], layer["beta"], mean, layer["var"], EPSILON)
+            convolution.load_state_dict(state)
 
 
 def _length_mask(lengths: Tensor, size: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""1-D convolutions with long kernels for spoken captions, trained from scratch; parts are frames of 160 ms."""
+"""1-D convolutions with long kernels for spoken captions, trained from scratch. Parts are frames of 160 ms."""
 
 from __future__ import annotations
 
@@ -15,29 +15,30 @@ from triptych.errors import RecipeError, check_range, describe_unknown
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-SAMPLE_RATE, WINDOW, HOP = 16_000, 400, 160  # windows of 25 ms, one every 10 ms
-PREEMPHASIS, DB_FLOOR = 0.97, -80.0  # filter coefficient; dB below the maximum of the item
+SAMPLE_RATE, WINDOW, HOP = 16_000, 400, 160  # in Hz and samples: a window of 25 ms starts every 10 ms
+# The coefficient of the pre-emphasis filter, and the floor in dB relative to the maximum of the item.
+PREEMPHASIS, DB_FLOOR = 0.97, -80.0
 KERNELS = (1, 11, 17, 17, 17)
-CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # channels of layer i = feature_dim / divisor i
+CHANNEL_DIVISORS = (8, 4, 2, 2, 1)  # layer i has feature_dim / CHANNEL_DIVISORS[i] channels
 
 Norm = Literal["item", "batch"]
 
 
 class SpeechCNN(Encoder):
-    """Five convolutions along time over log-mel frames, with mel bands as channels; layers 2 to 5 halve the frames.
+    """Five 1-D convolutions over log-mel frames, with mel bands as channels. Layers 2 to 5 halve the number of frames.
 
     parts = pool(relu(conv_17(… pool(relu(conv_11(relu(conv_1(norm(mel))))))))),  one part per 16 frames of 10 ms
     norm = item normalises by the mean and standard deviation over all bins of the item. norm = batch normalises by the
-    mean and standard deviation of the batch in training, and by running averages otherwise. Both then apply a learned
-    scale and shift.
+    mean and standard deviation of the batch in training, and by running averages otherwise. Both norms then apply a
+    learned scale and shift.
 
     Source: Harwath et al. 2019 (DAVEnet's audio network: feature_dim 1024, norm = batch).
     Use when: the audio is speech that describes images, and there are tens of thousands of captions.
     Beware: with feature_dim = 1024, the network has 16 million weights and needs 4 billion multiplications for 10 s of
-    audio; with feature_dim = 256, 1 million weights and 0.25 billion multiplications. norm = item is ours; with
-    norm = batch, the embedding of an item in training depends on the other items of the batch. The original uses a
-    Hamming window, mel bands from 20 Hz and padding with the maximum; this encoder uses a Hann window, mel bands from
-    0 Hz and masked padding.
+    audio. With feature_dim = 256, the network has 1 million weights and needs 0.25 billion multiplications. The setting
+    norm = item is not in the paper. With norm = batch, the embedding of an item in training depends on the other items
+    of the batch. The original DAVEnet uses a Hamming window, mel bands from 20 Hz and padding with the maximum. This
+    encoder uses a Hann window, mel bands from 0 Hz and masked padding.
     """
 
     modality = "audio"
@@ -88,10 +89,11 @@ class ItemNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(1)), nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(N, L, bins) and (N, L) -> (N, L, bins)."""
+        """Map spectrograms (N, L, bins) and a mask (N, L) to normalised spectrograms (N, L, bins)."""
         mask3d = mask[:, :, None]
         count = mask3d.sum(dim=(1, 2), keepdim=True).clamp_min(1) * x.shape[2]
-        # In float64, because padding changes the order of summation, which changes the rounding errors of float32.
+        # The sums are in float64, because padding changes the order of summation, and so the rounding errors of
+        # float32.
         x64 = x.double().masked_fill(~mask3d, 0)
         mean = x64.sum(dim=(1, 2), keepdim=True) / count
         variance = ((x64 - mean) * mask3d).square().sum(dim=(1, 2), keepdim=True) / count
@@ -106,6 +108,6 @@ class MaskedBatchNorm(nn.Module):
         self.norm = nn.BatchNorm1d(1)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(N, L, bins) and (N, L) -> (N, L, bins)."""
+        """Map spectrograms (N, L, bins) and a mask (N, L) to normalised spectrograms (N, L, bins)."""
         normalised = self.norm(x[mask].reshape(-1, 1)).reshape(-1, x.shape[2])
         return torch.zeros_like(x).masked_scatter(mask[:, :, None], normalised)

@@ -1,4 +1,4 @@
-"""1-D convolutions over byte-pair tokens, trained from scratch; parts are tokens."""
+"""1-D convolutions over byte-pair tokens, trained from scratch. Parts are tokens."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ KERNEL_SIZE = 3
 
 
 class TextConv1d(Encoder):
-    """Convolutions over three neighbouring tokens; the receptive field of a part is 2 · num_layers + 1 tokens.
+    """Convolutions over three neighbouring tokens. The receptive field of a part is 2 · num_layers + 1 tokens.
 
     x⁰_i = embed(token_i);  xˡ = relu(norm(conv_3(xˡ⁻¹)));  parts = x^num_layers, one per token
 
-    Source: Aytar et al. 2017 (See, Hear, and Read: the text network of the student), who start from word2vec; here
-    embeddings of byte-level tokens are learned. Layers, channels and the norm per token are ours.
-    Use when: you train with the objective `distill` and layers that all modalities share (space.shared_hidden_dim), or
-    only the order of neighbouring words matters.
-    Beware: distant words do not interact. A text of more than `max_length` tokens is truncated.
+    Source: Aytar et al. 2017 (See, Hear, and Read: the text network of the student). The paper starts from word2vec,
+    but this encoder learns embeddings of byte-level tokens. The numbers of layers and channels and the norm per token
+    are choices of triptych.
+    Use when: you train with the objective `distill`, and all modalities share layers (space.shared_hidden_dim). Also
+    use when only the order of neighbouring words matters.
+    Beware: words outside the receptive field do not influence a part. A text of more than `max_length` tokens is
+    truncated.
     """
 
     modality = "text"

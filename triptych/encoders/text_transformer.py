@@ -1,4 +1,4 @@
-"""A small transformer over byte-pair tokens, trained from scratch; parts are tokens."""
+"""A small transformer over byte-pair tokens, trained from scratch. Parts are tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from triptych.interfaces import Encoder, Region, Source
 
 
 class TextTransformer(Encoder):
-    """A pre-norm transformer over byte-pair tokens with learned positions.
+    """A pre-norm transformer over byte-pair tokens, with learned position embeddings.
 
     parts = transformer(embed(token_i) + position(i)),  one part per token
 
-    Source: Vaswani et al. 2017; byte-level BPE: Sennrich et al. 2016, Radford et al. 2019.
-    Use when: captions are short and there are thousands of them.
-    Beware: every language can be tokenised, but the meaning of words that do not occur in the training captions is not
-    learned. A text of more than `max_length` tokens is truncated.
+    Source: Vaswani et al. 2017 (transformer), Sennrich et al. 2016 and Radford et al. 2019 (byte-level BPE).
+    Use when: you have thousands of short captions.
+    Beware: the tokenizer accepts every language, but the network learns only words that occur in the training captions.
+    A text of more than `max_length` tokens is truncated.
     """
 
     modality = "text"
@@ -39,9 +39,8 @@ class TextTransformer(Encoder):
         check_range("text_transformer: num_layers", num_layers, 1, 100)
         check_range("text_transformer: num_heads", num_heads, 1, feature_dim)
         if feature_dim % num_heads:
-            raise RecipeError(
-                f"text_transformer: feature_dim = {feature_dim}: must be a multiple of num_heads = {num_heads}"
-            )
+            message = f"feature_dim = {feature_dim}: must be a multiple of num_heads = {num_heads}"
+            raise RecipeError(f"text_transformer: {message}")
         self.feature_dim, self.num_layers, self.num_heads = feature_dim, num_layers, num_heads
         self.vocab_size, self.max_length = vocab_size, max_length
         self.tokenizer = BPETokenizer("text_transformer", vocab_size, max_length)
@@ -50,9 +49,8 @@ class TextTransformer(Encoder):
         layer = nn.TransformerEncoderLayer(
             feature_dim, num_heads, 2 * feature_dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
         )
-        self.transformer = nn.TransformerEncoder(
-            layer, num_layers, nn.LayerNorm(feature_dim), enable_nested_tensor=False
-        )
+        norm = nn.LayerNorm(feature_dim)
+        self.transformer = nn.TransformerEncoder(layer, num_layers, norm, enable_nested_tensor=False)
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
         self.tokenizer.fit_vocabulary(sources)

@@ -15,7 +15,7 @@ from triptych.interfaces import Region, Source
 
 
 class Tower(nn.Module):
-    """A network and its preprocessing.
+    """A pretrained network and the preprocessing of its input.
 
     `extract` calls the network with keyword arguments and returns parts (N, P, D). With pooled = True, `extract`
     returns one part per item: the embedding of the model.
@@ -33,26 +33,18 @@ class Tower(nn.Module):
         self.network, self.inputs, self.extract, self.pooled = network, inputs, extract, pooled
         self.feature_dim = self._probe_feature_dim(pretrained)
 
-    def prepare(self, source: Source) -> Tensor:
-        """Return the input of a source: token ids, pixels or audio features."""
-        return self.inputs.prepare(source)
-
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Return parts (N, P, D) and their mask (N, P)."""
+        """Return the parts (N, P, D) and the mask (N, P) of the parts."""
         if self.pooled:
             return self._run(inputs, mask), mask[:, :1]
         return self.inputs.run(self._run, inputs, mask)
-
-    def part_locations(self, source: Source, parts: int) -> list[Region]:
-        """Return the location of each part."""
-        return self.inputs.part_locations(source, parts)
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
         return self.extract(self.network, self.inputs.model_inputs(inputs, mask))
 
     @torch.no_grad()
     def _probe_feature_dim(self, pretrained: PretrainedModel) -> int:
-        """Return the dimension of the parts of an example; raise RecipeError if the network fails."""
+        """Return the dimension D of the parts of a test input. Raise RecipeError if the network fails."""
         was_training = self.network.training
         self.network.eval()
         try:
@@ -60,10 +52,25 @@ class Tower(nn.Module):
             return self._run(example, torch.ones(example.shape[:2], dtype=torch.bool, device=example.device)).shape[-1]
         except RecipeError:
             raise
-        except Exception as error:  # networks of other authors can raise anything
-            raise RecipeError(
-                f"{pretrained.encoder_name}: model = {pretrained.model!r} fails on the output of its own preprocessing "
-                f"({error})"
-            ) from error
+        except Exception as error:  # networks of other authors can raise any exception
+            message = f"model = {pretrained.model!r} fails on the output of its own preprocessing ({error})"
+            raise RecipeError(f"{pretrained.encoder_name}: {message}") from error
         finally:
             self.network.train(was_training)
+
+
+# The functions below are the methods of every Hugging Face encoder. Encoders do not inherit these methods, because
+# classes of triptych inherit over one level only.
+def prepare_for_tower(self: Any, source: Source) -> Tensor:
+    """Return the network's input: token ids (tokens,), pixels or a fixed window (1, ...), or a waveform (L, ...)."""
+    return self.tower.inputs.prepare(source)
+
+
+def run_tower(self: Any, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the parts (N, P, D) that the tower of an encoder computes, and the mask (N, P) of the parts."""
+    return self.tower(inputs, mask)
+
+
+def locate_tower_parts(self: Any, source: Source, parts: int) -> list[Region]:
+    """Return the location of each part of a source."""
+    return self.tower.inputs.part_locations(source, parts)

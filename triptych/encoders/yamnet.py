@@ -1,4 +1,4 @@
-"""YAMNet, trained on AudioSet; parts are frames of 0.96 s, one every 0.48 s."""
+"""YAMNet, trained on AudioSet. Parts are frames of 0.96 s, and a frame starts every 0.48 s."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from triptych.errors import CheckpointError, check_range
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
-SAMPLE_RATE, WINDOW, HOP, FFT_SIZE, N_MELS = 16_000, 400, 160, 512, 64  # 25 ms windows every 10 ms
-PATCH, PATCH_HOP = 96, 48  # frames: 0.96 s every 0.48 s
-LOG_OFFSET = 0.001  # log(mel + 0.001)
-# MobileNet: after the first, each layer is a depthwise convolution and a 1 × 1 convolution.
+# In Hz and samples: a window of 25 ms starts every 10 ms.
+SAMPLE_RATE, WINDOW, HOP, FFT_SIZE, N_MELS = 16_000, 400, 160, 512, 64
+PATCH, PATCH_HOP = 96, 48  # in frames of 10 ms: a patch of 0.96 s starts every 0.48 s
+LOG_OFFSET = 0.001  # the input of the network is log(mel + 0.001)
+# The layers of MobileNet. After the first layer, each layer is a depthwise convolution and a 1 × 1 convolution.
 CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 FEATURE_DIM, NUM_CLASSES = CHANNELS[-1], 521
-FORWARD_CHUNK = 64  # patches per forward pass: more patches do not fit into the CPU caches
+# A forward pass processes 64 patches, because the activations of more patches do not fit into the CPU caches.
+FORWARD_CHUNK = 64
 
 WEIGHTS_FILE = "yamnet.safetensors"
 SHA256 = "afe67091b4be65337a67b7290077455df06afdea3f7484694e79068db971d7d7"
@@ -37,15 +39,15 @@ INSTALL_HINT = f"set `weights`, or the environment variable {WEIGHTS_VARIABLE}, 
 
 
 class YAMNet(Encoder):
-    """A CNN pretrained on the 521 classes of AudioSet; one part per 0.48 s.
+    """A CNN pretrained on the 521 classes of AudioSet. The CNN returns one part per 0.48 s of audio.
 
     parts_t = mean over time and bands of mobilenet(log(mel_t + 0.001));  classify = mean_t sigmoid(W · parts_t + b)
 
     Source: Plakal & Ellis 2020 (tensorflow/models, yamnet); Howard et al. 2017 (MobileNet).
     Use when: audio contains everyday sounds, and you have too little audio or too little time to train from scratch.
     Beware: audio is resampled to 16 kHz, so frequencies above 8 kHz are lost. If a file is longer than `max_seconds`,
-    only its start is used; audio shorter than 0.96 s is padded with silence. With frozen = false, training makes
-    `classify` meaningless.
+    the encoder uses only the start of the file. Audio shorter than 0.96 s is padded with silence. With frozen = false,
+    training changes the features, so that the class probabilities of `classify` become meaningless.
     """
 
     modality = "audio"
@@ -60,12 +62,10 @@ class YAMNet(Encoder):
         self.weights, self.max_seconds, self.frozen = weights, max_seconds, frozen
         layers = [Conv2dSame(1, CHANNELS[0], 3, stride=2)]
         for (in_channels, out_channels), stride in zip(pairwise(CHANNELS), STRIDES, strict=True):
-            layers += [
-                Conv2dSame(in_channels, in_channels, 3, stride, groups=in_channels),
-                Conv2dSame(in_channels, out_channels),
-            ]
+            layers.append(Conv2dSame(in_channels, in_channels, 3, stride, groups=in_channels))
+            layers.append(Conv2dSame(in_channels, out_channels))
         self.layers = nn.ModuleList(layers)
-        # Buffers, not parameters: the classifier is not trained.
+        # The weights of the classifier are buffers, not parameters, because the classifier is not trained.
         self.register_buffer("class_weight", torch.zeros(NUM_CLASSES, FEATURE_DIM), persistent=False)
         self.register_buffer("class_bias", torch.zeros(NUM_CLASSES), persistent=False)
         self.class_weight: Tensor
@@ -128,19 +128,18 @@ class YAMNet(Encoder):
         return path
 
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
-        """Load the published weights; the layers are numbered in order."""
+        """Load the published weights, whose names contain the numbers of the layers."""
         for index, layer in enumerate(self.layers):
             name = f"{index:02}.{'depthwise_conv_2d' if index % 2 else 'conv_2d'}"
-            layer.load_state_dict(
-                {tensor_name: published[f"{name}.{tensor_name}"] for tensor_name in ("weight", "bias")}
-            )
+            layer.load_state_dict({key: published[f"{name}.{key}"] for key in ("weight", "bias")})
         self.class_weight.copy_(published[f"{len(self.layers)}.fully_connected.weight"])
         self.class_bias.copy_(published[f"{len(self.layers)}.fully_connected.bias"])
-        self._mel_weights = published["mel.weight"]  # stays on the CPU, where inputs are prepared
+        # The mel weights stay on the CPU, because `prepare` runs on the CPU.
+        self._mel_weights = published["mel.weight"]
 
 
 def _weights_path_from_environment() -> Path | None:
-    """Return the path of the weights from environment variables; a path from TRIPTYCH_YAMNET may not exist."""
+    """Return the path of the weights from environment variables. A path from TRIPTYCH_YAMNET may not exist."""
     if weights_path := os.environ.get(WEIGHTS_VARIABLE):
         return Path(weights_path).expanduser()
     if data_folder := os.environ.get(DATA_VARIABLE):

@@ -13,19 +13,19 @@ from triptych.objectives.scores import upcast_half
 
 
 def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """Return mean_i |x_i - y_i|^alpha over paired rows; where x_i = y_i, the gradient is 0 for every alpha."""
+    """Return mean_i |x_i - y_i|^alpha. A pair with x_i = y_i has gradient 0 for every alpha."""
     if x.shape != y.shape or x.dim() != 2 or len(x) == 0:
         raise InputError(f"x is {tuple(x.shape)}, y is {tuple(y.shape)}; need the same (N, D) with at least one row")
     squared_distances = (upcast_half(x) - upcast_half(y)).square().sum(dim=1)  # (N,)
-    is_distinct = squared_distances != 0  # True for NaN, which is caught below
-    # The gradient of the norm is NaN at 0, and |·|^alpha has an infinite slope there for alpha < 1.
+    is_distinct = squared_distances != 0  # also True for NaN, so that _check_finite raises InputError
+    # Zero distances are masked, because the gradient of the norm is NaN at 0, and infinite at 0 if alpha < 1.
     distances = torch.where(is_distinct, torch.where(is_distinct, squared_distances, 1.0).pow(alpha / 2), 0.0)
     return _check_finite(distances.mean(), "x, y")
 
 
 def uniform_loss(x: Tensor, t: float = 2.0, same_group: Tensor | None = None) -> Tensor:
-    """Return log mean_{i<j} exp(-t |x_i - x_j|²) over the pairs of rows that are False in `same_group` (N, N)."""
-    # pdist is accurate for vectors of any length, unlike |x|² - 2<x, y> + |y|².
+    """Return log mean_{i<j} exp(-t |x_i - x_j|²) over the pairs (i, j) for which `same_group` (N, N) is False."""
+    # pdist is accurate for vectors of any length; |x|² - 2<x, y> + |y|² is not.
     squared_distances = torch.pdist(upcast_half(x)).square()  # (P,) with P = N (N - 1) / 2
     excluded = torch.zeros_like(squared_distances, dtype=torch.bool)
     if same_group is not None:
@@ -33,7 +33,7 @@ def uniform_loss(x: Tensor, t: float = 2.0, same_group: Tensor | None = None) ->
     num_pairs = len(squared_distances) - int(excluded.sum())
     if num_pairs == 0:
         raise InputError(f"x: {len(x)} rows, all of the same group; need rows of at least two groups")
-    # logsumexp, because exp(-t d²) underflows to 0 in float32 from t d² = 104 on.
+    # logsumexp is used, because exp(-t d²) underflows to 0 in float32 if t d² is above 104.
     log_sum = (-t * squared_distances).masked_fill(excluded, -torch.inf).logsumexp(dim=0)
     return _check_finite(log_sum - math.log(num_pairs), "x")
 
@@ -45,10 +45,12 @@ class AlignUniform(Objective):
     L = align_weight · align + uniform_weight · (uniform(a) + uniform(b)) / 2
     Pairs of rows of the same group are excluded from uniform. If all rows of a batch are in one group, uniform = 0.
 
-    Source: Wang & Isola 2020 (alpha = t = 2, weights 1; they include every pair of rows).
-    Use when: you want to weight or study the two terms of a contrastive loss separately. Works with small batches.
-    Beware: uses the embeddings, not the scores of the similarity, and needs space.geometry = "sphere". With the free
-    geometry, longer vectors lower uniform without bound. Costs O(N² D) per modality, without matrix products.
+    Source: Wang & Isola 2020, who set alpha = t = 2 and both weights to 1, and include every pair of rows.
+    Use when: you want to weight or study the two terms of a contrastive loss separately. The objective works with small
+    batches.
+    Beware: the objective compares embeddings directly, not by the similarity, and needs space.geometry = "sphere". With
+    the free geometry, longer vectors lower uniform without bound. The cost is O(N² D) per modality, and no matrix
+    products can speed it up.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class AlignUniform(Objective):
         super().__init__()
         for name, value in (("alpha", alpha), ("t", t)):
             if not 0 < value < math.inf:
-                raise RecipeError(f"align_uniform: {name} = {value}; need a number above 0")
+                raise RecipeError(f"align_uniform: {name} = {value}; need a finite number above 0")
         for name, value in (("align_weight", align_weight), ("uniform_weight", uniform_weight)):
             if not 0 <= value < math.inf:
                 raise RecipeError(f"align_uniform: {name} = {value}; need a number of 0 or more")

@@ -13,15 +13,15 @@ from triptych.objectives.scores import upcast_half
 from triptych.objectives.temperature import clamp_log_scale_, make_log_scale
 from triptych.streaming import compute_streaming_inputs
 
-MAX_RANDOM_NUMBERS = 1 << 22  # the most random numbers generated at a time: 16 MB
+MAX_RANDOM_NUMBERS = 1 << 22  # the maximum number of random numbers in memory (16 MB)
 
 
 def contrastive_loss(positive: Tensor, negative: Tensor) -> Tensor:
-    """Return the cross-entropy of each positive among M negatives; scores are already divided by the temperature.
+    """Return the cross-entropy of each positive among M negatives, for scores already divided by the temperature.
 
     L = mean_n -log( e^p_n / (e^p_n + Σ_m e^n_nm) )
 
-    positive (N,), negative (N, M). A negative score of -inf is ignored. Without negatives, the loss is 0.
+    `positive` is (N,), and `negative` is (N, M). A negative score of -inf is ignored. Without negatives, the loss is 0.
     """
     if positive.dim() != 1 or negative.shape[:-1] != positive.shape or not len(positive):
         raise InputError(f"positive {tuple(positive.shape)}, negative {tuple(negative.shape)}; need (N,) and (N, M)")
@@ -31,10 +31,10 @@ def contrastive_loss(positive: Tensor, negative: Tensor) -> Tensor:
 
 
 def sample_negatives(negative_mask: Tensor, num_negatives: int) -> tuple[Tensor, Tensor]:
-    """Sample negatives of each row without replacement; return indices (N, M) and a mask (N, M) of valid indices.
+    """Sample negatives of each row without replacement; return column indices (N, M) and their mask (N, M).
 
-    negative_mask (N, K) bool. For a row with fewer than `num_negatives` negatives, all its negatives are returned.
-    Uses torch's global random generator.
+    `negative_mask` is a bool tensor (N, K). If a row has fewer than `num_negatives` negatives, all its negatives are
+    returned, and the mask is False for the remaining indices. Sampling uses torch's global random generator.
     """
     priority = torch.rand(negative_mask.shape, device=negative_mask.device).masked_fill_(~negative_mask, -1.0)  # (N, K)
     top_priority, columns = priority.topk(min(num_negatives, negative_mask.shape[1]), dim=1)
@@ -45,14 +45,15 @@ class Contrastive(Objective):
     """Cross-entropy of the positive among M negatives that are sampled at random from the other modality.
 
     L = mean_n -log( e^(x_n·y_n/τ) / (e^(x_n·y_n/τ) + Σ_m e^(x_n·y_m/τ)) ),  x · y = similarity of x and y
-    anchor: "a" makes the items of the pair's first modality the anchors x, "b" the items of the second modality.
-    num_negatives: M. Positives are never sampled. An anchor with fewer than M negatives uses all its negatives.
-    stream_block > 0: compute in blocks of rows, without the (N, N) scores; memory O(N · M).
+    anchor = "a": the anchors x are the items of the first modality of the pair. anchor = "b": of the second modality.
+    num_negatives is M. Positives are never sampled as negatives. An anchor with fewer than M negatives uses all its
+    negatives.
+    stream_block > 0 computes in blocks of rows, without storing the (N, N) scores, in O(N · M) memory.
 
     Source: Wang & Isola 2020, eq. 1 (for large M, the loss becomes alignment plus uniformity).
     Use when: you study the number of negatives, or batches are so large that a sample of the negatives is enough.
-    Beware: negatives are random, so the loss depends on the seed. Use the geometry sphere or ball: with the free
-      geometry, longer vectors lower the loss without bound. stream_block needs an exact similarity.
+    Beware: negatives are random, so the loss depends on the seed. Set the geometry to sphere or ball. With the free
+    geometry, longer vectors lower the loss without bound. stream_block needs an exact similarity.
     """
 
     def __init__(
@@ -77,42 +78,38 @@ class Contrastive(Objective):
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         positive, negative, is_valid = self._streamed_scores(pair) if self.stream_block else self._dense_scores(pair)
         scale = self.log_scale.exp()
-        # Masked after scaling, because the gradient of -inf · scale is NaN.
+        # The scores are masked after scaling, because the gradient of -inf · scale is NaN.
         negative = (upcast_half(negative) * scale).masked_fill(~is_valid, -torch.inf)
         loss = contrastive_loss(upcast_half(positive) * scale, negative)
         return {"a_to_b" if self.anchor == "a" else "b_to_a": loss}
 
     def _dense_scores(self, pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
         scores = pair.scores() if self.anchor == "a" else pair.scores().T  # (N, N), rows are anchors
-        negative_mask = ~pair.positive_mask if self.anchor == "a" else ~pair.positive_mask.T
-        samples = [
-            sample_negatives(mask_block, self.num_negatives)
-            for mask_block in negative_mask.split(_rows_per_draw(len(negative_mask)))
-        ]
-        columns, is_valid = (torch.cat(parts) for parts in zip(*samples, strict=True))
+        columns, is_valid = self._sample_negatives(pair.group)
         return scores.diagonal(), scores.gather(1, columns), is_valid
 
     def _streamed_scores(self, pair: Pair) -> tuple[Tensor, Tensor, Tensor]:
         query, keys, group = compute_streaming_inputs(pair)  # (N, S), (N, S), (N,)
         anchors, others = (query, keys) if self.anchor == "a" else (keys, query)
-        # Sampled in the same blocks as in _dense_scores, so that the negatives depend on the seed only.
-        negative_masks = (group_block[:, None] != group for group_block in group.split(_rows_per_draw(len(group))))
-        samples = [sample_negatives(mask_block, self.num_negatives) for mask_block in negative_masks]
-        columns, is_valid = (torch.cat(parts) for parts in zip(*samples, strict=True))
+        columns, is_valid = self._sample_negatives(group)
         parts = []
         for rows, sampled in zip(anchors.split(self.stream_block), columns.split(self.stream_block), strict=True):
-            # Checkpointed, so that the backward pass gathers the (block, M, S) vectors again instead of storing them.
+            # With checkpointing, the backward pass gathers the (block, M, S) vectors again, so that they are not
+            # stored.
             parts.append(checkpoint(_sampled_scores, rows, others, sampled, use_reentrant=False))
         return torch.einsum("ns,ns->n", query, keys), torch.cat(parts), is_valid
+
+    def _sample_negatives(self, group: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample negatives in blocks of rows. The samples depend on the seed, but not on `stream_block`."""
+        blocks = group.split(max(1, MAX_RANDOM_NUMBERS // len(group)))
+        samples = [sample_negatives(block[:, None] != group, self.num_negatives) for block in blocks]
+        columns, is_valid = (torch.cat(parts) for parts in zip(*samples, strict=True))
+        return columns, is_valid
 
     def after_step(self) -> None:
         clamp_log_scale_(self.log_scale, self.temperature, self.min_temperature)
 
 
 def _sampled_scores(rows: Tensor, others: Tensor, sampled: Tensor) -> Tensor:
-    """Return the scores of each row with the items sampled for it: (B, S), (N, S), (B, M) -> (B, M)."""
+    """Return the scores of each query with its sampled items: (B, S), (N, S), (B, M) -> (B, M)."""
     return torch.einsum("bs,bms->bm", rows, others[sampled])
-
-
-def _rows_per_draw(columns: int) -> int:
-    return max(1, MAX_RANDOM_NUMBERS // columns)

@@ -12,13 +12,14 @@ from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Objective, Pair
 from triptych.objectives.scores import upcast_half
 
-SUM_TOLERANCE = 1e-2  # allowed deviation of a row's sum from 1; 1,000 probabilities in float16 may deviate as much
+SUM_TOLERANCE = 1e-2  # allowed deviation of a row's sum from 1, for 1,000 float16 probabilities
 
 
 def class_kl_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
-    """Return KL(g || f) of each row (N,): sum_c g_c (log g_c - log f_c), g = teacher (N, C), f = softmax(logits).
+    """Return sum_c g_c (log g_c - log f_c) for each row (N,), with g = teacher (N, C) and f = softmax(logits).
 
-    Natural logarithm. The term of a class with g_c = 0 is 0. The teacher gets no gradient.
+    The sum is KL(g || f) with the natural logarithm. The term of a class with g_c = 0 is 0. The teacher gets no
+    gradient.
     """
     if teacher.shape != logits.shape or teacher.dim() != 2:
         raise InputError(f"teacher is {tuple(teacher.shape)}, logits {tuple(logits.shape)}; need the same (N, C)")
@@ -48,15 +49,15 @@ class Distill(Objective):
     """KL divergence between the class probabilities of a teacher and of linear class heads on both modalities.
 
     L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
-    KL(g || f) = sum_c g_c log(g_c / f_c), natural logarithm. heads = 1: both modalities share one linear head, which
-    aligns their embeddings. heads = 2: each modality has its own head. The class heads are trained with the encoders.
-    They are saved in the training state of the run folder, not in the space file.
+    KL(g || f) = sum_c g_c log(g_c / f_c), with the natural logarithm. heads = 1: both modalities share one linear head,
+    which aligns their embeddings. heads = 2: each modality has its own head. The class heads are trained with the
+    encoders. The class heads are saved in the training state of the run folder, not in the space file.
 
-    Source: Hinton et al. 2015; from an image classifier to audio and text: Aytar et al. 2016, 2017.
-    Use when: one modality has a good classifier (images), and pairs of some modalities are rare or do not exist.
-    Beware: needs data.teacher. `embed_dim` must equal space.embed_dim. `temperature` applies to the class heads only,
-    not to the teacher's probabilities. Classes that the teacher confuses are not learned. With heads = 2, this
-    objective does not align the two modalities; add another objective.
+    Source: Hinton et al. 2015. Aytar et al. 2016, 2017 distil an image classifier into audio and text encoders.
+    Use when: a good classifier exists for one modality (images), and pairs of some modalities are rare or do not exist.
+    Beware: the objective needs data.teacher. `embed_dim` must equal space.embed_dim. `temperature` applies to the class
+    heads only, not to the teacher's probabilities. The embeddings do not separate classes that the teacher confuses.
+    With heads = 2, this objective does not align the two modalities; add another objective.
     """
 
     def __init__(self, num_classes: int = 1000, embed_dim: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
@@ -65,7 +66,7 @@ class Distill(Objective):
             if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
                 raise RecipeError(f"distill: {name} = {value}; need an integer of {minimum} or more")
         if heads not in (1, 2):
-            raise RecipeError(f"distill: heads = {heads}; need 1 (shared by both sides) or 2")
+            raise RecipeError(f"distill: heads = {heads}; need 1 (shared by both modalities) or 2")
         if not 0 < temperature < math.inf:
             raise RecipeError(f"distill: temperature = {temperature}; need a number above 0")
         self.num_classes, self.embed_dim, self.temperature = num_classes, embed_dim, temperature
@@ -73,30 +74,23 @@ class Distill(Objective):
 
     def forward(self, pair: Pair) -> dict[str, Tensor]:
         if pair.teacher_targets is None:
-            raise InputError(
-                "the batch has no teacher probabilities (N, C), which distill needs; "
-                "set data.teacher, or remove distill from the recipe"
-            )
+            problem = "the batch has no teacher probabilities (N, C), which distill needs"
+            raise InputError(f"{problem}; set data.teacher, or remove distill from the recipe")
         rows, embed_dim = pair.a.embedding.shape
         if embed_dim != self.embed_dim:
+            problem = f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}"
+            raise InputError(f"{problem}; set embed_dim of distill to space.embed_dim")
+        targets, expected = pair.teacher_targets, (rows, self.num_classes)
+        if targets.shape != expected:
             raise InputError(
-                f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}; "
-                "set embed_dim of distill to space.embed_dim"
+                f"teacher is {tuple(targets.shape)}; need {expected}: one row per item, one column per class"
             )
-        if pair.teacher_targets.shape != (rows, self.num_classes):
-            raise InputError(
-                f"teacher is {tuple(pair.teacher_targets.shape)}; need {(rows, self.num_classes)}: one row per item, "
-                "and num_classes columns"
-            )
-        side_logits = {"a": self.heads[0](pair.a.embedding), "b": self.heads[-1](pair.b.embedding)}  # (N, C)
-        return {
-            name: class_kl_divergence(pair.teacher_targets, logits / self.temperature).mean() / 2
-            for name, logits in side_logits.items()
-        }
+        logits = {"a": self.heads[0](pair.a.embedding), "b": self.heads[-1](pair.b.embedding)}  # (N, C)
+        return {side: class_kl_divergence(targets, x / self.temperature).mean() / 2 for side, x in logits.items()}
 
 
 def _normalise_teacher(teacher: Tensor) -> Tensor:
-    """Check the teacher's probabilities, and rescale each row to sum to exactly 1."""
+    """Check the teacher's probabilities, and rescale each row so that it sums to exactly 1."""
     teacher = upcast_half(teacher)
     sums = teacher.sum(dim=1)
     if not torch.isfinite(teacher).all() or (teacher < 0).any():

@@ -27,10 +27,10 @@ def infonce_loss(
 ) -> Tensor:
     """Return the cross-entropy of the positives of each row among the candidate columns, in one direction.
 
-    The loss of a positive (i, p) is -log( e^l_ip / Σ_(j in J) e^l_ij ). J contains p and the negatives of row i;
-    with positives_in_denominator = True, J contains all candidates of row i, including its other positives.
-    The loss is the mean over all positives; with positives_in_denominator, first over the positives of each row, then
-    over rows. `weight` is the weight of each row in the mean.
+    The loss of a positive (i, p) is -log( e^l_ip / Σ_(j in J) e^l_ij ). J contains p and the negatives of row i. With
+    positives_in_denominator = True, J contains all candidates of row i, including all positives of row i. The loss is
+    the mean over all positives. With positives_in_denominator = True, the loss is the mean over rows of the mean over
+    the positives of each row. `weight` is the weight of each row in the mean.
     label_smoothing = ε puts 1 - ε of the target on p, and distributes ε uniformly over J.
     gce_q = q > 0 replaces -log P by (1 - P^q) / q, where P is the probability of p.
 
@@ -47,7 +47,7 @@ def infonce_loss(
     if positives_in_denominator:
         losses = denominator_lse - positive_logits  # (P,)
     else:
-        # -log sigmoid(margin) is accurate for losses near 0, where log-sum-exp - logit suffers from cancellation.
+        # -log sigmoid(x) is accurate for losses near 0, where log-sum-exp - logit suffers from cancellation.
         losses = -F.logsigmoid(positive_logits - denominator_lse)
     if label_smoothing:
         total = logits.masked_fill(~denominator_mask, 0.0).sum(dim=1)[rows]
@@ -72,14 +72,12 @@ def streamed_infonce_loss(
     """Return InfoNCE in both directions without storing the (N, N) logits l = scale · query @ keys.T.
 
     a_to_b = mean_i log(1 + e^(r_i - l_ii)),  r_i = log Σ_j e^l_ij over the items j of other groups than i
-    b_to_a is the same for the columns. The positive of query i is key i.
+    b_to_a is the same formula for the columns. The positive of query i is key i.
     """
     if len(query) != len(keys):
         raise InputError(f"query has {len(query)} rows and keys has {len(keys)}; need the same number")
     groups = None if group is None else (group, group)
-    row_lse, column_lse = log_sum_exps(
-        query, keys, scale, excluded_groups=groups, include_diagonal=False, block_size=block_size
-    )
+    row_lse, column_lse = log_sum_exps(query, keys, scale, None, None, groups, False, block_size)
     positive_logits = scale * torch.einsum("ns,ns->n", query.to(row_lse.dtype), keys.to(row_lse.dtype))  # (N,)
     return -F.logsigmoid(positive_logits - row_lse).mean(), -F.logsigmoid(positive_logits - column_lse).mean()
 
@@ -97,20 +95,22 @@ class InfoNCE(Objective):
     """Cross-entropy of the positive among all items of the batch, averaged over both directions.
 
     L = a_weight · mean_i [ -log softmax_j(s_ij / τ)_i ] + b_weight · mean_j [ -log softmax_i(s_ij / τ)_j ]
-    positives: the treatment of the other positives of row i, which are the items j ≠ i of the same group: "single"
-      other positives are removed from the softmax: they are neither targets nor negatives; "pairwise" each positive is
-      a target once, with the other positives removed; mean over all positive pairs; "supcon" each positive is a target
-      once, with the other positives in the denominator; mean per row, then over rows.
-    gce_q = q in (0, 1] replaces each -log P by (1 - P^q) / q (generalised cross-entropy), where P is the softmax above.
-      The loss of a pair is then at most 1/q, and a pair with P near 0 gets almost no gradient, so that mismatched pairs
-      have little influence. gce_q = 0: cross-entropy.
-    stream_block > 0: compute in blocks, without the (N, N) scores; same result (2048 is fast).
+    positives: what to do with the other positives of row i, which are the items j ≠ i of the same group. "single"
+      removes the other positives from the softmax, so that the other positives are neither targets nor negatives.
+      "pairwise" makes each positive a target once, without the other positives in the denominator, and averages over
+      all positive pairs. "supcon" makes each positive a target once, with the other positives in the denominator, and
+      averages over the positives of each row, then over rows.
+    gce_q = q in (0, 1] replaces each -log P by (1 - P^q) / q (generalised cross-entropy), where P is the softmax. The
+    loss of a pair is then at most 1/q. A pair with P near 0 gets almost no gradient, so mismatched pairs have little
+    influence. With gce_q = 0, the loss is the cross-entropy.
+    stream_block > 0 computes the same result in blocks, without storing the (N, N) scores; 2048 is a fast block size.
 
     Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022;
       "pairwise" is NT-Xent (Chen et al. 2020), "supcon" is SupCon (Khosla et al. 2020); gce_q: Zhang and Sabuncu 2018.
-    Use when: most pairs are correct and batches are large (hundreds). If some are mismatched, set gce_q to 0.5–0.8.
-    Beware: every other item of the batch is a negative unless it is in the same group. Without gce_q, mismatched pairs
-      are learned too. stream_block needs an exact similarity, positives = "single", no label smoothing and no gce_q.
+    Use when: most pairs are correct and batches are large (hundreds). If some pairs are mismatched, set gce_q to
+    0.5–0.8.
+    Beware: all items of the batch that are in other groups are negatives. Without gce_q, the space also learns
+    mismatched pairs. stream_block needs an exact similarity, positives = "single", no label smoothing and no gce_q.
     """
 
     def __init__(
@@ -139,10 +139,9 @@ class InfoNCE(Objective):
             raise RecipeError(f"infonce: positives = {positives!r}; need 'single', 'pairwise' or 'supcon'")
         check_range("infonce: stream_block", stream_block, 0)
         if stream_block and (positives != "single" or label_smoothing or gce_q):
-            raise RecipeError(
-                f"infonce: stream_block = {stream_block} needs positives = 'single', label_smoothing = 0 and gce_q = 0,"
-                f" not {positives!r}, {label_smoothing} and {gce_q}"
-            )
+            needs = "needs positives = 'single', label_smoothing = 0 and gce_q = 0"
+            actual = f"not {positives!r}, {label_smoothing} and {gce_q}"
+            raise RecipeError(f"infonce: stream_block = {stream_block} {needs}, {actual}")
         self.temperature, self.learn_temperature, self.min_temperature = temperature, learn_temperature, min_temperature
         self.a_weight, self.b_weight, self.label_smoothing, self.gce_q = a_weight, b_weight, label_smoothing, gce_q
         self.positives, self.stream_block = positives, stream_block

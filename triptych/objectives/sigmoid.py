@@ -18,7 +18,7 @@ def sigmoid_loss(logits: Tensor, positive_mask: Tensor) -> Tensor:
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · l_ij),  z_ij = +1 where positive_mask_ij, else -1
 
-    logits (N, M), positive_mask (N, M) bool. If the mask is all False, every pair is a negative.
+    `logits` is (N, M), and `positive_mask` is a bool tensor (N, M). If the mask is all False, every pair is a negative.
     """
     check_scores(logits, positive_mask)
     logits = upcast_half(logits)
@@ -29,12 +29,12 @@ class Sigmoid(Objective):
     """Binary cross-entropy of every pair of the batch, without a softmax over the items of the batch.
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · (s_ij / τ + bias)),  z_ij = +1 where i and j are positives, else -1
-    stream_block > 0: compute in blocks, without the (N, N) scores; same result (2048 is fast).
+    stream_block > 0 computes the same result in blocks, without storing the (N, N) scores; 2048 is a fast block size.
 
-    Source: Zhai et al. 2023 (they learn t' = -log τ, starting at ln 10, and the bias, starting at -10).
-    Use when: batches are small, or rows have several positives: every positive pair has its own term.
-    Beware: N - 1 of N pairs are negatives. Start with a bias far below 0; otherwise the first steps only learn that
-      most pairs are negatives. stream_block needs an exact similarity.
+    Source: Zhai et al. 2023, who learn t' = -log τ, starting at ln 10, and the bias, starting at -10.
+    Use when: batches are small, or rows have several positives. Every positive pair has its own term in the loss.
+    Beware: of N pairs, N - 1 are negatives. If the bias does not start far below 0, the first steps only learn that
+    most pairs are negatives. stream_block needs an exact similarity.
     """
 
     def __init__(

@@ -11,17 +11,15 @@ from triptych.errors import RecipeError
 
 
 def make_log_scale(objective: str, temperature: float, min_temperature: float, learn_temperature: bool) -> nn.Parameter:
-    """Return log(1 / temperature) as a parameter; raise RecipeError if the temperatures are invalid."""
+    """Return log(1 / temperature) as a parameter; raise RecipeError if a temperature is invalid."""
     if not 0 < min_temperature <= temperature < math.inf:
-        raise RecipeError(
-            f"{objective}: temperature = {temperature} and min_temperature = {min_temperature}; "
-            "need 0 < min_temperature <= temperature"
-        )
+        actual = f"temperature = {temperature} and min_temperature = {min_temperature}"
+        raise RecipeError(f"{objective}: {actual}; need 0 < min_temperature <= temperature")
     return nn.Parameter(torch.tensor(-math.log(temperature)), requires_grad=learn_temperature)
 
 
 def clamp_log_scale_(log_scale: nn.Parameter, temperature: float, min_temperature: float) -> None:
-    """Clamp the temperature in place to [min_temperature, max(1, initial temperature)], after an optimizer step."""
+    """Clamp the temperature to [min_temperature, max(1, initial temperature)], in place, after an optimizer step."""
     log_scale.data.clamp_(-math.log(max(1.0, temperature)), -math.log(min_temperature))
 
 

@@ -17,7 +17,7 @@ LossName = Literal["hinge", "polynomial"]
 Reduction = Literal["mean", "sum"]
 Directions = Literal["both", "a", "b"]
 
-MINING_BLOCK = 256  # rows per mining step: temporaries of N · MINING_BLOCK numbers fit into the CPU cache
+MINING_BLOCK = 256  # rows for which negatives are mined at a time, so that temporaries fit into the CPU cache
 
 
 def triplet_loss(
@@ -31,8 +31,9 @@ def triplet_loss(
 ) -> Tensor:
     """Return the triplet loss with rows as anchors; for columns as anchors, pass `scores.T` and `positive_mask.T`.
 
-    Mean or sum over i of loss(s_ii, s_ij). The negative j of row i is chosen by `negatives`, or given as
-    `negative_index` (-1: no negative). "all" sums over every negative. An anchor without a negative has loss 0.
+    The result is the mean or sum over i of loss(s_ii, s_ij). `negatives` selects the negative j of each row i, unless
+    the argument `negative_index` contains j (or -1 for no negative). With negatives = "all", the loss of a row is the
+    sum over all its negatives. An anchor without a negative has loss 0.
     """
     scores = upcast_half(scores)
     _check_scores(scores, positive_mask)
@@ -50,11 +51,11 @@ def triplet_loss(
 
 
 def sample_negatives(positive_mask: Tensor) -> Tensor:
-    """Sample a negative of each row uniformly: (N,), -1 for a row without negatives. Uses torch's global generator."""
+    """Sample one negative per row uniformly, with torch's global generator: (N,), -1 for a row without negatives."""
     rows, items = positive_mask.shape
     negative_index = torch.randint(items, (rows,), device=positive_mask.device)
-    # If a positive was drawn, a negative of the row is drawn instead. The result is still uniform. This is fast,
-    # because few rows draw a positive.
+    # Each row first samples any item. Rows that sampled a positive sample again among their negatives only, so that the
+    # final sample is uniform over the negatives. Few rows sample a positive, so the second sampling is fast.
     redraw_rows = positive_mask.gather(1, negative_index[:, None]).squeeze(1).nonzero().squeeze(1)
     negative_mask = (~positive_mask[redraw_rows]).float()
     has_negative = negative_mask.any(dim=1)
@@ -66,7 +67,7 @@ def sample_negatives(positive_mask: Tensor) -> Tensor:
 
 @torch.no_grad()
 def mine_negatives(scores: Tensor, positive_mask: Tensor, semi_hard: bool) -> Tensor:
-    """Return the index of each row's highest-scoring negative (semi_hard: with a score below the positive), or -1."""
+    """Return the index of each row's highest-scoring negative (semi_hard: that scores below the positive), or -1."""
     negative_index = torch.empty(len(scores), dtype=torch.long, device=scores.device)
     positive = scores.diagonal()
     for first in range(0, len(scores), MINING_BLOCK):
@@ -87,7 +88,7 @@ def hinge(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
 def polynomial(positive: Tensor, negative: Tensor, margin: float) -> Tensor:
     """Return relu(0.2 p² - 0.7 p + 0.5) + relu(0.9 n² - 0.4 n + 0.03) if n + margin > p and p < 1, else 0.
 
-    Source: Wei et al. 2020 (universal weighting for cross-modal matching), with the constants of Mei et al. 2022.
+    Source: Wei et al. 2020 (universal weighting for cross-modal matching); the constants are from Mei et al. 2022.
     """
     is_active = (negative + margin > positive) & (positive < 1 - 1e-5)
     pull = (0.2 * positive**2 - 0.7 * positive + 0.5).relu()
@@ -99,7 +100,7 @@ LOSSES = {"hinge": hinge, "polynomial": polynomial}
 
 
 class Triplet(Objective):
-    """Loss of each anchor whose positive does not score higher than a negative by at least a margin.
+    """Hinge loss that makes each positive score higher than a negative of the same anchor, by at least a margin.
 
     L = mean_i relu(margin + s_ij - s_ii)  [rows, a_to_b]  +  mean_j relu(margin + s_ij - s_jj)  [columns, b_to_a]
     Items of the anchor's group are never negatives. negatives = "random": one negative, sampled uniformly in each step;
@@ -107,15 +108,14 @@ class Triplet(Objective):
     "all": the sum of the losses over all negatives. loss = "polynomial" replaces the hinge by polynomials of scores.
     An anchor without a negative has loss 0.
 
-    Source: Weinberger & Saul 2009, Schroff et al. 2015 (semi-hard); hardest: Faghri et al. 2018; random and semi-hard
-    for speech and images: Harwath et al. 2018, 2020; all negatives, one direction, summed: Aytar et al. 2017.
-    Use when: batches are small, or some pairs are mismatched: semi_hard gives no gradient to an anchor whose positive
-    scores below all negatives, which is typical of a mismatched pair.
-    Beware: the margin is in units of the scores: 0.2 suits cosine, 1 suits dot products. With "hardest", all embeddings
-    may collapse to one point if encoders are trained from scratch. "semi_hard" gives no gradient if all scores are
-    equal. The loss of "all" grows with the batch size. "polynomial" needs scores in [-1, 1]. The released code of
-    Harwath et al. sets the scores of excluded candidates to 0, so that no negative scores below 0; here, excluded
-    candidates are never chosen.
+    Source: Weinberger & Saul 2009, Schroff et al. 2015 (semi_hard), Faghri et al. 2018 (hardest), Harwath et al. 2018,
+    2020 (random and semi_hard for speech and images), Aytar et al. 2017 (all, in one direction, summed).
+    Use when: batches are small, or some pairs are mismatched. semi_hard gives no gradient to an anchor whose positive
+    scores below all negatives, and most mismatched pairs have this property.
+    Beware: the margin has the unit of the scores; 0.2 suits cosine, and 1 suits dot products. With "hardest", all
+    embeddings may collapse to one point if encoders are trained from scratch. "semi_hard" gives no gradient if all
+    scores are equal. The loss of "all" grows with the batch size. "polynomial" needs scores in [-1, 1]. This objective
+    never chooses excluded candidates; the released code of Harwath et al. sets their scores to 0 instead.
     """
 
     def __init__(
@@ -159,8 +159,9 @@ class Triplet(Objective):
     def _forward_from_vectors(self, pair: Pair) -> dict[str, Tensor]:
         """Compute the loss from vectors, for similarities whose scores are dot products.
 
-        Only 2 N of the N² scores have a gradient. All scores are computed without an autograd graph, and these 2 N
-        scores again with a graph. This needs a third of the matrix products of a backward pass through all scores.
+        Only 2 N of the N² scores have a gradient. All scores are computed without an autograd graph, and the 2 N scores
+        with a gradient are computed again with a graph. This method needs a third of the matrix products of a backward
+        pass through all scores.
         """
         a, b = upcast_half(pair.similarity.query(pair.a)), upcast_half(pair.similarity.keys(pair.b))  # (N, S)
         is_random = self.negatives == "random"
@@ -173,9 +174,8 @@ class Triplet(Objective):
             if scores is None:
                 negative_index = sample_negatives(positive_mask)
             else:
-                negative_index = mine_negatives(
-                    scores if is_a_to_b else scores.T, positive_mask, semi_hard=self.negatives == "semi_hard"
-                )
+                side = scores if is_a_to_b else scores.T
+                negative_index = mine_negatives(side, positive_mask, semi_hard=self.negatives == "semi_hard")
             negative = (anchors * others[negative_index.clamp(min=0)]).sum(dim=1)
             losses = _triplet_losses(positive, negative, self.margin, self.loss).masked_fill(negative_index < 0, 0.0)
             terms[name] = _reduce(losses, self.reduction)
@@ -185,7 +185,7 @@ class Triplet(Objective):
 def _sum_over_negatives(scores: Tensor, positive_mask: Tensor, margin: float, loss: LossName) -> Tensor:
     """Sum the losses over all negatives of each row: (N,)."""
     positive = scores.diagonal()[:, None]
-    if loss == "hinge":  # in place: one (N, N) buffer instead of four; relu maps masked entries to 0
+    if loss == "hinge":  # in place, so that one (N, N) buffer is enough; relu maps masked entries to 0
         return (scores - (positive - margin)).masked_fill_(positive_mask, -1.0).relu_().sum(dim=1)
     return _triplet_losses(positive, scores, margin, loss).masked_fill(positive_mask, 0.0).sum(dim=1)
 
@@ -208,7 +208,7 @@ def _check_scores(scores: Tensor, positive_mask: Tensor) -> None:
     check_scores(scores, positive_mask, square=True)
     if not positive_mask.diagonal().all():
         raise InputError("positive_mask: False on the diagonal; row i and column i must be positives")
-    lowest, highest = torch.aminmax(scores.detach())  # propagates NaN; no temporaries, unlike isfinite
+    lowest, highest = torch.aminmax(scores.detach())  # aminmax propagates NaN and allocates no temporaries
     if not (torch.isfinite(lowest) and torch.isfinite(highest)):
         raise InputError(f"scores: from {float(lowest)} to {float(highest)}; need finite numbers")
 
@@ -217,10 +217,8 @@ def _check_negative_index(negative_index: Tensor, positive_mask: Tensor) -> None
     n = len(positive_mask)
     is_index = negative_index.shape == (n,) and negative_index.dtype == torch.long
     if not is_index or negative_index.min() < -1 or negative_index.max() >= n:
-        raise InputError(
-            f"negative_index: {tuple(negative_index.shape)} {negative_index.dtype}; "
-            f"need ({n},) int64 from -1 to {n - 1}"
-        )
+        actual = f"{tuple(negative_index.shape)} {negative_index.dtype}"
+        raise InputError(f"negative_index: {actual}; need ({n},) int64 from -1 to {n - 1}")
     is_positive = positive_mask.gather(1, negative_index.clamp(min=0)[:, None]).squeeze(1) & (negative_index >= 0)
     if is_positive.any():
         row = int(is_positive.nonzero()[0])

@@ -26,9 +26,9 @@ from triptych.report.report_data import ReportData, last_temperatures, report_to
 
 OBJECTIVE_STATES = {"temperature", "mass", "error", "iterations"}  # logged values that are not terms of the loss
 NUM_OPEN = 2  # number of directions whose examples are shown expanded
-MAX_SIDE = 192  # pixels of the longer side of an inlined image
-MAX_SECONDS, SAMPLE_RATE, FADE_SECONDS = 6.0, 22_050, 0.02  # length, rate and fade-out of inlined audio
-MAX_BYTES = 12_000_000  # total size of all inlined media
+MAX_SIDE = 192  # maximum length of the longer side of an inlined image, in pixels
+MAX_SECONDS, SAMPLE_RATE, FADE_SECONDS = 6.0, 22_050, 0.02  # maximum length, sample rate and fade-out of inlined audio
+MAX_BYTES = 12_000_000  # maximum total size of all inlined media
 
 
 def resolve_report_path(run: Path, path: Path | None = None) -> Path:
@@ -52,9 +52,8 @@ def write_report(report: ReportData, path: Path, max_bytes: int = MAX_BYTES, wit
 
 def render_report(report: ReportData, max_bytes: int = MAX_BYTES) -> str:
     """Return the HTML page of a report, with at most max_bytes of inlined media."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("triptych.report", ""), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+    loader = jinja2.PackageLoader("triptych.report", "")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {
         "percent": format_percent,
         "percent_range": format_percent_range,
@@ -101,7 +100,7 @@ def truncate_text(text: object, max_chars: int) -> str:
 
 def format_file_name(source: Source) -> str:
     """Return the name of a file, with the start of the segment if there is one."""
-    return Path(source.content).name + ("" if source.start is None else f" at {source.start:g} s")
+    return source.path.name + ("" if source.start is None else f" at {source.start:g} s")
 
 
 def _list_sections(report: ReportData) -> dict[str, str]:
@@ -181,7 +180,7 @@ class MediaInliner:
 
 def encode_image(source: Source, max_side: int = MAX_SIDE) -> str:
     """Return a thumbnail as a data: URI, JPEG or PNG, whichever is smaller."""
-    thumbnail = image.load(Path(source.content), max_side, image.frame_time(source))
+    thumbnail = image.load(source.path, max_side, image.frame_time(source))
     thumbnail.thumbnail((max_side, max_side))
     candidates = []
     for image_format, settings in (("JPEG", {"quality": 82}), ("PNG", {"optimize": True})):
@@ -196,7 +195,7 @@ def encode_audio(source: Source, max_seconds: float = MAX_SECONDS, sample_rate: 
     """Return the first seconds of a source as a data: URI of mono MP3, which every browser plays."""
     start = source.start or 0.0
     end = start + max_seconds if source.end is None else min(source.end, start + max_seconds)
-    samples = audio.read(Path(source.content), sample_rate, start, end)
+    samples = audio.read(source.path, sample_rate, start, end)
     fade = min(len(samples), round(FADE_SECONDS * sample_rate))
     samples = samples.copy()
     samples[len(samples) - fade :] *= [1 - i / fade for i in range(fade)]  # avoids a click at the cut

@@ -29,23 +29,18 @@ STYLE: Any = {
     "svg.hashsalt": "triptych",
     "font.family": "sans-serif",
     "font.size": 10,
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 10,
     "axes.titlelocation": "left",
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "grid.color": INK,
     "grid.alpha": 0.12,
     "legend.frameon": False,
     "legend.fontsize": 9,
-    "figure.facecolor": "none",
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",
+    **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), "none"),
 }
 MIN_VISIBLE = 0.01  # smaller fractions are not drawn
 RANK_BINS = ((1, 1), (2, 5), (6, 10), (11, 50), (51, 100), (101, None))
@@ -66,9 +61,7 @@ def figure_to_svg(figure: Figure, id_prefix: str, alt_text: str) -> Markup:
     with mpl.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = text.replace(INK, "currentColor")
     text = re.sub(r'\bid="', f'id="{id_prefix}-', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{id_prefix}-", text)
@@ -134,15 +127,8 @@ def plot_ranks(direction: RetrievalResult, id_prefix: str) -> Markup:
     chance_fractions = [100 * f for f in compute_chance_fractions(num_items, direction.per_query.num_positives, bins)]
     with _new_figure(3.6, 2.2) as (figure, axes):
         axes.bar(range(len(bins)), fractions, width=0.78, color=COLOUR[direction.gallery])
-        axes.bar(
-            range(len(bins)),
-            chance_fractions,
-            width=0.78,
-            fill=False,
-            edgecolor=INK,
-            linewidth=1.1,
-            linestyle=(0, (2, 2)),
-        )
+        outline: Any = {"fill": False, "edgecolor": INK, "linewidth": 1.1, "linestyle": (0, (2, 2))}
+        axes.bar(range(len(bins)), chance_fractions, width=0.78, **outline)
         axes.set_xticks(range(len(bins)), [_format_range(low, high, num_items) for low, high in bins])
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(f"{direction.query} → {direction.gallery}")
@@ -177,9 +163,7 @@ def plot_projection(
     with _new_figure(4.6, 4.2) as (figure, axes):
         if show_lines:
             by_group = [projection.coordinates[projection.group == g] for g in np.unique(projection.group)]
-            line_ends = [
-                (members[i], members[j]) for members in by_group for i in range(len(members)) for j in range(i)
-            ]
+            line_ends = [(points[i], points[j]) for points in by_group for i in range(len(points)) for j in range(i)]
             axes.add_collection(LineCollection(line_ends, colors=INK, linewidths=0.5, alpha=0.18, rasterized=False))
         modalities = np.array(projection.modality)
         for modality in dict.fromkeys(projection.modality):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,8 +18,8 @@ from triptych.interfaces import Modality
 from triptych.space import Space
 from triptych.transport import transport_plan
 
-MAX_GROUPS = 150  # groups in a projection
-MATRIX_SIZE = 16  # items per side of a match matrix
+MAX_GROUPS = 150  # maximum number of groups in a projection
+MATRIX_SIZE = 16  # maximum number of items per side of a match matrix
 
 
 @dataclass(frozen=True)
@@ -47,10 +48,7 @@ def select_shared_groups(items: Mapping[Modality, EvalItems], max_groups: int) -
     for modality, modality_items in items.items():
         for index, group in enumerate(modality_items.group_ids.tolist()):
             first_index.setdefault(modality, {}).setdefault(group, index)
-    group_counts: dict[int, int] = {}
-    for index_of_group in first_index.values():
-        for group in index_of_group:
-            group_counts[group] = group_counts.get(group, 0) + 1
+    group_counts = Counter(group for index_of_group in first_index.values() for group in index_of_group)
     shared = sorted(group for group, count in group_counts.items() if count == max(group_counts.values()))
     selected = np.random.default_rng(0).permutation(shared)[:max_groups].tolist()
     return {
@@ -114,13 +112,9 @@ def compute_match_matrices(
         if len(groups) < 2:
             continue
         scores = space.scores(items[a].take(torch.tensor(a_indices)), items[b].take(torch.tensor(b_indices))).double()
-        pair_temperature = temperatures.get(frozenset((a, b)))
-        # If the pair has no temperature, use a quarter of the standard deviation, similar to a trained temperature.
-        t = (
-            pair_temperature
-            if pair_temperature and math.isfinite(pair_temperature)
-            else max(float(scores.std()) / 4, 1e-6)
-        )
+        t = temperatures.get(frozenset((a, b)), math.nan)
+        if not t or not math.isfinite(t):  # without a temperature, a quarter of the standard deviation is typical
+            t = max(float(scores.std()) / 4, 1e-6)
         plan = transport_plan(-scores, t, tolerance=1e-6).plan * len(scores)
         matrices.append(MatchMatrices(a, b, t, (scores / t).softmax(dim=1).numpy(), plan.double().numpy()))
     return matrices

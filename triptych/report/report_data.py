@@ -31,7 +31,7 @@ from triptych.report.projections import MatchMatrices, Projection, compute_match
 from triptych.space import Space
 from triptych.training.metrics_log import read_metrics
 
-NUM_ANSWERS = 3  # hits shown per example
+NUM_ANSWERS = 3  # number of hits shown per example
 NUM_EXAMPLES = 2  # number of good examples and of bad examples per direction
 TEMPERATURE_TERM = re.compile(r"\w+\((\w+),(\w+)\).*\.temperature")
 
@@ -135,8 +135,8 @@ def pick_examples(
     num_answers: int = NUM_ANSWERS,
 ) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
     """Return random queries whose best positive ranks first, and the queries with the worst ranks."""
-    rank, item_index = direction.per_query.best_rank, direction.per_query.item_index
-    group = direction.per_query.group
+    per_query = direction.per_query
+    rank, item_index, group = per_query.best_rank, per_query.item_index, per_query.group
     best = np.random.default_rng(0).permutation(np.flatnonzero(rank == 1))
     worst = np.flatnonzero(rank > num_answers)[np.argsort(-rank[rank > num_answers], kind="stable")]
     good, bad = (_select_distinct_groups(order, group, num_examples) for order in (best, worst))
@@ -157,30 +157,22 @@ def _select_distinct_groups(order: np.ndarray, group: np.ndarray, count: int) ->
 
 
 def _make_example(
-    space: Space,
-    items: Mapping[Modality, EvalItems],
-    direction: RetrievalResult,
-    item_index: int,
-    rank: int,
-    num_answers: int,
+    space: Space, items: Mapping[Modality, EvalItems], direction: RetrievalResult, index: int, rank: int, count: int
 ) -> RetrievalExample:
+    """Return the example of the query with an index, with the first `count` items of the gallery as answers."""
     query_modality, gallery_modality = cast(Modality, direction.query), cast(Modality, direction.gallery)
     query_items, gallery_items = items[query_modality], items[gallery_modality]
-    query = query_items.take(torch.tensor([item_index]))
+    query = query_items.take(torch.tensor([index]))
     scores = space.scores(query, gallery_items.features)[0]
-    positive_mask = gallery_items.group_ids == query_items.group_ids[item_index]
-    first = scores.topk(min(num_answers, len(gallery_items))).indices.tolist()
+    positive_mask = gallery_items.group_ids == query_items.group_ids[index]
+    first = scores.topk(min(count, len(gallery_items))).indices.tolist()
     answers = [
         RetrievedItem(gallery_items.entries[j], float(scores[j]), bool(positive_mask[j]), position)
         for position, j in enumerate(first, start=1)
     ]
     best = int(scores.masked_fill(~positive_mask, -torch.inf).argmax())
-    missed_positive = (
-        None if best in first else RetrievedItem(gallery_items.entries[best], float(scores[best]), True, rank)
-    )
-    return RetrievalExample(
-        query_items.entries[item_index], query_modality, gallery_modality, rank, answers, missed_positive
-    )
+    missed = None if best in first else RetrievedItem(gallery_items.entries[best], float(scores[best]), True, rank)
+    return RetrievalExample(query_items.entries[index], query_modality, gallery_modality, rank, answers, missed)
 
 
 def _classify_zero_shot(space: Space, data: Manifest, cache: Cache | str) -> list[Classification]:

@@ -15,7 +15,7 @@ from triptych import checkpoint
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError, UsageError
 from triptych.files import find_stale_temp_files, lock_file_names
-from triptych.interfaces import Features, Modality, Source
+from triptych.interfaces import Features, Modality, Source, features_from_embeddings
 from triptych.search.index import NUM_CALIBRATION_QUERIES, Gallery, GalleryMask, build_ivf_index
 from triptych.search.ingest import IndexResult, Ingest
 from triptych.search.item import (
@@ -29,49 +29,35 @@ from triptych.search.item import (
 )
 from triptych.search.lease import LOCK_FILE, WriteAccess, acquire_write_access
 from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, quote_sql
-from triptych.search.ranking import (
-    BackgroundScores,
-    EmbeddedPart,
-    RankedItems,
-    Ranker,
-    ScoreDistribution,
-    merge_hits,
-)
+from triptych.search.ranking import BackgroundScores, EmbeddedPart, RankedItems, Ranker, ScoreDistribution, merge_hits
 from triptych.search.scan import query_content_hashes
 from triptych.search.store import TABLE, CollectionMetadata, Store, Version, Writer
-from triptych.space import Space, features_without_parts
+from triptych.space import Space
 
 LEGACY_TABLE_FILE = "items.parquet"
 INDEX_FOLDER, LEGACY_INDEX_FOLDER = "ivf", "lists"
 NOT_INDEXED_FILE = "not-indexed.tsv"
 COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
-OVERFETCH = 3  # ranked items per requested hit, because near-duplicates are folded after ranking
+OVERFETCH = 3  # number of items that are ranked per requested hit; near-duplicates are folded after ranking
 REFRESH_SECONDS = 0.5  # minimum time between two checks for a newer version of the store
-MAX_CACHED_ITEMS = 20_000
-MAX_CACHED_FILTERS = 16
+MAX_CACHED_ITEMS, MAX_CACHED_FILTERS = 20_000, 16  # a cache that exceeds its limit is emptied
 NOTE_TEXT_LENGTH = 40  # maximum number of characters of a text that a note shows
 NOTE_MAX_NAMES = 3  # maximum number of items that a note names
 
 
 class Snapshot:
-    """The data in memory that is derived from one version of the store. A new version gets a new snapshot.
+    """The data in memory that is derived from one version of the store. Each new version gets a new snapshot.
 
-    If the table was not rebuilt, galleries of the previous snapshot are updated instead of loaded again.
+    If the table was not rebuilt, the galleries of the previous snapshot are updated instead of loaded again.
     """
 
     def __init__(
-        self,
-        store: Store,
-        space: Space,
-        background: BackgroundScores,
-        index_folder: Path,
-        previous: Snapshot | None = None,
+        self, store: Store, space: Space, background: BackgroundScores, index_folder: Path, previous: Snapshot | None
     ) -> None:
         self.version: Version = store.version
         self.store, self.space = store, space
         self._background, self._index_folder = background, index_folder
-        self._galleries: dict[Modality, Gallery] = {}
-        self._previous_galleries: dict[Modality, Gallery] = {}
+        self._galleries, self._previous_galleries = dict[Modality, Gallery](), dict[Modality, Gallery]()
         # After a rebuild, the same row id belongs to another item.
         if previous is not None and previous.version[0] == self.version[0]:
             self._previous_galleries = previous._previous_galleries | previous._galleries
@@ -88,7 +74,7 @@ class Snapshot:
         return self._galleries[modality]
 
     def load_items(self, row_ids: Sequence[int]) -> dict[int, Item]:
-        """Return a dictionary from row id to item, which may contain more items: all items read so far are cached."""
+        """Return a dictionary from row id to item. The dictionary also contains items that were loaded before."""
         missing = [row_id for row_id in row_ids if row_id not in self._items]
         if len(self._items) + len(missing) > MAX_CACHED_ITEMS:
             self._items.clear()
@@ -118,18 +104,17 @@ class Snapshot:
     def estimate_background(self, part: EmbeddedPart, modality: Modality) -> ScoreDistribution:
         """Return the scores of random queries, of the same modality as the query part, with random items of `modality`.
 
-        If no random queries are available, the query part itself is scored, and the result is not cached.
+        If no random queries are available, the query part itself is scored, and the scores are not cached.
         """
         query_modality = part.features.require_modality()
         key = query_modality, modality
         if key in self._distributions:
             return self._distributions[key]
-        gallery = self.load_gallery(query_modality)
-        row_ids, queries = self._background.sample_queries(self.store, query_modality, gallery)
-        distribution = self._background.score_items(
-            self.store, row_ids, part.features if queries is None else queries, modality, self.load_gallery(modality)
-        )
-        if queries is not None:
+        gallery, query_gallery = self.load_gallery(modality), self.load_gallery(query_modality)
+        row_ids, sampled = self._background.sample_queries(self.store, query_modality, query_gallery)
+        queries = part.features if sampled is None else sampled
+        distribution = self._background.score_items(self.store, row_ids, queries, modality, gallery)
+        if sampled is not None:
             self._distributions[key] = distribution
         return distribution
 
@@ -159,20 +144,20 @@ class Collection:
 
     @property
     def folder(self) -> Path:
-        """The folder of the collection; meaningless for a collection on an object store."""
+        """The folder of the collection. Do not use this property for a collection on an object store."""
         return Path(self.uri)
 
     @property
     def not_indexed_path(self) -> Path:
-        """The path of the list of files that the last `triptych index` skipped; it exists only if some were skipped."""
+        """The path of the list of skipped files. The list exists only if the last `triptych index` skipped files."""
         return (self._index_folder if "://" in self.uri else self.folder) / NOT_INDEXED_FILE
 
     @staticmethod
     def create(uri: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
         """Create a collection in a folder or at a URI (s3://…), or open an existing collection of the same space.
 
-        With `rebuild`, the first call of `index` deletes the existing items, even if the store is damaged. Embeddings
-        are taken from the cache where possible.
+        If `rebuild` is True, the first call of `index` deletes the existing items, even if the store is damaged.
+        Embeddings are taken from the cache where possible.
         """
         space_path = checkpoint.resolve_path(space).resolve()
         store = None if rebuild else Store.open(str(uri))
@@ -190,9 +175,7 @@ class Collection:
             raise CollectionError(f"{uri}: no collection here; create one with `triptych index FOLDER --space RUN`")
         space_path = Path(store.metadata.space_path)
         if not space_path.exists():
-            raise CollectionError(
-                f"{uri}: the space of this collection, {space_path}, does not exist; index again with --space RUN"
-            )
+            raise CollectionError(f"{uri}: the space {space_path} does not exist; index again with --space RUN")
         return Collection(str(uri), space_path, store)
 
     def index(self, items: Iterable[Item], origin: str | Path, show_progress: bool = True) -> IndexResult:
@@ -204,8 +187,8 @@ class Collection:
         unique_items = merge_items(items)
         with acquire_write_access(self.uri) as access:
             writer = self._open_writer(access)
-            ingest = Ingest(writer, self.space, self.cache)
-            result = ingest.run(unique_items, str(Path(origin).resolve()), show_progress)
+            origin = str(Path(origin).resolve())
+            result = Ingest(writer, self.space, self.cache).run(unique_items, origin, show_progress)
             writer.optimize()
             self._build_indexes()
         return result
@@ -222,9 +205,10 @@ class Collection:
     ) -> list[Hit]:
         """Return the k most relevant items of the modalities (default: all), most relevant first.
 
-        Of several near-duplicates only the first is returned, with the ids of the others in `Hit.copies`, unless
-        `fold_duplicates` is False. Items that are in the query are excluded, unless `include_query` is True: items
-        given by id, items with the same content, and the query file if it is in the collection.
+        Of several near-duplicates only the first is returned, with the ids of the others in `Hit.duplicates`. To return
+        all near-duplicates, set `fold_duplicates` to False. Items that are in the query are excluded: items given by
+        id, items with the same content as a query file, and the query file itself. To return these items, set
+        `include_query` to True.
         """
         if self.store is None:
             return []
@@ -244,7 +228,10 @@ class Collection:
         return self.search(Query((QueryPart(item_id),)), modalities, k, item_filter)
 
     def describe_excluded_items(self, query: Source | Query) -> str | None:
-        """Return a sentence that names the items that a search excludes, apart from items given by id."""
+        """Return a sentence that names the items that a search excludes, without the items given by id.
+
+        Return None if no item is excluded.
+        """
         if self.store is None:
             return None
         snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
@@ -291,7 +278,7 @@ class Collection:
         return EmbeddedPart(self.load_features(part.value), part.weight)
 
     def _find_query_rows(self, snapshot: Snapshot, parts: Sequence[QueryPart]) -> set[int]:
-        """Return the row ids of the items with the content of a query part; for a file, include all its segments."""
+        """Return the row ids of the items with the content of a query part. For a file, include all of its segments."""
         item_hashes, file_hashes = set[str](), set[str]()
         for value in (part.value for part in parts):
             if isinstance(value, str):
@@ -306,7 +293,7 @@ class Collection:
         hashes = ", ".join(map(quote_sql, sorted(item_hashes | file_hashes)))
         row_ids: list[int] = snapshot.filter_row_ids(f"content_hash IN ({hashes})").tolist()
         items = snapshot.load_items(row_ids)
-        matches = [items[row_id] for row_id in row_ids if row_id in items]
+        matches = (items[row_id] for row_id in row_ids if row_id in items)
         for source in {item.source for item in matches if item.content_hash in file_hashes}:
             if source.start is not None:
                 same_file = f"modality = {quote_sql(source.modality)} AND file = {quote_sql(str(source.content))}"
@@ -326,7 +313,7 @@ class Collection:
         if self.store.metadata.fingerprint != self.fingerprint:
             raise CollectionError(
                 f"{self.uri}: the collection was rebuilt with another space ({self.store.metadata.space_path}) after "
-                "this process opened it; open it again, or restart the server"
+                "this process opened the collection; open the collection again, or restart the server"
             )
         return self.store
 
@@ -374,11 +361,11 @@ class Collection:
         elif self.store is None:
             self.store = Store.open(self.uri)  # another process may have created the table
         if self.store is not None:
-            writer = Writer(self.store, access)
+            writer = Writer(self.store, access)  # refreshes the metadata of the store
             self._check_space(self.store.metadata)
             return writer
         metadata = CollectionMetadata(str(self.space_path), self.fingerprint)
-        keys = self.space.similarity.keys(features_without_parts(torch.randn(1, self.space.recipe.space.embed_dim)))
+        keys = self.space.similarity.keys(features_from_embeddings(torch.randn(1, self.space.recipe.space.embed_dim)))
         writer = Writer.create(self.uri, metadata, keys.shape[1], access)
         self.store = writer.store
         return writer
@@ -393,4 +380,4 @@ def _check_folder(folder: Path) -> None:
 
 
 def _display_name(source: Source) -> str:
-    return source.content.name if isinstance(source.content, Path) else repr(source.content[:NOTE_TEXT_LENGTH])
+    return source.content.name if isinstance(source.content, Path) else repr(str(source.content)[:NOTE_TEXT_LENGTH])

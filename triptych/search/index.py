@@ -20,11 +20,11 @@ from triptych.search.query import quote_sql
 from triptych.search.store import REBUILD_COMMAND, Store
 
 PROBE_FRACTIONS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32)  # candidate fractions of all keys that a query scans
-TARGET_RECALL, CALIBRATION_K = 0.97, 10  # an index must reach this mean recall@10
-NUM_CALIBRATION_QUERIES = 200
+TARGET_RECALL, CALIBRATION_K = 0.97, 10  # an index is used if its mean recall@10 reaches the target
+NUM_CALIBRATION_QUERIES = 200  # number of queries with which the probe fraction is determined
 KMEANS_ITERATIONS, KEYS_PER_CENTROID = 8, 64  # k-means is fitted to a sample of KEYS_PER_CENTROID keys per centroid
 METADATA_FILE = "ivf.json"
-BACKGROUND_ITEMS = 1000  # sample size for the score distribution of random pairs
+BACKGROUND_ITEMS = 1000  # number of random items in the background score distribution
 MIN_INDEXED_KEYS = 20_000  # with fewer keys, an exact scan is as fast as an index
 MAX_UNINDEXED_FRACTION = 0.2  # above this fraction of keys outside the index, the index is rebuilt
 
@@ -49,7 +49,7 @@ def top_k(scores: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 class IVFIndex:
     """An inverted file index of keys with equal norms. A query scans the lists with the nearest centroids.
 
-    The files are memory-mapped, so that opening is fast and a query reads only the lists that it scans.
+    The files are memory-mapped. Opening an index is therefore fast, and a query reads only the lists that it scans.
     """
 
     table_id: str  # id of the table from which the index was built
@@ -71,7 +71,7 @@ class IVFIndex:
     ) -> IVFIndex | None:
         """Build an index with about 2·√M lists, and replace the previous index.
 
-        The probe fraction is calibrated with the queries. Return None if an index would not be faster than a scan.
+        The probe fraction is calibrated with the queries. Return None if an index is not faster than an exact scan.
         """
         centroids = _fit_centroids(keys, max(1, round(2 * math.sqrt(len(keys)))))
         assignments = _assign_to_centroids(keys, centroids)
@@ -83,32 +83,28 @@ class IVFIndex:
         for first in range(0, len(order), 65_536):
             sorted_keys[first : first + 65_536] = keys[order[first : first + 65_536]]
         sorted_keys.flush()
-        np.save(temporary / "row_ids.npy", row_ids[order])
-        np.save(temporary / "centroids.npy", centroids)
         list_ends = np.cumsum(np.bincount(assignments, minlength=len(centroids)))
-        np.save(temporary / "list_ends.npy", list_ends)
+        for name, array in (("row_ids", row_ids[order]), ("centroids", centroids), ("list_ends", list_ends)):
+            np.save(temporary / f"{name}.npy", array)
         uncalibrated = IVFIndex(table_id, row_ids[order], sorted_keys, centroids, list_ends, 0.0)
         probe_fraction = _calibrate_probe_fraction(uncalibrated, queries[:NUM_CALIBRATION_QUERIES])
-        write_text(
-            temporary / METADATA_FILE,
-            json.dumps({"table_id": table_id, "shape": list(keys.shape), "probe_fraction": probe_fraction}),
-        )
+        metadata = {"table_id": table_id, "shape": list(keys.shape), "probe_fraction": probe_fraction}
+        write_text(temporary / METADATA_FILE, json.dumps(metadata))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
         return IVFIndex.open(folder, table_id)
 
     @staticmethod
     def open(folder: Path, table_id: str) -> IVFIndex | None:
-        """Open the index of a table. Return None if there is no complete index that is faster than a scan."""
+        """Open the index of a table. Return None if no complete index exists, or if an exact scan is as fast."""
         try:
             metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
             arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("row_ids", "keys")}
             small_arrays = {name: np.load(folder / f"{name}.npy") for name in ("centroids", "list_ends")}
         except (OSError, ValueError):
             return None
-        index = IVFIndex(
-            metadata.get("table_id", ""), **arrays, **small_arrays, probe_fraction=metadata.get("probe_fraction") or 0.0
-        )
+        probe_fraction = metadata.get("probe_fraction") or 0.0
+        index = IVFIndex(metadata.get("table_id", ""), **arrays, **small_arrays, probe_fraction=probe_fraction)
         is_complete = list(index.keys.shape) == metadata.get("shape") and len(index.row_ids) == len(index.keys)
         return index if index.table_id == table_id and is_complete and index.probe_fraction else None
 
@@ -119,11 +115,9 @@ class IVFIndex:
         order = np.argsort(-(self.centroids @ query))
         num_scanned = np.cumsum(counts[order])
         nprobe = int(np.searchsorted(num_scanned, max(self.probe_fraction * len(self.keys), 10 * k))) + 1
-        positions, scores = [], []
-        for i in order[:nprobe]:
+        positions, scores, probed = [], [], order[:nprobe]
+        for i in probed[counts[probed] > 0]:
             first, last = int(list_starts[i]), int(self.list_ends[i])
-            if first == last or not counts[i]:
-                continue
             candidates = np.arange(first, last)
             if mask is not None and counts[i] < last - first:
                 candidates = candidates[mask.mask[first:last]]
@@ -142,10 +136,8 @@ class IVFMask:
 
     def __init__(self, index: IVFIndex, mask: np.ndarray) -> None:
         self.mask = mask
-        num_allowed_before = np.concatenate([[0], np.cumsum(mask)])
-        self.list_counts = (
-            num_allowed_before[index.list_ends] - num_allowed_before[np.concatenate([[0], index.list_ends[:-1]])]
-        )
+        num_selected_before = np.concatenate([[0], np.cumsum(mask)])
+        self.list_counts = np.diff(num_selected_before[np.concatenate([[0], index.list_ends])])
 
 
 def _calibrate_probe_fraction(index: IVFIndex, queries: np.ndarray) -> float | None:
@@ -179,8 +171,7 @@ def _fit_centroids(keys: np.ndarray, count: int) -> np.ndarray:
 
 def _assign_to_centroids(keys: np.ndarray, centroids: np.ndarray) -> np.ndarray:
     """Return the number of the nearest centroid of each key: (M,)."""
-    assignments = []
-    centroids_t = torch.from_numpy(centroids).T.contiguous()
+    assignments, centroids_t = [], torch.from_numpy(centroids).T.contiguous()
     for first in range(0, len(keys), 8192):
         block = torch.from_numpy(np.array(keys[first : first + 8192]))  # a copy: Arrow arrays are read-only
         assignments.append((block @ centroids_t).argmax(dim=1))
@@ -304,9 +295,8 @@ def build_ivf_index(store: Store, modality: Modality, folder: Path, queries: np.
 def _read_keys(store: Store, condition: str) -> tuple[np.ndarray, np.ndarray]:
     """Return row ids and keys of the items that satisfy an SQL condition, ordered by row id."""
     rows: pa.Table = store.select_rows(["row_id", "vector"], condition)
-    column = rows["vector"].combine_chunks()
+    row_ids, column = rows["row_id"].to_numpy(), rows["vector"].combine_chunks()
     keys = np.asarray(column.flatten(), np.float32).reshape(len(rows), column.type.list_size)
-    row_ids = rows["row_id"].to_numpy()
     if not np.isfinite(keys).all():
         raise CollectionError(f"{store.uri}: the store is damaged (NaN in vectors); rebuild it: {REBUILD_COMMAND}")
     if (np.diff(row_ids) > 0).all():

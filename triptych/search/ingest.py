@@ -15,23 +15,16 @@ from torch import Tensor
 
 from triptych.data.cache import Cache, FeatureStore
 from triptych.errors import MediaError
-from triptych.interfaces import Features, Modality, Source
+from triptych.interfaces import Features, Modality, Source, features_from_embeddings
 from triptych.media import text
 from triptych.progress import ProgressBar, track_progress
-from triptych.search.item import (
-    METADATA_COLUMNS,
-    VECTOR_COLUMNS,
-    Item,
-    item_from_row,
-    make_metadata_table,
-    to_arrow,
-)
+from triptych.search.item import METADATA_COLUMNS, VECTOR_COLUMNS, Item, item_from_row, make_metadata_table, to_arrow
 from triptych.search.store import SQL_BATCH, Writer
-from triptych.space import Space, concat_features, features_without_parts
+from triptych.space import Space, concat_features
 
 ITEMS_PER_CHUNK = 256  # number of items that are embedded together
-SAVE_SECONDS = 2.0  # time between commits; an interruption loses this work and the current chunk
-UNREADABLE = "unreadable"  # used as content hash of a file that cannot be read
+SAVE_SECONDS = 2.0  # time between two commits; an interruption loses the work since the last commit
+UNREADABLE = "unreadable"  # the content hash of a file that cannot be read
 EXCERPT_LENGTH = 2000  # maximum number of characters of a text file that are stored for display
 
 
@@ -51,12 +44,11 @@ class Ingest:
 
     def __init__(self, writer: Writer, space: Space, cache: Cache) -> None:
         store = writer.store
-        # Part vectors are not cached here: the feature cache already has the parts of frozen encoders.
-        name, embed_dim = f"space-{store.metadata.fingerprint}", space.recipe.space.embed_dim
-        description = f"embeddings of the space {store.metadata.fingerprint}"
-        self._feature_store = (
-            None if space.similarity.reads_parts else FeatureStore(cache.folder / name, embed_dim, description)
-        )
+        # Part vectors are not cached here, because the feature cache has the parts of frozen encoders.
+        fingerprint, embed_dim = store.metadata.fingerprint, space.recipe.space.embed_dim
+        folder, description = cache.folder / f"space-{fingerprint}", f"embeddings of the space {fingerprint}"
+        reads_parts = space.similarity.reads_parts
+        self._feature_store = None if reads_parts else FeatureStore(folder, embed_dim, description)
         self.writer, self.store, self.space, self.cache = writer, store, space, cache
         self.failures: dict[Source, str] = {}
         self.seconds: dict[str, float] = {"scanning": 0.0, "embedding": 0.0, "storing": 0.0}
@@ -68,34 +60,31 @@ class Ingest:
     def run(self, items: Sequence[Item], origin: str, show_progress: bool) -> IndexResult:
         """Add or update the items of an origin; remove stored items of the origin that are not in `items`.
 
-        An item of several origins has the metadata of all its origins. It is removed when its last origin no longer
-        lists it.
+        An item of several origins has the metadata of all its origins. The item is removed when no origin lists it.
         """
         with self._measure_time("scanning"):
             rows = self.store.select_rows(["id", "row_id", "origins", "content_hash", "metadata_hash"]).to_pylist()
             self._stored_rows = {row["id"]: row for row in rows}
             self._next_row_id = self.store.find_next_row_id()
             item_ids = {item.id for item in items}
-            other_origins = self._load_other_origins(
-                [row for row in rows if origin in row["origins"] or row["id"] in item_ids], origin
-            )
+            affected = [row for row in rows if origin in row["origins"] or row["id"] in item_ids]
+            other_origins = self._load_other_origins(affected, origin)
             unlisted_ids = [row["id"] for row in rows if origin in row["origins"] and row["id"] not in item_ids]
-            removed_ids = [name for name in unlisted_ids if name not in other_origins]
+            removed_ids = [item_id for item_id in unlisted_ids if item_id not in other_origins]
             completed = self._complete_items(items, origin, other_origins)
         changed = [item for item in completed if not self._is_unchanged(item)]
         unchanged = [item for item in completed if self._is_unchanged(item)]
         self._delete(removed_ids)
-        self._update_metadata([other_origins[name] for name in unlisted_ids if name in other_origins])
-        self._update_metadata(
-            [item for item in unchanged if self._stored_rows[item.id]["metadata_hash"] != item.metadata_hash]
-        )
+        hashes = {item_id: row["metadata_hash"] for item_id, row in self._stored_rows.items()}
+        self._update_metadata([other_origins[item_id] for item_id in unlisted_ids if item_id in other_origins])
+        self._update_metadata([item for item in unchanged if hashes[item.id] != item.metadata_hash])
         added = self._embed_and_store(changed, show_progress)
         # If a changed file cannot be read, delete its item: the stored vector is of the previous content.
         self._delete([item.id for item in changed if item.source in self.failures and item.id in self._stored_rows])
         return IndexResult(added, len(unchanged), len(removed_ids), self.failures, self.seconds)
 
     def _load_other_origins(self, rows: Sequence[dict[str, Any]], origin: str) -> dict[str, Item]:
-        """Return, by id, the items of these rows that have other origins, with only the metadata of other origins."""
+        """Return, by id, those items of the rows that have other origins, with only the metadata of other origins."""
         row_ids = [row["row_id"] for row in rows if set(row["origins"]) - {origin}]
         items = [item_from_row(row) for row in self.store.take(METADATA_COLUMNS, row_ids).values()]
         return {item.id: item.with_provenance([p for p in item.provenance if p.origin != origin]) for item in items}
@@ -106,7 +95,7 @@ class Ingest:
         completed = []
         for item, key in zip(items, keys, strict=True):
             content_hash = UNREADABLE if isinstance(key, MediaError) else key.hex()
-            modified_time = _read_modified_time(item.source.content)
+            modified_time = _read_modified_time(item.source)
             item = replace(item.with_origin(origin), content_hash=content_hash, modified_time=modified_time)
             other = other_origins.get(item.id)
             completed.append(item.with_provenance([*other.provenance, *item.provenance]) if other else item)
@@ -137,46 +126,41 @@ class Ingest:
     def _embed(self, modality: Modality, items: Sequence[Item], progress_bar: ProgressBar) -> int:
         with self._measure_time("embedding"):
             cached = self._load_cached_embeddings(items)
-            cached_items = [item for item in items if item.content_hash in cached]
-            uncached_items = [item for item in items if item.content_hash not in cached]
-            progress_bar.advance(len(cached_items))
-            features = (
-                [features_without_parts(torch.stack([cached[item.content_hash] for item in cached_items]), modality)]
-                if cached_items
-                else []
-            )
-            embedded_items: list[Item] = []
-            similarity, sources = self.space.similarity, [item.source for item in uncached_items]
-            if sources:
+            ready_items = [item for item in items if item.content_hash in cached]
+            uncached = [item for item in items if item.content_hash not in cached]
+            progress_bar.advance(len(ready_items))
+            features: list[Features] = []
+            if ready_items:
+                embeddings = torch.stack([cached[item.content_hash] for item in ready_items])
+                features.append(features_from_embeddings(embeddings, modality))
+            if uncached:
+                sources, reads_parts = [item.source for item in uncached], self.space.similarity.reads_parts
                 embedded = self.space.embed(
-                    sources, modality, progress=progress_bar, with_parts=similarity.reads_parts, cache=self.cache
+                    sources, modality, progress=progress_bar, with_parts=reads_parts, cache=self.cache
                 )
                 self.failures |= embedded.failures
-                embedded_items = [uncached_items[i] for i in embedded.indices]
-                self._cache_embeddings(embedded_items, embedded.features)
+                computed_items = [uncached[i] for i in embedded.indices]
+                self._cache_embeddings(computed_items, embedded.features)
                 features.append(embedded.features)
+                ready_items += computed_items
             new_items = [
-                replace(item, row_id=self._next_row_id + i, excerpt=_read_excerpt(item.source))
-                for i, item in enumerate([*cached_items, *embedded_items])
+                replace(item, row_id=row_id, excerpt=_read_excerpt(item.source))
+                for row_id, item in enumerate(ready_items, start=self._next_row_id)
             ]
             self._next_row_id += len(new_items)
             if new_items:
-                self._pending.append(
-                    to_arrow(
-                        new_items, concat_features(features, self.space.recipe.space.embed_dim, modality), similarity
-                    )
-                )
+                all_features = concat_features(features, self.space.recipe.space.embed_dim, modality)
+                self._pending.append(to_arrow(new_items, all_features, self.space.similarity))
         return len(new_items)
 
     def _load_cached_embeddings(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """Return the cached embeddings of items, by content hash."""
         if self._feature_store is None:
             return {}
-        records = self._feature_store.find(
-            bytes.fromhex(item.content_hash) for item in items if item.content_hash != UNREADABLE
-        )
+        hashes = (item.content_hash for item in items if item.content_hash != UNREADABLE)
+        records = self._feature_store.find(map(bytes.fromhex, hashes))
         pooled = {key.hex(): self._feature_store.read_pooled(record) for key, record in records.items()}
-        return {content: torch.from_numpy(rows[0].copy()) for content, rows in pooled.items() if rows is not None}
+        return {key: torch.from_numpy(rows[0].copy()) for key, rows in pooled.items() if rows is not None}
 
     def _cache_embeddings(self, items: Sequence[Item], features: Features) -> None:
         if self._feature_store is not None and items:
@@ -223,13 +207,13 @@ def _read_excerpt(source: Source) -> str | None:
     if source.modality != "text" or isinstance(source.content, str):
         return None
     try:
-        return text.read(source.content)[:EXCERPT_LENGTH]
+        return text.read(source.path)[:EXCERPT_LENGTH]
     except MediaError:
         return None
 
 
-def _read_modified_time(content: str | Path) -> float | None:
+def _read_modified_time(source: Source) -> float | None:
     try:
-        return None if isinstance(content, str) else content.stat().st_mtime
+        return source.content.stat().st_mtime if isinstance(source.content, Path) else None
     except OSError:
         return None

@@ -1,7 +1,6 @@
-"""The definition of an item of a collection, from which the table, `Hit` and the HTTP responses derive.
+"""The items of a collection. The table schema, `Hit`, `--json` and the HTTP responses derive from the fields of `Item`.
 
-To add a column, add a field to `Item` with `column_field`. The table schema, the conversion between rows and items,
-`Hit` and `--json` derive from the fields of `Item`. docs/architecture.md shows an example.
+To add a column to the table, add a field to `Item` with `column_field`. docs/architecture.md shows an example.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import torch
 from triptych.data.cache import to_float16
 from triptych.data.loader import collate
 from triptych.errors import CollectionError, InputError
-from triptych.interfaces import MODALITIES, Features, Modality, Similarity, Source
-from triptych.space import features_without_parts
+from triptych.interfaces import MODALITIES, Features, Modality, Similarity, Source, features_from_embeddings
 
 STRING, STRINGS, FLOAT, INTEGER = pa.string(), pa.list_(pa.string()), pa.float64(), pa.int64()
 PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}  # makes Lance detect that two merges insert the same id
@@ -61,9 +59,8 @@ def _encode_provenance(provenance: Sequence[Provenance]) -> str:
 
 
 def _decode_provenance(text: str | None) -> tuple[Provenance, ...]:
-    return tuple(
-        Provenance(origin, tuple(captions), tuple(columns)) for origin, captions, columns in json.loads(text or "[]")
-    )
+    records = json.loads(text or "[]")
+    return tuple(Provenance(origin, tuple(captions), tuple(columns)) for origin, captions, columns in records)
 
 
 def _encode_columns(columns: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -93,7 +90,7 @@ class Item:
     duration: float | None = column_field(FLOAT)  # of audio and video, in seconds
     modified_time: float | None = column_field(FLOAT)  # of the file, in seconds since 1970
     content_hash: str = column_field(STRING, "", is_public=False)  # set by indexing
-    row_id: int = column_field(INTEGER, -1, is_public=False)  # set by indexing; not used again if the item is deleted
+    row_id: int = column_field(INTEGER, -1, is_public=False)  # set by indexing; the id of a deleted row is not reused
     provenance: tuple[Provenance, ...] = column_field(
         STRING, (), encode=_encode_provenance, decode=_decode_provenance, is_public=False
     )
@@ -106,7 +103,7 @@ class Item:
 
     @property
     def id(self) -> str:
-        """A hash of the identity, so that the same source always gets the same id."""
+        """A hash of the identity. The same source always has the same id."""
         return hashlib.sha256(self.identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property
@@ -127,12 +124,9 @@ class Item:
 
     def with_provenance(self, provenance: Sequence[Provenance]) -> Item:
         """Return the item with the captions and columns of these origins only."""
-        ordered = tuple(sorted(provenance, key=lambda record: record.origin))  # whatever the order of indexing
-        items = [
-            replace(self, captions=record.captions, columns=_decode_columns(record.columns), provenance=ordered)
-            for record in ordered
-        ]
-        return merge_items(items)[0]
+        ordered = tuple(sorted(provenance, key=lambda record: record.origin))  # independent of the order of indexing
+        shared = replace(self, provenance=ordered)
+        return merge_items(replace(shared, captions=p.captions, columns=_decode_columns(p.columns)) for p in ordered)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of the id, the source and the public columns, for JSON."""
@@ -146,9 +140,9 @@ class Hit:
 
     item: Item
     score: float  # the similarity of the space; for several query parts, the weighted sum of standardised scores
-    relevance: float = 0.0  # from 0 to 1; the more unusual the score in this collection, the higher
-    parts: tuple[float, ...] = ()  # the similarity to each query part, in the order of the query
-    copies: tuple[str, ...] = ()  # ids of near-duplicates, which are not listed as separate hits
+    relevance: float = 0.0  # from 0 to 1; higher if the score is more unusual in this collection
+    part_scores: tuple[float, ...] = ()  # the similarity to each query part, in the order of the query
+    duplicates: tuple[str, ...] = ()  # ids of near-duplicates, which are not listed as separate hits
 
     @property
     def id(self) -> str:
@@ -162,8 +156,8 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of the item and its scores, for JSON."""
-        scores = {name: getattr(self, name) for name in ("score", "relevance", "parts", "copies")}
-        return self.item.to_dict() | scores
+        names = ("score", "relevance", "part_scores", "duplicates")
+        return self.item.to_dict() | {name: getattr(self, name) for name in names}
 
 
 STORED_FIELDS = {f.name: f.metadata for f in fields(Item) if f.metadata}
@@ -237,20 +231,18 @@ def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int, modali
     ]
     embedding = torch.from_numpy(np.array(embeddings).reshape(len(rows), -1))
     if any(row["parts"] is None for row in rows):
-        return features_without_parts(embedding, modality)
-    parts = [
-        torch.from_numpy(np.frombuffer(row["parts"], "<f2").reshape(-1, embed_dim).astype(np.float32)) for row in rows
-    ]
-    return Features(embedding, *collate(parts), modality)
+        return features_from_embeddings(embedding, modality)
+    parts = [np.frombuffer(row["parts"], "<f2").reshape(-1, embed_dim).astype(np.float32) for row in rows]
+    return Features(embedding, *collate(list(map(torch.from_numpy, parts))), modality)
 
 
 def can_query_with_keys(similarity: Similarity, embed_dim: int) -> bool:
-    """Return whether the query vector of an item follows from its key: true for cosine and dot, false for metrics."""
+    """Return whether the query vector of an item can be computed from its key, as for cosine and dot products."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode():
         torch.manual_seed(0)
-        probe = features_without_parts(torch.randn(2, embed_dim))
+        probe = features_from_embeddings(torch.randn(2, embed_dim))
         try:
-            from_keys = similarity.query(features_without_parts(similarity.keys(probe).float()))
+            from_keys = similarity.query(features_from_embeddings(similarity.keys(probe).float()))
         except InputError:  # the key has more dimensions than an embedding
             return False
         expected = similarity.query(probe)
@@ -275,14 +267,9 @@ def merge_items(items: Iterable[Item]) -> list[Item]:
 
 def _encode_source(item: Item) -> dict[str, Any]:
     source = item.source
-    file, text = (source.content, item.excerpt) if isinstance(source.content, Path) else (None, source.content)
-    return {
-        "modality": source.modality,
-        "file": None if file is None else str(file),
-        "text": text,
-        "start": source.start,
-        "end": source.end,
-    }
+    is_file = isinstance(source.content, Path)
+    file, text = (str(source.content), item.excerpt) if is_file else (None, source.content)
+    return {"modality": source.modality, "file": file, "text": text, "start": source.start, "end": source.end}
 
 
 def _encode_fields(item: Item) -> dict[str, Any]:

@@ -23,20 +23,24 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import from_url
+
 from triptych.errors import CollectionError
 from triptych.files import lock, suggest_remedy
 
 LOCK_FILE, LEASE_PREFIX, PROBE_PREFIX = "indexing.lock", "lease", "lease-probe"
-LEASE_SECONDS = 60.0  # the lease of a dead or disconnected process expires after this time
-RENEWALS_PER_LEASE = 4
+LEASE_SECONDS = 60.0  # the lease of a killed or disconnected process expires after this time
+RENEWALS_PER_LEASE = 4  # number of times that a process renews its lease within LEASE_SECONDS
 
 
 @dataclass(frozen=True)
 class WriteAccess:
-    """Write access to a collection, as passed to the process that holds it."""
+    """Write access to a collection."""
 
     check: Callable[[], None] = lambda: None  # raises CollectionError if another process has taken over the lease
-    is_takeover: bool = False  # the previous lease expired; its holder may still be running and write
+    is_takeover: bool = False  # True if the previous lease expired; the previous holder may still be running
 
 
 @contextmanager
@@ -81,7 +85,7 @@ def _lock_folder(uri: str, folder: Path) -> Iterator[WriteAccess]:
             with suppress(OSError, ValueError):  # on Windows, locked files cannot be read
                 holder = path.read_text(encoding="utf-8") or holder
             raise CollectionError(
-                f"{uri}: {holder} is indexing into this collection; wait until the process has finished"
+                f"{uri}: {holder} is indexing into this collection; wait until that process has ended"
             )
         with suppress(OSError):
             path.write_text(_describe_process(), encoding="utf-8")
@@ -102,7 +106,7 @@ class _LeaseRecord:
 class Lease:
     """A lease on a collection on an object store.
 
-    Like LanceDB, a lease requires that the store supports `If-None-Match: *`. `acquire` checks this first.
+    Like LanceDB, a lease requires that the store supports `If-None-Match: *`. `acquire` first checks the support.
     """
 
     def __init__(self, uri: str) -> None:
@@ -110,9 +114,6 @@ class Lease:
         self._token, self._generation = secrets.token_hex(8), 0
         self._stop_event = threading.Event()
         self._renewal_thread = threading.Thread(target=self._renew_until_stopped, name="lease", daemon=True)
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-
         try:
             self._store: Any = from_url(uri)
         except (BaseError, ValueError) as error:
@@ -123,9 +124,6 @@ class Lease:
 
     def acquire(self) -> None:
         """Acquire the lease and renew it in the background. Raise CollectionError if another process holds it."""
-        from obstore import delete, put
-        from obstore.exceptions import AlreadyExistsError
-
         with self._translate_errors():
             now = self._check_conditional_writes()
             current = self._read_current()
@@ -136,16 +134,15 @@ class Lease:
                 self.is_takeover = True
             generation = current.generation + 1 if current else 1
             with suppress(AlreadyExistsError):  # by another process, or by this process if a response was lost
-                put(self._store, _lease_path(generation), self._encode_record(), mode="create")
+                obstore.put(self._store, _lease_path(generation), self._encode_record(), mode="create")
             winner = self._read_current()
             if winner is None or winner.token != self._token:
-                raise CollectionError(
-                    self._format_conflict(winner.holder if winner else "another process", LEASE_SECONDS)
-                )
+                holder = winner.holder if winner else "another process"
+                raise CollectionError(self._format_conflict(holder, LEASE_SECONDS))
             self._generation = generation
             older = [path for path in self._list_lease_paths() if path < _lease_path(self._generation)]
             if older:
-                delete(self._store, older)
+                obstore.delete(self._store, older)
         self._renewal_thread.start()
 
     def check(self) -> None:
@@ -162,40 +159,30 @@ class Lease:
 
     def release(self) -> None:
         """Release the lease."""
-        from obstore import put
-        from obstore.exceptions import BaseError
-
         self._stop_event.set()
         self._renewal_thread.join()
         with suppress(BaseError, OSError):  # if this fails, the lease expires
-            put(self._store, _lease_path(self._generation), self._encode_record(is_released=True))
+            obstore.put(self._store, _lease_path(self._generation), self._encode_record(is_released=True))
 
     def _renew_until_stopped(self) -> None:
-        from obstore import put
-        from obstore.exceptions import BaseError
-
         while not self._stop_event.wait(LEASE_SECONDS / RENEWALS_PER_LEASE):
-            with suppress(
-                BaseError, OSError, CollectionError
-            ):  # the next attempt may succeed, and the writer checks the lease before every commit
+            # Errors are ignored: the next renewal may succeed, and the writer checks the lease before every commit.
+            with suppress(BaseError, OSError, CollectionError):
                 self.check()
-                put(self._store, _lease_path(self._generation), self._encode_record())
+                obstore.put(self._store, _lease_path(self._generation), self._encode_record())
 
     def _check_conditional_writes(self) -> datetime:
         """Return the current time of the store. Raise CollectionError if the store ignores conditional writes."""
-        from obstore import delete, head, put
-        from obstore.exceptions import AlreadyExistsError
-
         path = f"{PROBE_PREFIX}/{self._token}"
         with suppress(AlreadyExistsError):
-            put(self._store, path, b"", mode="create")
-        now = head(self._store, path)["last_modified"]
+            obstore.put(self._store, path, b"", mode="create")
+        now = obstore.head(self._store, path)["last_modified"]
         try:
-            put(self._store, path, b"", mode="create")
+            obstore.put(self._store, path, b"", mode="create")
         except AlreadyExistsError:
             return now
         finally:
-            delete(self._store, path)
+            obstore.delete(self._store, path)
         raise CollectionError(
             f"{self.uri}: this object store ignores conditional writes (If-None-Match), so two processes could "
             "overwrite each other's changes; the collection can be searched, but not changed: index into a folder, or "
@@ -203,36 +190,30 @@ class Lease:
         )
 
     def _read_current(self) -> _LeaseRecord | None:
-        from obstore import get
-
         while paths := self._list_lease_paths():
             newest = max(paths)
             with suppress(FileNotFoundError):  # deleted in the meantime by the holder of a newer lease
-                response = get(self._store, newest)
+                response = obstore.get(self._store, newest)
                 record = json.loads(bytes(response.bytes()))
                 generation, renewed_at = int(newest.rpartition("/")[2]), response.meta["last_modified"]
                 return _LeaseRecord(generation, record["token"], record["holder"], record["released"], renewed_at)
         return None
 
     def _list_lease_paths(self) -> list[str]:
-        from obstore import list as list_objects
-
-        return [item["path"] for batch in list_objects(self._store, LEASE_PREFIX) for item in batch]
+        return [item["path"] for batch in obstore.list(self._store, LEASE_PREFIX) for item in batch]
 
     def _encode_record(self, is_released: bool = False) -> bytes:
         return json.dumps({"token": self._token, "holder": _describe_process(), "released": is_released}).encode()
 
     def _format_conflict(self, holder: str, seconds: float) -> str:
         return (
-            f"{self.uri}: {holder} is indexing into this collection; wait until the process has finished. If it is "
-            f"dead, run this command again in {seconds:.0f} s, when its lease has expired"
+            f"{self.uri}: {holder} is indexing into this collection; wait until that process has ended. If the process "
+            f"was killed, run this command again in {seconds:.0f} s, when its lease has expired"
         )
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
         """Convert errors of the object store to a CollectionError that suggests a remedy."""
-        from obstore.exceptions import BaseError
-
         try:
             yield
         except (BaseError, OSError, ValueError, KeyError, TypeError) as error:

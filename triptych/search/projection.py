@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 TSNE_LANDMARKS = 1500  # maximum number of items that t-SNE is fitted to; other items are interpolated
-NEIGHBOURS = 5  # nearest landmarks from which the point of another item is interpolated
+NEIGHBOURS = 5  # number of nearest landmarks from which the point of another item is interpolated
 PCA_COMPONENTS = 32  # number of dimensions that PCA passes to t-SNE
 
 
@@ -17,10 +17,8 @@ def project_2d(keys: Sequence[np.ndarray], seed: int = 0) -> list[np.ndarray]:
     The modalities of a joint space occupy separate regions (the modality gap), so the keys of each modality are first
     centred and scaled separately. PCA and t-SNE (van der Maaten and Hinton 2008) are applied next, with a fixed seed.
     """
-    counts = [len(modality_keys) for modality_keys in keys]
-    all_keys = (
-        np.concatenate([_standardise(modality_keys) for modality_keys in keys]) if sum(counts) else np.empty((0, 2))
-    )
+    counts = [len(group) for group in keys]
+    all_keys = np.concatenate([_standardise(group) for group in keys]) if sum(counts) else np.empty((0, 2))
     if len(all_keys) < 4:
         points = np.tile(np.linspace(0.3, 0.7, max(1, len(all_keys)))[: len(all_keys), None], (1, 2))
     else:
@@ -29,8 +27,10 @@ def project_2d(keys: Sequence[np.ndarray], seed: int = 0) -> list[np.ndarray]:
 
 
 def _standardise(keys: np.ndarray) -> np.ndarray:
-    centred = keys - keys.mean(axis=0) if len(keys) else keys
-    return centred / max(1e-9, float(np.sqrt((centred**2).sum(axis=1).mean()))) if len(keys) else centred
+    if not len(keys):
+        return keys
+    centred = keys - keys.mean(axis=0)
+    return centred / max(1e-9, float(np.sqrt((centred**2).sum(axis=1).mean())))
 
 
 def _reduce_by_pca(keys: np.ndarray) -> np.ndarray:
@@ -52,9 +52,8 @@ def _fit_tsne(keys: np.ndarray, seed: int) -> np.ndarray:
     points[landmarks] = layout.fit_transform(keys[landmarks].astype(np.float32))
     for first in range(0, len(others), 2000):
         block = others[first : first + 2000]
-        squared_distances = (
-            (keys[block] ** 2).sum(1)[:, None] - 2 * keys[block] @ keys[landmarks].T + (keys[landmarks] ** 2).sum(1)
-        )
+        x, y = keys[block], keys[landmarks]
+        squared_distances = (x**2).sum(1)[:, None] - 2 * x @ y.T + (y**2).sum(1)
         neighbours = np.argpartition(squared_distances, NEIGHBOURS, axis=1)[:, :NEIGHBOURS]
         weight = 1 / (1e-6 + np.take_along_axis(squared_distances, neighbours, axis=1).clip(0))
         points[block] = (points[landmarks][neighbours] * weight[:, :, None]).sum(1) / weight.sum(1, keepdims=True)

@@ -16,7 +16,7 @@ from triptych.media import modalities_of, video
 
 @dataclass(frozen=True)
 class EmbeddedQuery:
-    """A query part that is already embedded, for example together with other requests."""
+    """A query part that is already embedded."""
 
     features: Features  # features of one item
     content_hashes: frozenset[str] = frozenset()  # of the query file, from `scan.query_content_hashes`
@@ -54,7 +54,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions that hits must satisfy. A field that is None or empty is no condition."""
+    """Conditions that hits must satisfy. A field that is None or empty adds no condition."""
 
     folder: str | Path | None = None  # only files in this folder and its subfolders
     min_duration: float | None = None  # in seconds; items without a duration are excluded
@@ -76,14 +76,13 @@ class Filter:
         if self.folder is not None:
             prefix = str(Path(self.folder).expanduser().resolve()).rstrip("/") + "/"
             conditions.append(f"starts_with(file, {quote_sql(prefix)})")
-        if self.min_duration is not None:
-            conditions.append(f"duration >= {float(self.min_duration)!r}")
-        if self.max_duration is not None:
-            conditions.append(f"duration <= {float(self.max_duration)!r}")
-        if self.since is not None:
-            conditions.append(f"modified_time >= {_to_timestamp(self.since, time.min)!r}")
-        if self.until is not None:
-            conditions.append(f"modified_time <= {_to_timestamp(self.until, time.max)!r}")
+        limits = {
+            "duration >=": None if self.min_duration is None else float(self.min_duration),
+            "duration <=": None if self.max_duration is None else float(self.max_duration),
+            "modified_time >=": None if self.since is None else _to_timestamp(self.since, time.min),
+            "modified_time <=": None if self.until is None else _to_timestamp(self.until, time.max),
+        }
+        conditions += [f"{comparison} {value!r}" for comparison, value in limits.items() if value is not None]
         conditions += [f"array_has(columns, {quote_sql(f'{name}={value}')})" for name, value in self.columns.items()]
         return " AND ".join(conditions)
 
@@ -157,7 +156,7 @@ def parse_modalities(names: str) -> list[Modality]:
 
 
 def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:
-    """Return the middle frame of a video, if `modalities` has image, and its audio, if it has audio, as query parts."""
+    """Return the middle frame and the audio of a video as query parts, as far as `modalities` has image and audio."""
     if len(modalities_of(path)) < 2:
         raise MediaError(f"{path}: the extension is not of a video file; give the file as image or audio")
     info = video.read_info(path)
@@ -168,15 +167,13 @@ def make_video_parts(path: Path, modalities: Sequence[Modality], weight: float =
     return tuple(QueryPart(Source(m, path), weight / len(available)) for m in available)
 
 
-def make_negative_parts(
-    text_or_path: str, modalities: Sequence[Modality], weight: float = 1.0
-) -> tuple[QueryPart, ...]:
-    """Return query parts with negative weights, for an existing file or otherwise for a text."""
-    path = Path(text_or_path)
+def make_negative_parts(content: str, modalities: Sequence[Modality], weight: float = 1.0) -> tuple[QueryPart, ...]:
+    """Return query parts with negative weights. `content` is the path of an existing file, or else a text."""
+    path = Path(content)
     file_modalities = modalities_of(path) if path.is_file() else ()
     if len(file_modalities) > 1:
         return make_video_parts(path, modalities, -weight)
-    return (QueryPart(Source(file_modalities[0], path) if file_modalities else Source("text", text_or_path), -weight),)
+    return (QueryPart(Source(file_modalities[0], path) if file_modalities else Source("text", content), -weight),)
 
 
 def parse_date(text: str) -> datetime | date:
@@ -192,9 +189,7 @@ def quote_sql(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(
-            f"{text!r} is not UTF-8, but all texts and paths in a collection are UTF-8; give UTF-8"
-        ) from None
+        raise UsageError(f"{text!r} is not UTF-8; texts and paths in a collection must be UTF-8") from None
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -1,8 +1,8 @@
 """Rank the items of one modality for a query, and compute their relevance.
 
-If inner products with the keys do not equal the similarity of the space, they select a shortlist, which is re-ranked by
-the similarity. Relevance says how unusual a score is compared with the background: the scores of random queries with
-random items of the collection.
+If the similarity of the space is not an inner product with the keys, inner products select a shortlist of items, which
+the similarity then re-ranks. Relevance says how unusual a score is compared with the background: the scores of random
+queries with random items of the collection.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from triptych.interfaces import Features, Modality, Source
+from triptych.interfaces import Features, Modality, Source, features_from_embeddings
 from triptych.search.index import BACKGROUND_ITEMS, Gallery, GalleryMask
 from triptych.search.item import VECTOR_COLUMNS, Hit, Item, can_query_with_keys, features_from_rows
 from triptych.search.store import Store
-from triptych.space import Space, features_without_parts
+from triptych.space import Space
 
 RELEVANCE_THRESHOLD = 0.5  # hits with a lower relevance are probably not relevant
 P_AT_THRESHOLD = 0.01  # fraction of random pairs that score at least as high as a hit at the threshold
 TAIL_FRACTION = 0.005  # highest fraction of the background scores, to which the exponential tail is fitted
-BACKGROUND_QUERIES = 100
-MIN_QUERY_ITEMS = 8  # items of a modality with fewer items are not used as background queries
+BACKGROUND_QUERIES = 100  # number of random queries in the background score distribution
+MIN_QUERY_ITEMS = 8  # a modality with fewer items in the collection has no background queries
 PARTS_SAMPLE = (40, 100)  # numbers of background queries and items if the similarity is not an inner product of keys
-RERANK_FACTOR = 10  # oversampling: re-rank this many items per requested item, if re-ranking is needed
+RERANK_FACTOR = 10  # number of items that are re-ranked per requested item, if the similarity needs re-ranking
 MIN_RERANK, MAX_RERANK = 200, 1000  # limits of the number of re-ranked items
 MAX_JOINT_BACKGROUND = 200  # number of background items for a query with several parts
 DUPLICATE_DISTANCE_RATIO = 1e-3  # maximum squared distance of near-duplicates, relative to the gallery's mean
@@ -78,12 +78,9 @@ class NullDistribution:
         """
         count = max(1, len(self.scores))
         p_value = (count - np.searchsorted(self.scores, scores, side="left") + 0.5) / (count + 0.5)
-        log_p_in_tail = np.log(TAIL_FRACTION) - (scores - self._tail_start) / self._tail_scale
-        return -np.where(
-            scores > self._tail_start,
-            np.minimum(log_p_in_tail, np.log(TAIL_FRACTION)),
-            np.log(np.maximum(p_value, TAIL_FRACTION)),
-        )
+        log_fraction, excess = np.log(TAIL_FRACTION), scores - self._tail_start
+        log_p_in_tail = np.minimum(log_fraction - excess / self._tail_scale, log_fraction)
+        return -np.where(scores > self._tail_start, log_p_in_tail, np.log(np.maximum(p_value, TAIL_FRACTION)))
 
     def relevance(self, scores: np.ndarray) -> np.ndarray:
         """Return 0.01 / (0.01 + p), with p the fraction of random pairs that score at least as high."""
@@ -132,7 +129,7 @@ class BackgroundScores:
 
     def _load_features(self, store: Store, row_ids: np.ndarray, keys: np.ndarray, modality: Modality) -> Features:
         if self._can_query_with_keys:
-            return features_without_parts(torch.from_numpy(np.array(keys)), modality)
+            return features_from_embeddings(torch.from_numpy(np.array(keys)), modality)
         return load_features(store, row_ids, self.space, modality)
 
 
@@ -177,19 +174,17 @@ class Ranker:
     ) -> None:
         self.space, self.store, self.gallery, self.parts = space, store, gallery, parts
         self.modality: Modality = modality
-        self.query_vectors = np.array(
-            [space.similarity.query(part.features)[0].float().numpy() for part in parts]
-        )  # (P, S)
+        query_vectors = [space.similarity.query(part.features)[0].float().numpy() for part in parts]
+        self.query_vectors = np.array(query_vectors)  # (P, S)
         weights = np.array([part.weight for part in parts])
         self.weights = weights / np.abs(weights).max()  # only the ratios of the weights affect the ranking
         self.mean = np.array([distribution.mean for distribution in distributions])
         self.std = np.array([distribution.std for distribution in distributions])
         self.is_single_positive = len(parts) == 1 and weights[0] > 0
-        self.null_distribution = (
-            distributions[0].null_distribution
-            if self.is_single_positive
-            else NullDistribution(self._combine_parts(_sample_joint_scores(distributions)))
-        )
+        if self.is_single_positive:
+            self.null_distribution = distributions[0].null_distribution
+        else:
+            self.null_distribution = NullDistribution(self._combine_parts(_sample_joint_scores(distributions)))
 
     def rank(self, k: int, mask: GalleryMask | None = None) -> RankedItems:
         """Return the k best items among those that the mask selects."""
@@ -244,36 +239,32 @@ def _sample_joint_scores(distributions: Sequence[ScoreDistribution]) -> np.ndarr
     The parts of a random query are assumed independent, so the scores of part i are shifted by i background queries.
     """
     max_queries = max(len(distribution.scores) for distribution in distributions)
-    rows = [
-        np.resize(scores, (max_queries, scores.shape[1]))
-        for scores in (distribution.scores[:, :MAX_JOINT_BACKGROUND] for distribution in distributions)
-    ]
+    samples = (distribution.scores[:, :MAX_JOINT_BACKGROUND] for distribution in distributions)
+    rows = [np.resize(scores, (max_queries, scores.shape[1])) for scores in samples]
     return np.stack([np.roll(scores, i, axis=0).ravel() for i, scores in enumerate(rows)], axis=1)
 
 
 def merge_hits(
-    items: Mapping[int, Item], ranked_by_modality: Sequence[RankedItems], excluded: set[int], k: int, fold: bool
+    items: Mapping[int, Item], rankings: Sequence[RankedItems], excluded: set[int], k: int, fold: bool
 ) -> list[Hit]:
     """Merge the ranked items of all modalities by p-value, without the excluded row ids.
 
-    With `fold`, a near-duplicate of a hit is not listed; its id is added to the `copies` of the hit.
+    If `fold` is True, a near-duplicate of a hit is not listed. Its id is added to the `duplicates` of the hit.
     """
-    candidates = [(ranked, i) for ranked in ranked_by_modality for i in range(len(ranked.row_ids))]
+    candidates = [(ranked, i) for ranked in rankings for i in range(len(ranked.row_ids))]
     listed: list[tuple[np.ndarray, Hit, list[str]]] = []
     for ranked, i in sorted(candidates, key=lambda candidate: -candidate[0].neg_log_p[candidate[1]]):
         item, key = items.get(int(ranked.row_ids[i])), ranked.keys[i]
         if item is None or item.row_id in excluded:
             continue
         max_distance = DUPLICATE_DISTANCE_RATIO * ranked.gallery.mean_squared_distance
-        copies = next(
-            (copies for other, hit, copies in listed if _is_duplicate(item, key, hit.item, other, max_distance)), None
-        )
-        if fold and copies is not None:
-            copies.append(item.id)
+        duplicates = (ids for other, hit, ids in listed if _is_duplicate(item, key, hit.item, other, max_distance))
+        if fold and (ids := next(duplicates, None)) is not None:
+            ids.append(item.id)
         elif len(listed) < k:
-            parts = tuple(map(float, ranked.part_scores[i]))
-            listed.append((key, Hit(item, float(ranked.scores[i]), float(ranked.relevance[i]), parts), []))
-    return [replace(hit, copies=tuple(copies)) for _, hit, copies in listed]
+            part_scores = tuple(map(float, ranked.part_scores[i]))
+            listed.append((key, Hit(item, float(ranked.scores[i]), float(ranked.relevance[i]), part_scores), []))
+    return [replace(hit, duplicates=tuple(ids)) for _, hit, ids in listed]
 
 
 def _is_duplicate(item: Item, key: np.ndarray, other: Item, other_key: np.ndarray, max_distance: float) -> bool:

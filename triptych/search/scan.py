@@ -54,8 +54,8 @@ class PathScan:
     path: Path
     items: list[Item]
     skipped: list[SkippedPath]
-    manifest: Manifest | None  # None: the path is a folder
-    has_unused_manifest: bool = False  # the folder contains a manifest; its captions are not used
+    manifest: Manifest | None  # None if the path is a folder
+    has_unused_manifest: bool = False  # True if the folder contains a manifest, whose captions are not used
 
     def check_not_empty(self, space: Space) -> None:
         """Raise a UsageError if there is nothing to index."""
@@ -87,13 +87,12 @@ def items_from_folder(
 ) -> Iterator[Item]:
     """Yield the files in a folder and its subfolders that the space can embed, in order of path.
 
-    The folder `exclude` is left out. Skipped paths are appended to `skipped`, except hidden files and files that
+    The folder `exclude` is not searched. Skipped paths are appended to `skipped`, except hidden files and files that
     operating systems write.
     """
     if not folder.is_dir():
         raise CollectionError(f"{folder}: no such folder")
-    skipped_paths = [] if skipped is None else skipped
-    excluded = exclude.resolve() if exclude else None
+    skipped_paths, excluded = [] if skipped is None else skipped, exclude.resolve() if exclude else None
 
     def record_unreadable(error: OSError) -> None:
         skipped_paths.append(SkippedPath(Path(error.filename), f"cannot be read ({error.strerror})", is_folder=True))
@@ -142,9 +141,7 @@ def items_from_rows(rows: Sequence[Row], space: Space) -> Iterator[Item]:
 
 def split_into_segments(item: Item, space: Space) -> Iterator[Item]:
     """Split audio and video that is longer than the encoder's maximum into segments; yield other items unchanged."""
-    source = item.source
-    max_seconds = space.encoder(source.modality).max_seconds if source.modality == "audio" else _segment_seconds(space)
-    path = Path(source.content)
+    source, path, max_seconds = item.source, item.source.path, _max_seconds(item.source.modality, space)
     is_video = len(modalities_of(path)) > 1
     if source.modality == "text" or (source.modality == "image" and not is_video):
         yield item
@@ -171,7 +168,7 @@ def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
     if not isinstance(source.content, Path):
         return frozenset()
     candidates = [source]
-    max_seconds = space.encoder("audio").max_seconds if source.modality == "audio" else _segment_seconds(space)
+    max_seconds = _max_seconds(source.modality, space)
     if source.start is None and source.end is None and math.isfinite(max_seconds):
         candidates.append(replace(source, start=0.0, end=float(max_seconds)))
     try:
@@ -182,14 +179,14 @@ def query_content_hashes(source: Source, space: Space) -> frozenset[str]:
     return frozenset(content_key(candidate, digest).hex() for candidate in candidates)
 
 
-def _segment_seconds(space: Space) -> float:
-    """Return the length of a video segment in seconds: the audio encoder's maximum, for images and audio alike."""
+def _max_seconds(modality: Modality, space: Space) -> float:
+    """Return the maximum length of a segment in seconds: the maximum of the audio encoder, also for video frames."""
     max_seconds = space.encoder("audio").max_seconds if "audio" in space.modalities else math.inf
-    return max_seconds if math.isfinite(max_seconds) else DEFAULT_SEGMENT_SECONDS
+    return max_seconds if modality == "audio" or math.isfinite(max_seconds) else DEFAULT_SEGMENT_SECONDS
 
 
 def _available_modalities(path: Path, modalities: list[Modality]) -> list[Modality]:
-    """Return the modalities for which a video file has a stream: video frames for image, sound for audio."""
+    """Return the modalities that a video file contains: image for a video stream, audio for an audio stream."""
     try:
         info = video.read_info(path)
     except MediaError:
@@ -207,11 +204,11 @@ def write_not_indexed(path: Path, failures: Mapping[Source, str], skipped: Itera
     rows += [(_format_name(skip.path), skip.reason) for skip in skipped]
     lines = dict.fromkeys(f"{_format_cell(name)}\t{_format_cell(reason)}" for name, reason in rows)
     remove_stale_temp_files(path.parent, [path.name])
-    if not lines:
+    if lines:
+        write_text(path, "".join(f"{line}\n" for line in ("file\treason", *sorted(lines))))
+    else:
         path.unlink(missing_ok=True)
-        return False
-    write_text(path, "".join(f"{line}\n" for line in ("file\treason", *sorted(lines))))
-    return True
+    return bool(lines)
 
 
 def _format_name(source_or_path: Source | Path) -> str:

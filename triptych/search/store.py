@@ -31,8 +31,8 @@ METADATA_KEY, NEXT_ROW_ID_KEY = b"triptych", "next_row_id"
 REBUILD_COMMAND = "`triptych index FOLDER --space RUN --rebuild`"
 Version = tuple[str, int]  # the id of the table, and its LanceDB version number
 SQL_BATCH = 1000  # maximum number of ids in one SQL condition
-VERSION_RETENTION = timedelta(hours=1)  # old versions are kept this long, for processes that read them
-MAX_ATTEMPTS, RETRY_SECONDS = 5, 0.2  # for a commit with a conflict; the wait doubles after each attempt
+VERSION_RETENTION = timedelta(hours=1)  # time for which old versions are kept, for processes that read them
+MAX_ATTEMPTS, RETRY_SECONDS = 5, 0.2  # attempts to commit after conflicts; the waiting time doubles each time
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class Store:
 
     def take(self, columns: Sequence[str], row_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Return columns of the items with these row ids, as a dictionary from row id to row."""
-        unique_ids, rows = [int(row_id) for row_id in row_ids], dict[int, dict[str, Any]]()
-        for first in range(0, len(unique_ids), SQL_BATCH):
-            condition = f"row_id IN ({', '.join(map(str, unique_ids[first : first + SQL_BATCH]))})"
+        ids, rows = [str(int(row_id)) for row_id in row_ids], dict[int, dict[str, Any]]()
+        for first in range(0, len(ids), SQL_BATCH):
+            condition = f"row_id IN ({', '.join(ids[first : first + SQL_BATCH])})"
             batch = self.select_rows(list(dict.fromkeys(["row_id", *columns])), condition).to_pylist()
             rows |= {row["row_id"]: row for row in batch}
         return rows
@@ -214,12 +214,12 @@ class Writer:
         A commit that restores a version conflicts with every change that started before this commit.
         """
         with translate_errors(self.store.uri):
-            version_before = self._table.version
-            self._table.checkout(version_before)
+            before = self._table.version
+            self._table.checkout(before)
             self._table.restore()
-            restored_version = self._table.version
-            if restored_version > version_before + 1:  # another process committed first: keep its commit
-                self._table.checkout(restored_version - 1)
+            restored = self._table.version
+            if restored > before + 1:  # another process committed in between: keep that commit
+                self._table.checkout(restored - 1)
                 self._table.restore()
         self.store.refresh()
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from triptych.errors import InputError
 from triptych.interfaces import Features, Similarity
 
-MIN_NORM = 1e-12  # the smallest divisor of F.normalize: a shorter vector would not become a unit vector
+MIN_NORM = 1e-12  # F.normalize divides by at least this number, so it cannot normalise shorter vectors
 
 
 class Cosine(Similarity):
@@ -16,7 +16,8 @@ class Cosine(Similarity):
 
     Source: the similarity of CLIP and CLAP (Radford et al. 2021; Elizalde et al. 2022).
     Use when: no other similarity has a clear advantage. Cosine is the fastest similarity to search.
-    Beware: uses the embeddings only, not the vectors of single regions or words. Raises InputError for a zero vector.
+    Beware: cosine compares only embeddings, not the vectors of single regions or words. A zero vector raises
+    InputError.
     """
 
     is_exact = True
@@ -25,7 +26,7 @@ class Cosine(Similarity):
         return self.query(a) @ self.keys(b).T  # (N, M)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # With mean pooling and a linear projection, these contributions sum to the score.
+        # With mean pooling and a linear projection, the contributions of all pairs of parts sum to the score.
         norms = [features.mean_pool().norm(dim=1).clamp_min(MIN_NORM) for features in (a, b)]
         return super().attribution(a, b) / (norms[0] * norms[1])[:, None, None]
 

@@ -12,8 +12,9 @@ class Dot(Similarity):
 
     s(a, b) = <a, b>
 
-    Source: Wang & Isola 2020, section 5: the dot product in free space, in the ball and on the sphere.
-    Use when: the norm of an embedding may carry meaning (geometry ball or free). On the sphere, dot equals cosine.
+    Source: Wang & Isola 2020, section 5, who compare the dot product in free space, in the ball and on the sphere.
+    Use when: the norm of an embedding may carry meaning (geometry ball or free). On the sphere, the dot product equals
+    the cosine.
     Beware: with the free geometry, an item with a large norm scores high with many items, and most objectives decrease
         without bound as all norms grow.
     """
@@ -23,9 +24,8 @@ class Dot(Similarity):
     def forward(self, a: Features, b: Features) -> Tensor:
         query, keys = self.query(a), self.keys(b)
         if query.shape[1] != keys.shape[1]:
-            raise InputError(
-                f"a.embedding has {query.shape[1]} dimensions and b.embedding {keys.shape[1]}; need the same"
-            )
+            dims = f"{query.shape[1]} dimensions and b.embedding has {keys.shape[1]}"
+            raise InputError(f"a.embedding has {dims}; need the same number of dimensions")
         scores = query @ keys.T  # (N, M)
         if not torch.isfinite(scores).all():
             raise InputError("scores: NaN or infinity in an embedding, or norms so large that products overflow")

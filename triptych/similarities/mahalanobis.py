@@ -1,4 +1,4 @@
-"""Negative Mahalanobis distance of embeddings, with a fixed or learned metric."""
+"""Negative Mahalanobis distance between embeddings, with a fixed or learned metric."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ DistanceForm = Literal["rooted", "squared"]
 
 
 class Mahalanobis(Similarity):
-    """Negative distance of two embeddings under a metric M.
+    """Negative distance between two embeddings under a metric M.
 
     s(a, b) = -sqrt(dᵀ M d)   (form = rooted)   or   -dᵀ M d   (form = squared),   d = a - b
     metric: identity M = I | diagonal M = diag(w), w >= 0 | low_rank M = LᵀL, L (rank, D) | full M symmetric, positive
     semi-definite. Learned metrics start at the identity (low_rank: at a random projection that preserves norms on
-    average). normalise = true divides by the largest distance of the batch, which also has a gradient.
+    average). normalise = true divides all distances by the largest distance of the batch, which also gets a gradient.
 
-    Source: Luong et al. 2024 (m-LTM). Their paper has the full metric; their code has a normalised diagonal metric.
+    Source: Luong et al. 2024 (m-LTM). Their paper describes the full metric; their code uses a normalised diagonal
+    metric.
     Use when: you train with the matching objective, or some dimensions of the embedding should count more than others.
-    Beware: metric = full projects M after each step. The projection takes O(D³) if M is not positive definite: 5 ms at
-        D = 128, 0.5 s at D = 1024. With normalise = true, a score depends on the other items of the batch. Sums are in
-        float64, which takes up to twice the time of float32; the error of dᵀMd is 1e-15 · (aᵀMa + bᵀMb). Two embeddings
-        closer than 1e-7 of their norm get score 0 and gradient 0, because the gradient of the root is infinite at 0.
-        The vectors of query and keys are float32: their error of 1e-6 · (aᵀMa + bᵀMb) is small enough to select
-        candidates.
+    Beware: metric = full projects M after each step. If M is not positive definite, the projection takes O(D³)
+        operations: 5 ms at D = 128 and 0.5 s at D = 1024. With normalise = true, a score depends on the other items of
+        the batch. Sums are computed in float64, which takes up to twice the time of float32. The error of dᵀMd is 1e-15
+        · (aᵀMa + bᵀMb). If the distance of two embeddings is below 1e-7 times their norm, score and gradient are 0,
+        because the gradient of the square root is infinite at 0. Index vectors are float32. Their error of 1e-6 · (aᵀMa
+        + bᵀMb) is small enough to select search candidates.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Mahalanobis(Similarity):
             raise RecipeError(f"mahalanobis: rank = {rank}; need 1 <= rank <= embed_dim = {embed_dim}")
         self.embed_dim, self.metric, self.rank = embed_dim, metric, rank
         self.form, self.normalise = form, normalise
-        self.is_exact = form == "squared" and not normalise  # rooted or normalised: same ranking, different scores
+        self.is_exact = form == "squared" and not normalise  # otherwise, inner products give only the ranking
         if metric == "diagonal":
             self.weight = nn.Parameter(torch.ones(embed_dim))
         elif metric == "low_rank":
@@ -68,15 +69,15 @@ class Mahalanobis(Similarity):
         _, right, squared_norm_b = self._bilinear_factors(b.embedding, "b.embedding")
         squared_norms = squared_norm_a + squared_norm_b.T  # (N, M)
         distances = (squared_norms - 2 * left @ right.T).clamp_min(0)  # dᵀMd, without an (N, M, D) tensor
-        if not (distances <= torch.finfo(_score_dtype(a.embedding)).max).all():  # false for NaN too
+        if not (distances <= torch.finfo(_score_dtype(a.embedding)).max).all():  # also raises for NaN
             raise InputError("scores: NaN or infinity in an embedding or in the metric, or norms too large")
         if self.form == "rooted":
-            # A distance below this bound is a rounding error, and so is its gradient.
+            # Distances that are not above this rounding error are set to 0, and so are their gradients.
             is_distinct = distances > 64 * torch.finfo(distances.dtype).eps * squared_norms
             distances = torch.where(is_distinct, distances, 1).sqrt() * is_distinct
         if self.normalise and distances.numel():
             largest = distances.max()
-            distances = distances / torch.where(largest > 0, largest, 1)  # all pairs identical: 0, not 0 / 0
+            distances = distances / torch.where(largest > 0, largest, 1)  # avoids 0 / 0 if all distances are 0
         return -distances.to(_score_dtype(a.embedding))
 
     def attribution(self, a: Features, b: Features) -> Tensor:
@@ -104,13 +105,11 @@ class Mahalanobis(Similarity):
             self.matrix.data.copy_(project_to_psd(self.matrix.data))
 
     def _bilinear_factors(self, vectors: Tensor, name: str) -> tuple[Tensor, Tensor, Tensor]:
-        """Return vectors left and right (N, S) with aᵀMb = <left(a), right(b)>, and squared norms xᵀMx (N, 1)."""
+        """Return vectors left and right (N, S) such that aᵀMb = <left(a), right(b)>, and squared norms xᵀMx (N, 1)."""
         x = _to_float64(vectors)
         if x.shape[1] != self.embed_dim:
-            raise InputError(
-                f"{name} has {x.shape[1]} dimensions and mahalanobis has embed_dim = {self.embed_dim}; "
-                "set embed_dim of mahalanobis to space.embed_dim"
-            )
+            problem = f"{name} has {x.shape[1]} dimensions, but mahalanobis has embed_dim = {self.embed_dim}"
+            raise InputError(f"{problem}; set embed_dim of mahalanobis to space.embed_dim")
         left = right = x
         if self.metric == "diagonal":
             left = x * _to_float64(self.weight)
@@ -129,23 +128,22 @@ class Mahalanobis(Similarity):
         if self.metric == "full":
             matrix = _to_float64(self.matrix.detach())
             matrix = (matrix + matrix.T) / 2
-            matrix.diagonal().add_(
-                1e-5 * matrix.diagonal().abs().mean()
-            )  # rounding in float32 leaves eigenvalues just below 0
+            # The tolerance allows eigenvalues slightly below 0, which result from rounding in float32.
+            matrix.diagonal().add_(1e-5 * matrix.diagonal().abs().mean())
             if not _is_positive_definite(matrix) and matrix.any():
                 raise InputError("matrix of the metric has a negative eigenvalue; call after_step after each step")
 
 
 def project_to_psd(matrix: Tensor) -> Tensor:
-    """Project onto the symmetric positive semi-definite matrices (nearest in the Frobenius norm).
+    """Return the symmetric positive semi-definite matrix that is nearest in the Frobenius norm.
 
     S = (M + Mᵀ) / 2 = U diag(e) Uᵀ;   nearest = U diag(max(e, 0)) Uᵀ
-    Eigenvalues are clipped, not singular values, because singular values are never negative.
+    The function clips eigenvalues instead of singular values, because singular values are never negative.
     """
     if not torch.isfinite(matrix).all():
         raise InputError("matrix of the metric contains NaN or infinity")
     symmetric = (_to_float64(matrix) + _to_float64(matrix).T) / 2
-    if _is_positive_definite(symmetric):  # a Cholesky factor takes a tenth of the time of eigh
+    if _is_positive_definite(symmetric):  # the Cholesky test takes a tenth of the time of eigh
         return symmetric.to(matrix.dtype)
     values, vectors = torch.linalg.eigh(symmetric)
     nearest = (vectors * values.clamp_min(0)) @ vectors.T
@@ -157,10 +155,10 @@ def _is_positive_definite(matrix: Tensor) -> bool:
 
 
 def _to_float64(x: Tensor) -> Tensor:
-    """Convert to float64 (float32 on MPS), because dᵀMd is a small difference of large numbers."""
+    """Convert a tensor to float64 (float32 on MPS), because dᵀMd is a small difference of large numbers."""
     return x.float() if x.device.type == "mps" else x.double()
 
 
 def _score_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of scores: at least float32, because half precision cannot resolve small distances."""
+    """Return the dtype of scores, at least float32, because half precision cannot represent small distances."""
     return torch.promote_types(x.dtype, torch.float32)

@@ -22,13 +22,13 @@ class Matchmap(Similarity):
     M_rt = <a_r, b_t>   (not normalised), without padding
     reduction = sisa: s = mean_rt M_rt  |  misa: s = mean_t max_r M_rt  |  sima: s = mean_r max_t M_rt
 
-    Source: Harwath et al. 2018 (DAVEnet), with a = image regions, b = speech frames; misa was their best.
+    Source: Harwath et al. 2018 (DAVEnet), with a = image regions, b = speech frames; misa gave their best results.
     Use when: you want to learn which audio frame names which image region, without labels of frames or regions.
-    Beware: misa and sima are not symmetric: argument `a` must be the images, argument `b` the audio. To search images
-        by audio, transpose the result. Part vectors are not normalised, so their norms affect the score. The search
-        index stores mean part vectors, which give exact scores for sisa only. Costs N · M · R · T · D multiplications.
-        `block_size` is the number of matchmap entries in memory at a time. The gradient of a maximum reaches only the
-        best part; its index is stored for every frame and pair of items. Not twice differentiable.
+    Beware: misa and sima are not symmetric, so argument `a` must be the images and argument `b` the audio. To search
+        images by audio, transpose the result. Part vectors are not normalised, so their norms affect the score. The
+        search index stores mean part vectors, which give exact scores for sisa only. The cost is N · M · R · T · D
+        multiplications. `block_size` is the number of matchmap entries in memory at a time. The gradient of a maximum
+        reaches only the best part, whose index is stored for every frame and pair of items. Not twice differentiable.
     """
 
     def __init__(self, reduction: MatchmapReduction = "misa", block_size: int = 2**20) -> None:
@@ -66,7 +66,7 @@ class Matchmap(Similarity):
 
 
 def check_part_dims(a: Features, b: Features) -> None:
-    """Raise InputError unless the parts of both sides have the same dimension."""
+    """Raise InputError unless the part vectors of `a` and `b` have the same dimension."""
     if a.parts.shape[2] != b.parts.shape[2]:
         raise InputError(f"a.parts have {a.parts.shape[2]} dimensions and b.parts {b.parts.shape[2]}; need the same")
 
@@ -79,7 +79,7 @@ def mean_max_similarity(
     score(x, y) = mean_t max_r <x_t, y_r>, x in query_parts (M, T, D), y in key_parts (N, R, D); masks: False = padding.
     Returns (M, N), at least float32. Computes `block_size` dot products at a time; padded query parts are skipped.
     """
-    item_index, part_index = query_mask.nonzero(as_tuple=True)  # (P,), the real parts of all queries in order
+    item_index, part_index = query_mask.nonzero(as_tuple=True)  # (P,), the parts that are not padding
     flat_parts = query_parts.flatten(0, 1)  # (P, D)
     if len(item_index) < len(flat_parts):
         flat_parts = flat_parts.index_select(0, item_index * query_parts.shape[1] + part_index)
@@ -87,7 +87,7 @@ def mean_max_similarity(
 
 
 class _MeanMaxSimilarity(torch.autograd.Function):
-    """Forward: matrix products in blocks. Backward: sums over the best parts only, R times fewer terms."""
+    """Forward multiplies matrices in blocks. Backward sums over the best parts only, which are R times fewer terms."""
 
     @staticmethod
     def forward(

@@ -14,8 +14,8 @@ from triptych.errors import InputError, RecipeError
 from triptych.interfaces import Features, Similarity
 from triptych.similarities.matchmap import check_part_dims
 
-CAPTIONS_PER_BLOCK, MAX_BLOCK_ENTRIES = 16, 2**19  # captions and (word, region) entries computed at a time
-MIN_NORM_PRODUCT = 1e-8  # lower bound of the denominator of a cosine
+CAPTIONS_PER_BLOCK, MAX_BLOCK_ENTRIES = 16, 2**19  # limits of one block: captions, and (word, region) entries
+MIN_NORM_PRODUCT = 1e-8  # the lower bound of the denominator of a cosine
 
 
 class WordRegion(Similarity):
@@ -26,13 +26,14 @@ class WordRegion(Similarity):
     divide_by_sharpness = true: R / sharpness, which is log (Σ_t exp(sharpness · cos_t))^(1 / sharpness).
 
     Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. Their code omits the
-        power of equation 10, which only rescales the temperature of the objective (γ3): divide_by_sharpness = false.
+    power of equation 10, which only rescales the objective's temperature (γ3). divide_by_sharpness = false does the
+    same.
     Use when: captions name objects in the image, and you want to know which word belongs to which region.
-    Beware: not symmetric: argument `a` must be the images, argument `b` the captions. To search captions by image or
-        images by caption, call forward(image, text) and transpose if needed. Longer captions score higher, because
-        log Σ grows with the number of words. Costs 2 · N · M · T · R · D multiplications, and twice as many for the
-        gradient, which recomputes the attention. The search index uses the cosine of the embeddings to select
-        candidates. Not twice differentiable.
+    Beware: the similarity is not symmetric, so argument `a` must be the images and argument `b` the captions. To search
+        captions by image or images by caption, call forward(image, text) and transpose if needed. Longer captions score
+        higher, because log Σ grows with the number of words. The cost is 2 · N · M · T · R · D multiplications, and
+        twice as many for the gradient, which recomputes the attention. The search index uses the cosine of the
+        embeddings to select candidates. Not twice differentiable.
     """
 
     is_exact = False
@@ -53,8 +54,8 @@ class WordRegion(Similarity):
         return scores / self.sharpness if self.divide_by_sharpness else scores  # (N, M)
 
     def attribution(self, a: Features, b: Features) -> Tensor:
-        # Not the attention weights: a region that matches no word can have a large weight. The column of word t sums to
-        # cos_t.
+        # Return contributions to cosines instead of attention, because a region that matches no word can get much
+        # attention. The column of word t sums to cos_t.
         weights, words = self.attention_maps(a, b), _zero_padding(b.parts, b.mask)
         regions = _zero_padding(a.parts, a.mask)
         norm_products = torch.linalg.vector_norm(weights @ regions, dim=2) * torch.linalg.vector_norm(words, dim=2)
@@ -82,8 +83,8 @@ def word_region_scores(
 ) -> Tensor:
     """Return the score of every image with every caption: (N, R, D), (N, R), (M, T, D), (M, T) -> (N, M).
 
-    Computed in at least float32, also under autocast. In half precision, rounding errors of large dot products would
-    change the softmax over words by more than 0.1.
+    Scores are computed in at least float32, also under autocast. In half precision, rounding errors of large dot
+    products would change the softmax over words by more than 0.1.
     """
     with torch.autocast(regions.device.type, enabled=False):
         length_order = word_mask.sum(dim=1).argsort()  # captions of similar length share a block, with little padding
@@ -99,7 +100,7 @@ def word_region_scores(
 
 
 class _WordRegionScores(torch.autograd.Function):
-    """Forward and backward in blocks; the word probabilities, the most expensive result, are saved for backward."""
+    """Computes forward and backward in blocks, and saves the word probabilities, which are expensive, for backward."""
 
     @staticmethod
     def forward(
@@ -147,11 +148,11 @@ class _WordRegionScores(torch.autograd.Function):
             context_factor = grad_norm / torch.where(is_unclamped, context_norm**2, 1)
             grad_context = grad_product.unsqueeze(2) * e - context_factor.unsqueeze(2) * context  # (B, C·T, D)
             grad_weights = torch.bmm(grad_context, v.transpose(1, 2))  # (B, C·T, R)
-            # The derivative of the softmax over regions would subtract Σ weights · gradient. This sum is 0, because the
-            # cosine does not depend on the norm of c; if the norm product is clamped, the sum is negligible (1e-8).
+            # The derivative of the softmax over regions would subtract Σ weights · gradient. The sum is 0, because the
+            # cosine does not depend on the norm of c. If the norm product is clamped, the sum is negligible (1e-8).
             grad_weights.mul_(weights).mul_(ctx.attention_scale).mul_(word_probs)
             per_word = grad_weights.unflatten(1, block_mask.shape)
-            # The derivative of the softmax over words.
+            # Apply the derivative of the softmax over words.
             per_word -= word_probs.unflatten(1, block_mask.shape) * per_word.sum(dim=2, keepdim=True)
             grad_regions[i] += torch.bmm(weights.transpose(1, 2), grad_context) + grad_weights.transpose(1, 2) @ e
             # The gradient of the words comes from the dot products and from the cosine.

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from triptych.interfaces import Pair
+from triptych.interfaces import Pair, features_from_embeddings
 from triptych.objectives import OBJECTIVES
 from triptych.recipe import Recipe
 from triptych.similarities import SIMILARITIES
-from triptych.space import features_without_parts
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines, set_log_y
@@ -50,26 +49,16 @@ PROC_STATUS, PROC_CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train each objective with all batch sizes up to the largest batch size of the objective."""
     table = experiment.splits["train"].expand_captions()
-    results: dict[str, dict[int, Values]] = {}
+    results: dict[str, dict[int, Values]] = {name: {} for name in METHODS}
+    compute = partial(_measure, experiment, table)
     for name, (objective, settings, max_size) in METHODS.items():
-        sizes = [size for size in BATCH_SIZES if size <= min(max_size, len(table))]
-        results[name] = {
-            size: cache.cached_run(
-                partial(_measure, experiment, table),
-                _make_recipe(experiment, objective, settings, size),
-                objective=name,
-                batch_size=size,
-            )
-            for size in sizes
-        }
-    tables = {
-        title: _make_records(results, key)
-        for title, key in (
-            (f"{METRIC} in %", METRIC),
-            ("Training time in seconds", "seconds"),
-            ("Peak memory of one step in MB", "megabytes"),
-        )
-    }
+        for size in BATCH_SIZES:
+            if size <= min(max_size, len(table)):
+                recipe = _make_recipe(experiment, objective, settings, size)
+                results[name][size] = cache.load_or_compute(compute, recipe, objective=name, batch_size=size)
+    titles = {METRIC: f"{METRIC} in %", "seconds": "Training time in seconds"}
+    titles["megabytes"] = "Peak memory of one step in MB"
+    tables = {title: _make_records(results, key) for key, title in titles.items()}
     best_sizes = {name: max(by_size, key=lambda size: by_size[size][METRIC]) for name, by_size in results.items()}
     conclusions = [
         f"{name}: best at batch size {size:,} ({results[name][size][METRIC]:.1f}%)."
@@ -116,7 +105,7 @@ def _read_peak_memory() -> float:
 def _run_step(objective: torch.nn.Module, size: int) -> None:
     torch.manual_seed(0)
     a, b = (torch.nn.functional.normalize(torch.randn(size, EMBED_DIM), dim=1).requires_grad_() for _ in range(2))
-    pair = Pair(features_without_parts(a), features_without_parts(b), torch.arange(size), SIMILARITIES["cosine"]())
+    pair = Pair(features_from_embeddings(a), features_from_embeddings(b), torch.arange(size), SIMILARITIES["cosine"]())
     torch.stack(list(objective(pair).values())).sum().backward()
 
 
@@ -128,12 +117,8 @@ def _make_records(results: dict[str, dict[int, Values]], key: str) -> list[Recor
 
 
 def _draw(figure: Figure, results: dict[str, dict[int, Values]]) -> None:
-    for axes, key, label in zip(
-        figure.subplots(1, 3),
-        (METRIC, "seconds", "megabytes"),
-        (f"{METRIC} (%)", "training time (s)", "memory of a step (MB)"),
-        strict=True,
-    ):
+    labels = {METRIC: f"{METRIC} (%)", "seconds": "training time (s)", "megabytes": "memory of a step (MB)"}
+    for axes, (key, label) in zip(figure.subplots(1, 3), labels.items(), strict=True):
         series = {name: {float(size): v[key] for size, v in by_size.items()} for name, by_size in results.items()}
         draw_lines(axes, series, "batch size", label, log_x=True)
         axes.tick_params(axis="x", labelrotation=60)
@@ -142,9 +127,9 @@ def _draw(figure: Figure, results: dict[str, dict[int, Values]]) -> None:
     add_legend(figure)
 
 
-STUDY = Study(
-    QUESTION,
-    SETUP,
-    lambda: sum(1 for _, _, max_size in METHODS.values() for size in BATCH_SIZES if size <= max_size),
-    run,
-)
+def count_runs() -> int:
+    """Return the maximum number of fits."""
+    return sum(size <= max_size for _, _, max_size in METHODS.values() for size in BATCH_SIZES)
+
+
+STUDY = Study(QUESTION, SETUP, count_runs, run)

@@ -33,8 +33,7 @@ from triptych.training.optimizer import build_optimizer
 
 SPLITS = ("train", "valid", "test")
 MAX_BATCH_SIZE, MIN_STEPS_PER_EPOCH = 256, 8  # batches are smaller if an epoch would have fewer steps
-CHUNK_SIZE = 4096  # vectors per forward pass of a head
-
+CHUNK_SIZE = 4096  # number of vectors per forward pass of a head
 
 TensorsByModality = dict[Modality, Tensor]
 
@@ -124,9 +123,8 @@ class Experiment:
         table = manifest.read(path, allow_outside)
         missing_splits = [split for split in SPLITS if split not in table.counts.splits]
         if missing_splits:
-            raise UsageError(
-                f"{path}: a study needs the splits {', '.join(SPLITS)}; missing: {', '.join(missing_splits)}"
-            )
+            missing = ", ".join(missing_splits)
+            raise UsageError(f"{path}: a study needs the splits {', '.join(SPLITS)}; missing: {missing}")
         modalities: list[Modality] = [m for m in encoder_names if any(m in row.modalities for row in table.rows)]
         encoders: dict[Modality, Encoder] = {m: ENCODERS[encoder_names[m]]() for m in modalities}
         splits = {split: list(table.split(split).rows) for split in SPLITS}
@@ -135,15 +133,10 @@ class Experiment:
         sources_by_row: dict[Modality, dict[str, list[Source]]] = {
             m: {row.id: list_sources(row, m) if m in row.modalities else [] for row in all_rows} for m in modalities
         }
-        features: dict[Modality, CachedFeatures] = {
-            m: compute_or_load(
-                encoders[m],
-                [source for row_sources in sources_by_row[m].values() for source in row_sources],
-                Cache.default(),
-                progress=f"features of {m}",
-            )
-            for m in modalities
-        }
+        features: dict[Modality, CachedFeatures] = {}
+        for m in modalities:
+            sources = [source for row_sources in sources_by_row[m].values() for source in row_sources]
+            features[m] = compute_or_load(encoders[m], sources, Cache.default(), progress=f"features of {m}")
         tables = {split: _build_table(split_rows, sources_by_row, features) for split, split_rows in splits.items()}
         used_names: dict[Modality, str] = {m: encoder_names[m] for m in modalities}
         return Experiment(encoders, used_names, tables)
@@ -157,19 +150,14 @@ class Experiment:
         """
         modalities = {m for config in objectives for pair in config.pairs for m in pair}
         encoders: dict[Modality, Component] = {
-            m: Component(name) for m, name in self.encoder_names.items() if m in modalities
+            m: Component(e) for m, e in self.encoder_names.items() if m in modalities
         }
-        space_config = replace(
-            SpaceConfig(encoders, Component("cosine"), embed_dim=256, pooling="mean_max"), **(space or {})
-        )
-        space_config = replace(
-            space_config, similarity=_fill_defaults(space_config.similarity, SIMILARITIES, "similarity")
-        )
+        config = SpaceConfig(encoders, Component("cosine"), embed_dim=256, pooling="mean_max")
+        config = replace(config, **(space or {}))
+        config = replace(config, similarity=_fill_defaults(config.similarity, SIMILARITIES, "similarity"))
         batch_size = min(MAX_BATCH_SIZE, max(2, len(self.splits["train"]) // MIN_STEPS_PER_EPOCH))
-        training_config = replace(
-            TrainingConfig(epochs=self.epochs, batch_size=batch_size, weight_decay=0.1), **training
-        )
-        return Recipe("study", space_config, objectives, training=training_config)
+        defaults = TrainingConfig(epochs=self.epochs, batch_size=batch_size, weight_decay=0.1)
+        return Recipe("study", config, objectives, training=replace(defaults, **training))
 
     def fit(
         self,
@@ -211,14 +199,10 @@ class Experiment:
         ranks = {}
         directions: tuple[tuple[Modality, Modality], ...] = ((a, b), (b, a))
         for query, gallery in directions:
-            (query_features, query_group), (gallery_features, gallery_group) = features[query], features[gallery]
-            positive_ranks = rank_positives(
-                partial(_score_tile, space, query_features, gallery_features), query_group, gallery_group
-            )
-            ranks[query, gallery] = (
-                positive_ranks.rank[positive_ranks.num_positives > 0, 0],
-                query_group[positive_ranks.num_positives > 0],
-            )
+            (queries, query_group), (items, item_group) = features[query], features[gallery]
+            result = rank_positives(partial(_score_tile, space, queries, items), query_group, item_group)
+            has_positive = result.num_positives > 0
+            ranks[query, gallery] = result.rank[has_positive, 0], query_group[has_positive]
         return RetrievalRanks(ranks)
 
 
@@ -273,11 +257,9 @@ def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
         if name not in ENCODERS:
             raise UsageError(describe_unknown(f"frozen {modality} encoder", name, frozen_names))
         if name not in frozen_names:
-            actual = ENCODERS[name].modality
+            actual, candidates = ENCODERS[name].modality, ", ".join(frozen_names)
             problem = f"is for {actual}" if actual != modality else "is not frozen"
-            raise UsageError(
-                f"{modality} encoder {name!r} {problem}; frozen encoders for {modality}: {', '.join(frozen_names)}"
-            )
+            raise UsageError(f"{modality} encoder {name!r} {problem}; frozen encoders for {modality}: {candidates}")
 
 
 def _build_table(
@@ -309,9 +291,8 @@ def _plan_batches(
     has_modality = torch.stack([table.vector_counts[m] > 0 for m in modalities], dim=1)  # (R, modalities)
     batches: list[tuple[tuple[Modality, ...], Tensor]] = []
     for presence in has_modality.unique(dim=0):
-        names: tuple[Modality, ...] = tuple(
-            m for m, is_present in zip(modalities, presence.tolist(), strict=True) if is_present
-        )
+        present: list[Modality] = [m for m, has in zip(modalities, presence.tolist(), strict=True) if has]
+        names = tuple(present)
         if not any(a in names and b in names for a, b in pairs):
             continue
         rows = (has_modality == presence).all(dim=1).nonzero()[:, 0].numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from triptych.data.label_noise import choose_swaps
@@ -45,73 +46,48 @@ RECALL_KEYS = ("text → image R@1", "text → image R@10", "image → text R@1"
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare metrics, then values of epsilon, then forms of partial transport."""
-    results = {
-        name: [
-            cache.cached_run(
-                partial(_measure, experiment),
-                _make_recipe(experiment, similarity, seed=seed),
-                sweep="metric",
-                metric=name,
-                seed=seed,
-            )
-            for seed in SEEDS
-        ]
-        for name, similarity in METRICS.items()
-    }
+    compute = partial(_measure, experiment)
+    results: dict[str, list[Values]] = {name: [] for name in METRICS}
+    for (name, similarity), seed in product(METRICS.items(), SEEDS):
+        recipe = _make_recipe(experiment, similarity, seed=seed)
+        results[name].append(cache.load_or_compute(compute, recipe, sweep="metric", metric=name, seed=seed))
     metrics: list[Record] = [
         {"metric": name, **{key: format_mean_and_range([v[key] for v in runs]) for key in RECALL_KEYS}}
         | {key: sum(v[key] for v in runs) / len(runs) for key in ("modality gap", "modality gap, scale-free")}
         for name, runs in results.items()
     ]
-    by_epsilon = {
-        epsilon: cache.cached_run(
-            partial(_measure, experiment),
-            _make_recipe(experiment, Component("cosine"), epsilon=epsilon),
-            sweep="epsilon",
-            epsilon=epsilon,
-        )
-        for epsilon in EPSILONS
+    by_epsilon: dict[float, Values] = {}
+    for epsilon in EPSILONS:
+        recipe = _make_recipe(experiment, Component("cosine"), epsilon=epsilon)
+        by_epsilon[epsilon] = cache.load_or_compute(compute, recipe, sweep="epsilon", epsilon=epsilon)
+    epsilons: list[Record] = [{"epsilon": e} | {key: v[key] for key in RECALL_KEYS} for e, v in by_epsilon.items()]
+    tables = {
+        "Metric (recall in %, mean of three seeds, min–max)": metrics,
+        "Epsilon (cosine, one seed)": epsilons,
+        "Partial transport with wrong pairs (text → image R@10, one seed)": [
+            _compare_partial_transport(experiment, cache, noise_rate) for noise_rate in NOISE_RATES
+        ],
     }
-    partial_records: list[Record] = [
-        _compare_partial_transport(experiment, cache, noise_rate) for noise_rate in NOISE_RATES
-    ]
-    return StudyResult(
-        {
-            "Metric (recall in %, mean of three seeds, min–max)": metrics,
-            "Epsilon (cosine, one seed)": [
-                {"epsilon": e, **{key: v[key] for key in RECALL_KEYS}} for e, v in by_epsilon.items()
-            ],
-            "Partial transport with wrong pairs (text → image R@10, one seed)": partial_records,
-        },
-        compare_to_reference(
-            REFERENCE, {name: [v["hit_rates"] for v in runs] for name, runs in results.items()}, "text → image R@10"
-        ),
-        partial(_draw, results=results, by_epsilon=by_epsilon),
-    )
+    hits = {name: [v["hit_rates"] for v in runs] for name, runs in results.items()}
+    conclusions = compare_to_reference(REFERENCE, hits, "text → image R@10")
+    return StudyResult(tables, conclusions, partial(_draw, results=results, by_epsilon=by_epsilon))
 
 
 def _make_recipe(
     experiment: Experiment, similarity: Component, epsilon: float = 0.05, seed: int = 0, **settings: Any
 ) -> Recipe:
-    space_settings = {"similarity": similarity, "embed_dim": EMBED_DIM}
-    return experiment.make_recipe(
-        configure_objective("matching", epsilon=epsilon, **settings),
-        space=space_settings,
-        metric_lr_scale=0.1,
-        seed=seed,
-    )
+    space = {"similarity": similarity, "embed_dim": EMBED_DIM}
+    objective = configure_objective("matching", epsilon=epsilon, **settings)
+    return experiment.make_recipe(objective, space=space, metric_lr_scale=0.1, seed=seed)
 
 
 def _measure(experiment: Experiment, recipe: Recipe, table: FeatureTable | None = None) -> Values:
     space = experiment.fit(recipe, table)
     ranks = experiment.evaluate(space)
     a, b = (experiment.embed_split(space, "test", m)[0].embedding for m in ("image", "text"))
-    raw_gap, scale_free_gap = modality_gap(a, b)
-    return ranks.to_dict() | {
-        "modality gap": raw_gap,
-        "modality gap, scale-free": scale_free_gap,
-        "hit_rates": ranks.hit_rates("text", "image"),
-    }
+    gap, relative_gap = modality_gap(a, b)
+    gaps = {"modality gap": gap, "modality gap, scale-free": relative_gap}
+    return ranks.to_dict() | gaps | {"hit_rates": ranks.hit_rates("text", "image")}
 
 
 def _compare_partial_transport(experiment: Experiment, cache: ResultCache, noise_rate: float) -> Record:
@@ -124,36 +100,23 @@ def _compare_partial_transport(experiment: Experiment, cache: ResultCache, noise
         "kl_unnormalised, given": {"mass": 1 - noise_rate or 1.0, "form": "kl_unnormalised"},
     }
     table = experiment.splits["train"]
-    noisy_table = (
-        table.apply_swaps(choose_swaps(table.ids, [""] * len(table), noise_rate, "random", seed=0))
-        if noise_rate
-        else table
-    )
-    results = {
-        variant: cache.cached_run(
-            partial(_measure, experiment, table=noisy_table),
-            _make_recipe(experiment, Component("cosine"), **settings),
-            sweep="partial",
-            variant=variant,
-            noise_rate=noise_rate,
-        )
-        for variant, settings in variants.items()
-    }
-    return {
-        "wrong pairs": f"{noise_rate:.0%}",
-        **{variant: values["text → image R@10"] for variant, values in results.items()},
-    }
+    if noise_rate:
+        table = table.apply_swaps(choose_swaps(table.ids, [""] * len(table), noise_rate, "random", seed=0))
+    compute = partial(_measure, experiment, table=table)
+    record: Record = {"wrong pairs": f"{noise_rate:.0%}"}
+    for variant, settings in variants.items():
+        recipe = _make_recipe(experiment, Component("cosine"), **settings)
+        values = cache.load_or_compute(compute, recipe, sweep="partial", variant=variant, noise_rate=noise_rate)
+        record[variant] = values["text → image R@10"]
+    return record
 
 
 def _draw(figure: Figure, results: Mapping[str, list[Values]], by_epsilon: Mapping[float, Values]) -> None:
     left, right = figure.subplots(1, 2)
-    draw_bars(
-        left,
-        {name: [v["score"] for v in runs] for name, runs in results.items()},
-        "mean of R@1, R@5, R@10, both directions (%)",
-    )
+    label = "mean of R@1, R@5, R@10, both directions (%)"
+    draw_bars(left, {name: [v["score"] for v in runs] for name, runs in results.items()}, label)
     curve = {"cosine": {epsilon: values["score"] for epsilon, values in by_epsilon.items()}}
-    draw_lines(right, curve, "epsilon (cosine, one seed)", "mean of R@1, R@5, R@10, both directions (%)", log_x=True)
+    draw_lines(right, curve, "epsilon (cosine, one seed)", label, log_x=True)
 
 
 STUDY = Study(QUESTION, SETUP, lambda: len(METRICS) * len(SEEDS) + len(EPSILONS) + len(NOISE_RATES) * 5, run)

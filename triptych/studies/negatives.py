@@ -69,26 +69,22 @@ def run_method(experiment: Experiment, cache: ResultCache, name: str) -> Values:
     configs = [configure_objective(objective, **settings)]
     if name == COMBINED:
         configs.append(configure_objective("triplet", negatives="semi_hard"))
-    return cache.cached_run(partial(_track_epochs, experiment), experiment.make_recipe(*configs), negatives=name)
+    return cache.load_or_compute(partial(_track_epochs, experiment), experiment.make_recipe(*configs), negatives=name)
 
 
 def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
-    mismatched: list[float] = []
-    recalls: list[float] = []
+    mismatched, recalls = list[float](), list[float]()
 
     def record_epoch(space: Space, _: dict[str, float]) -> None:
-        mismatched.append(_mean_cosines(experiment, space)[0])
+        mismatched.append(_compute_mean_cosines(experiment, space)[0])
         recalls.append(experiment.evaluate(space, "valid").recall("text", "image", 10))
 
     space = experiment.fit(recipe, on_epoch_end=record_epoch)
-    return experiment.evaluate(space).to_dict() | {
-        "mismatched": mismatched,
-        "recalls": recalls,
-        "matched": _mean_cosines(experiment, space)[1],
-    }
+    curves = {"mismatched": mismatched, "recalls": recalls, "matched": _compute_mean_cosines(experiment, space)[1]}
+    return experiment.evaluate(space).to_dict() | curves
 
 
-def _mean_cosines(experiment: Experiment, space: Space) -> tuple[float, float]:
+def _compute_mean_cosines(experiment: Experiment, space: Space) -> tuple[float, float]:
     """Return the mean cosine of images with texts of other groups, and with texts of the same group."""
     (image, a), (text, b) = (experiment.embed_split(space, "valid", m) for m in ("image", "text"))
     cosines, same_group = image.embedding @ text.embedding.T, a[:, None] == b
@@ -96,11 +92,8 @@ def _mean_cosines(experiment: Experiment, space: Space) -> tuple[float, float]:
 
 
 def _draw(figure: Figure, results: dict[str, Values]) -> None:
-    left, right = figure.subplots(1, 2)
-    for axes, key, label in (
-        (left, "mismatched", "mean cosine of mismatched pairs"),
-        (right, "recalls", "text → image R@10, validation (%)"),
-    ):
+    labels = {"mismatched": "mean cosine of mismatched pairs", "recalls": "text → image R@10, validation (%)"}
+    for axes, (key, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
         series = {name: {float(i + 1): x for i, x in enumerate(v[key])} for name, v in results.items()}
         draw_lines(axes, series, "epoch", label)
     add_legend(figure)

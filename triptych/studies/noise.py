@@ -34,29 +34,34 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "matching, partial (mass estimated)": ("matching", {"epsilon": 0.1, "mass": "estimate", "form": "trimmed"}),
 }
 METRIC = "text → image R@10"
+Results = dict[str, dict[str, dict[float, Values]]]  # by kind of noise, method and noise rate
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train each objective at each rate of both kinds of noise."""
-    results: dict[tuple[str, str], dict[float, Values]] = {}
+    results: Results = {noise_kind: {} for noise_kind in NOISE_KINDS}
     for name, (objective, settings) in METHODS.items():
         recipe = experiment.make_recipe(configure_objective(objective, **settings))
-        clean = cache.cached_run(partial(_measure, experiment, None), recipe, objective=name, noise_rate=0.0)
+        clean = cache.load_or_compute(partial(_measure, experiment, None), recipe, objective=name, noise_rate=0.0)
         for noise_kind in NOISE_KINDS:
-            results[name, noise_kind] = {0.0: clean}
-            for noise_rate in NOISE_RATES[1:]:
-                compute = partial(_measure, experiment, (noise_kind, noise_rate))
-                results[name, noise_kind][noise_rate] = cache.cached_run(
-                    compute, recipe, objective=name, noise_kind=noise_kind, noise_rate=noise_rate
-                )
-    tables = {f"{METRIC} in %, {noise_kind} swaps": _make_records(results, noise_kind) for noise_kind in NOISE_KINDS}
+            results[noise_kind][name] = {0.0: clean}
+            for rate in NOISE_RATES[1:]:
+                compute = partial(_measure, experiment, (noise_kind, rate))
+                key = {"objective": name, "noise_kind": noise_kind, "noise_rate": rate}
+                results[noise_kind][name][rate] = cache.load_or_compute(compute, recipe, **key)
+    tables: dict[str, list[Record]] = {
+        f"{METRIC} in %, {noise_kind} swaps": [
+            {"objective": name} | {f"{rate:.0%} wrong": values[METRIC] for rate, values in by_rate.items()}
+            for name, by_rate in by_name.items()
+        ]
+        for noise_kind, by_name in results.items()
+    }
     return StudyResult(tables, _make_conclusions(results), partial(_draw, results=results))
 
 
 def _measure(experiment: Experiment, noise: tuple[str, float] | None, recipe: Recipe) -> Values:
-    return experiment.evaluate(
-        experiment.fit(recipe, inject_noise(experiment.splits["train"], *noise) if noise else None)
-    ).to_dict()
+    table = inject_noise(experiment.splits["train"], *noise) if noise else None
+    return experiment.evaluate(experiment.fit(recipe, table)).to_dict()
 
 
 def inject_noise(table: FeatureTable, noise_kind: str, noise_rate: float, seed: int = 0) -> FeatureTable:
@@ -70,42 +75,21 @@ def inject_noise(table: FeatureTable, noise_kind: str, noise_rate: float, seed: 
     return table.apply_swaps(choose_swaps(table.ids, labels, noise_rate, "category", seed))
 
 
-def _make_records(results: dict[tuple[str, str], dict[float, Values]], noise_kind: str) -> list[Record]:
-    return [
-        {"objective": name} | {f"{noise_rate:.0%} wrong": values[METRIC] for noise_rate, values in by_rate.items()}
-        for (name, row_kind), by_rate in results.items()
-        if row_kind == noise_kind
-    ]
-
-
-def _make_conclusions(results: dict[tuple[str, str], dict[float, Values]]) -> list[str]:
+def _make_conclusions(results: Results) -> list[str]:
     conclusions = []
-    for noise_kind in NOISE_KINDS:
-        retained = {
-            name: by_rate[0.4][METRIC] / by_rate[0.0][METRIC]
-            for (name, row_kind), by_rate in results.items()
-            if row_kind == noise_kind
-        }
+    for noise_kind, by_name in results.items():
+        retained = {name: by_rate[0.4][METRIC] / by_rate[0.0][METRIC] for name, by_rate in by_name.items()}
         order = sorted(retained, key=lambda name: -retained[name])
         summary = ", ".join(f"{name} {100 * retained[name]:.0f}%" for name in order)
         conclusions.append(f"{METRIC} with 40% {noise_kind} swaps, relative to clean data: {summary}.")
     return conclusions
 
 
-def _draw(figure: Figure, results: dict[tuple[str, str], dict[float, Values]]) -> None:
-    for axes, noise_kind in zip(figure.subplots(1, 2, sharey=True), NOISE_KINDS, strict=True):
-        series = {
-            name: {100 * noise_rate: values[METRIC] for noise_rate, values in by_rate.items()}
-            for (name, row_kind), by_rate in results.items()
-            if row_kind == noise_kind
-        }
-        draw_lines(
-            axes,
-            series,
-            "wrong pairs (%)",
-            f"{METRIC} (%)" if noise_kind == NOISE_KINDS[0] else "",
-            title=f"{noise_kind} swaps",
-        )
+def _draw(figure: Figure, results: Results) -> None:
+    for axes, (noise_kind, by_name) in zip(figure.subplots(1, 2, sharey=True), results.items(), strict=True):
+        series = {name: {100 * rate: v[METRIC] for rate, v in by_rate.items()} for name, by_rate in by_name.items()}
+        y_label = f"{METRIC} (%)" if noise_kind == NOISE_KINDS[0] else ""
+        draw_lines(axes, series, "wrong pairs (%)", y_label, title=f"{noise_kind} swaps")
     add_legend(figure)
 
 

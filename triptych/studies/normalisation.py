@@ -49,30 +49,17 @@ EXPLANATIONS = (
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare geometries over the epochs, temperatures on the sphere, and uniformity with mean distance."""
-    over_time = {
-        g: cache.cached_run(
-            partial(_track_epochs, experiment), _make_geometry_recipe(experiment, g), sweep="geometry", geometry=g
-        )
-        for g in GEOMETRIES
-    }
-    by_temperature = {
-        t: cache.cached_run(
-            partial(_measure_alignment, experiment),
-            _make_temperature_recipe(experiment, t),
-            sweep="temperature",
-            temperature=t,
-        )
-        for t in TEMPERATURES
-    }
-    spreads = {
-        name: cache.cached_run(
-            partial(_measure_spread, experiment),
-            experiment.make_recipe(configure_objective("align_uniform", **settings)),
-            sweep="spread",
-            objective=name,
-        )
-        for name, settings in SPREADS.items()
-    }
+    over_time, by_temperature, spreads = dict[str, Values](), dict[float, Values](), dict[str, Values]()
+    for g in GEOMETRIES:
+        compute, recipe = partial(_track_epochs, experiment), _make_geometry_recipe(experiment, g)
+        over_time[g] = cache.load_or_compute(compute, recipe, sweep="geometry", geometry=g)
+    for t in TEMPERATURES:
+        compute, recipe = partial(_measure_alignment, experiment), _make_temperature_recipe(experiment, t)
+        by_temperature[t] = cache.load_or_compute(compute, recipe, sweep="temperature", temperature=t)
+    for name, settings in SPREADS.items():
+        recipe = experiment.make_recipe(configure_objective("align_uniform", **settings))
+        compute = partial(_measure_spread, experiment)
+        spreads[name] = cache.load_or_compute(compute, recipe, sweep="spread", objective=name)
     geometry_records: list[Record] = [
         {"geometry": g, "loss, first epoch": v["loss"][0], "loss, last epoch": v["loss"][-1]}
         | {"norm, first epoch": v["norm"][0], "norm, last epoch": v["norm"][-1]}
@@ -87,12 +74,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         f"(b) Sufficiently aligned on the training rows: {by_temperature[TEMPERATURES[0]]['aligned']:.1f}% of the "
         f"queries at temperature {TEMPERATURES[0]:g}, {by_temperature[TEMPERATURES[-1]]['aligned']:.1f}% at "
         f"{TEMPERATURES[-1]:g}.",
-        "(c) "
-        + "; ".join(
-            f"{name}: text → image R@10 {v['text → image R@10']:.1f}%, effective rank {v['effective rank']:.0f}"
-            for name, v in spreads.items()
-        )
-        + ".",
+        f"(c) {'; '.join(f'{name}: {_describe_spread(v)}' for name, v in spreads.items())}.",
     ]
     tables: dict[str, list[Record]] = {
         "Geometry": geometry_records,
@@ -102,20 +84,22 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         ],
         "Uniformity or mean distance": [{"objective": name, **v} for name, v in spreads.items()],
     }
-    return StudyResult(
-        tables, conclusions, partial(_draw, over_time=over_time, by_temperature=by_temperature), EXPLANATIONS
-    )
+    draw = partial(_draw, over_time=over_time, by_temperature=by_temperature)
+    return StudyResult(tables, conclusions, draw, EXPLANATIONS)
 
 
-def _space_settings(geometry: str) -> dict[str, Any]:
+def _describe_spread(values: Values) -> str:
+    return f"text → image R@10 {values['text → image R@10']:.1f}%, effective rank {values['effective rank']:.0f}"
+
+
+def _make_space_settings(geometry: str) -> dict[str, Any]:
     return {"geometry": geometry, "similarity": Component("dot"), "head": "mlp", "hidden_dim": 256}
 
 
 def _make_geometry_recipe(experiment: Experiment, geometry: str) -> Recipe:
     objective = configure_objective("contrastive", num_negatives=64, temperature=0.1)
-    return experiment.make_recipe(
-        objective, space=_space_settings(geometry), epochs=EPOCHS, weight_decay=0.0, max_grad_norm=1e6
-    )
+    training = {"epochs": EPOCHS, "weight_decay": 0.0, "max_grad_norm": 1e6}
+    return experiment.make_recipe(objective, space=_make_space_settings(geometry), **training)
 
 
 def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
@@ -131,16 +115,13 @@ def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
 
 def _make_temperature_recipe(experiment: Experiment, temperature: float) -> Recipe:
     objective = configure_objective("contrastive", num_negatives=64, temperature=temperature, min_temperature=0.001)
-    return experiment.make_recipe(objective, space=_space_settings("sphere"))
+    return experiment.make_recipe(objective, space=_make_space_settings("sphere"))
 
 
 def _measure_alignment(experiment: Experiment, recipe: Recipe) -> Values:
     space = experiment.fit(recipe)
-    ranks = experiment.evaluate(space)
-    return {
-        "aligned": experiment.evaluate(space, "train").recall("image", "text", 1),
-        "recall": ranks.recall("text", "image", 10),
-    }
+    recall = experiment.evaluate(space).recall("text", "image", 10)
+    return {"aligned": experiment.evaluate(space, "train").recall("image", "text", 1), "recall": recall}
 
 
 def _measure_spread(experiment: Experiment, recipe: Recipe) -> Values:

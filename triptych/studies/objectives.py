@@ -27,9 +27,8 @@ SETUP = (
     "teacher and complements the other objectives."
 )
 LEARNING_RATES, SEEDS = (3e-4, 1e-3, 3e-3), (0, 1, 2)
-METHODS: dict[
-    str, tuple[str, str, tuple[float, float], dict[str, Any]]
-] = {  # objective, tuned setting, its values, fixed settings
+# Each method has an objective, a tuned setting, the values of this setting, and fixed settings.
+METHODS: dict[str, tuple[str, str, tuple[float, float], dict[str, Any]]] = {
     "infonce": ("infonce", "temperature", (0.05, 0.1), {}),
     "sigmoid": ("sigmoid", "temperature", (0.05, 0.1), {}),
     "contrastive, 64 negatives": ("contrastive", "temperature", (0.05, 0.1), {"num_negatives": 64}),
@@ -46,40 +45,26 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     records: list[Record] = []
     final: dict[str, list[Values]] = {}
     valid: dict[str, float] = {}
-    for name, (objective, setting, values, fixed_settings) in METHODS.items():
-        validation_scores: dict[tuple[float, float], float] = {}
-        for learning_rate, value in product(LEARNING_RATES, values):
-            recipe = _make_recipe(experiment, objective, fixed_settings | {setting: value}, learning_rate)
-            key = {"stage": "search", "objective": name, "learning_rate": learning_rate, setting: value}
-            validation_scores[learning_rate, value] = cache.cached_run(partial(_search, experiment), recipe, **key)[
-                "valid"
-            ]
-        learning_rate, value = max(validation_scores, key=lambda choice: validation_scores[choice])
-        valid[name] = validation_scores[learning_rate, value]
-        recipes = {
-            seed: _make_recipe(experiment, objective, fixed_settings | {setting: value}, learning_rate, seed)
-            for seed in SEEDS
-        }
-        final[name] = [
-            cache.cached_run(partial(_measure, experiment), recipe, stage="final", objective=name, seed=seed)
-            for seed, recipe in recipes.items()
-        ]
-        recalls = {
-            key: format_mean_and_range([v[key] for v in final[name]]) for key in final[name][0] if key != "hit_rates"
-        }
-        records.append(
-            {"objective": name, "settings": f"{setting} {value:g}, learning rate {learning_rate:g}", **recalls}
-        )
+    validate, measure = partial(_compute_validation_score, experiment), partial(_measure, experiment)
+    for name, (objective, setting, values, fixed) in METHODS.items():
+        scores: dict[tuple[float, float], float] = {}
+        for rate, value in product(LEARNING_RATES, values):
+            recipe = _make_recipe(experiment, objective, fixed | {setting: value}, rate)
+            key = {"stage": "search", "objective": name, "learning_rate": rate, setting: value}
+            scores[rate, value] = cache.load_or_compute(validate, recipe, **key)["valid"]
+        rate, value = max(scores, key=lambda choice: scores[choice])
+        valid[name], final[name] = scores[rate, value], []
+        for seed in SEEDS:
+            recipe = _make_recipe(experiment, objective, fixed | {setting: value}, rate, seed)
+            final[name].append(cache.load_or_compute(measure, recipe, stage="final", objective=name, seed=seed))
+        keys = [key for key in final[name][0] if key != "hit_rates"]
+        recalls = {key: format_mean_and_range([v[key] for v in final[name]]) for key in keys}
+        records.append({"objective": name, "settings": f"{setting} {value:g}, learning rate {rate:g}", **recalls})
     records.sort(key=lambda record: -float(np.mean([v["score"] for v in final[str(record["objective"])]])))
-    return StudyResult(
-        {"Recall in %: mean of three seeds (min–max)": records},
-        compare_to_reference(
-            max(valid, key=lambda name: valid[name]),
-            {name: [v["hit_rates"] for v in runs] for name, runs in final.items()},
-            "text → image R@10",
-        ),
-        partial(_draw, final=final),
-    )
+    hits = {name: [v["hit_rates"] for v in runs] for name, runs in final.items()}
+    conclusions = compare_to_reference(max(valid, key=lambda name: valid[name]), hits, "text → image R@10")
+    tables = {"Recall in %: mean of three seeds (min–max)": records}
+    return StudyResult(tables, conclusions, partial(_draw, final=final))
 
 
 def _make_recipe(
@@ -88,7 +73,7 @@ def _make_recipe(
     return experiment.make_recipe(configure_objective(objective, **settings), learning_rate=learning_rate, seed=seed)
 
 
-def _search(experiment: Experiment, recipe: Recipe) -> Values:
+def _compute_validation_score(experiment: Experiment, recipe: Recipe) -> Values:
     return {"valid": experiment.evaluate(experiment.fit(recipe), "valid").score()}
 
 

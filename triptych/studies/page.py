@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from triptych.studies.result_cache import ResultCache
 
 Record = dict[str, str | float]  # one row of a table
-NOTES_HEADING = "## Discussion"  # heading of the text written by hand, which is kept when a study runs again
+NOTES_HEADING = "## Discussion"  # the text from this heading on is written by hand; a new run of the study keeps it
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Study:
 
     question: str
     setup: str
-    count_runs: Callable[[], int]  # the maximal number of fits
+    count_runs: Callable[[], int]  # returns the maximum number of fits
     run: Callable[[Experiment, ResultCache], StudyResult]
     list_sources: Callable[[Row, Modality], list[Source]] = sources_of  # the sources of a row that are encoded
 

@@ -28,10 +28,8 @@ class ResultCache:
         if path.exists():
             header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
             if header != self._header:
-                raise UsageError(
-                    f"{path}: contains results of other data or settings, or of another version of triptych; give "
-                    "another folder, or --restart"
-                )
+                problem = f"{path}: contains results of other data or settings, or of another version of triptych"
+                raise UsageError(f"{problem}; give another folder, or --restart")
             for line in lines:
                 try:
                     record = json.loads(line)
@@ -40,8 +38,8 @@ class ResultCache:
                 self._results[record["key"]] = record["values"]
             self._rewrite()
 
-    def cached_run(self, compute: Callable[[Recipe], Values], recipe: Recipe, **key: Any) -> Values:
-        """Return the result of a fit from the cache, or compute it from its recipe and store it."""
+    def load_or_compute(self, compute: Callable[[Recipe], Values], recipe: Recipe, **key: Any) -> Values:
+        """Load the result of a fit from the cache, or compute the result from the recipe and store it."""
         recipe_hash = hashlib.sha256(recipe.to_toml().encode()).hexdigest()[:16]
         cache_key = json.dumps(key | {"recipe": recipe_hash}, sort_keys=True)
         if cache_key not in self._results:

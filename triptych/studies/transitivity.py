@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from triptych.errors import UsageError
 from triptych.evaluation.retrieval import compute_chance_recall
 from triptych.interfaces import MODALITIES, Modality
-from triptych.recipe import ObjectiveConfig, Recipe
+from triptych.recipe import Recipe
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
@@ -30,40 +31,28 @@ SETUP = (
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 PAIRS: tuple[tuple[Modality, Modality], ...] = (("image", "text"), ("image", "audio"))
 EMBED_DIM, EPOCHS = 256, 20
-METHODS = ("ranking", "distillation", "both")
+METHODS, SUPERVISED = ("ranking", "distillation", "both"), "ranking, with text–audio pairs"
 UNTRAINED_KEY, TRAINED_KEY = "text → audio (untrained)", "image → text (trained)"
 
 
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train each method with each fraction of the rows, and once on text–audio pairs for comparison."""
     if set(experiment.encoder_names) != set(MODALITIES):
-        raise UsageError(
-            f"this study needs rows with image, audio and text; the data has {', '.join(experiment.encoder_names)}"
-        )
-    teacher_targets = compute_teacher_targets(experiment)
-    results = {
-        (method, fraction): cache.cached_run(
-            partial(measure, experiment, teacher_targets, fraction),
-            make_bridge_recipe(experiment, method, fraction),
-            method=method,
-            fraction=fraction,
-        )
-        for method in METHODS
-        for fraction in FRACTIONS
-    }
-    supervised_recipe = experiment.make_recipe(
-        configure_objective("triplet", *PAIRS, ("audio", "text"), negatives="all"), **_training_settings(1.0)
-    )
-    supervised = cache.cached_run(
-        lambda recipe: _measure_recalls(experiment, experiment.fit(recipe)),
-        supervised_recipe,
-        method="ranking, with text–audio pairs",
-        fraction=1.0,
-    )
+        modalities = ", ".join(experiment.encoder_names)
+        raise UsageError(f"this study needs rows with image, audio and text; the data has {modalities}")
+    targets = compute_teacher_targets(experiment)
+    results: dict[tuple[str, float], Values] = {}
+    for method, fraction in product(METHODS, FRACTIONS):
+        compute, recipe = partial(measure, experiment, targets, fraction), make_recipe(experiment, method, fraction)
+        results[method, fraction] = cache.load_or_compute(compute, recipe, method=method, fraction=fraction)
+    objective = configure_objective("triplet", *PAIRS, ("audio", "text"), negatives="all")
+    recipe = experiment.make_recipe(objective, **_make_settings(1.0))
+    compute = partial(_measure_all_rows, experiment)
+    supervised = cache.load_or_compute(compute, recipe, method=SUPERVISED, fraction=1.0)
     records: list[Record] = [
-        {"method": method, "fraction of rows": f"{fraction:.3g}", **v} for (method, fraction), v in results.items()
+        {"method": method, "fraction of rows": f"{fraction:.3g}", **v}
+        for (method, fraction), v in (*results.items(), ((SUPERVISED, 1.0), supervised))
     ]
-    records.append({"method": "ranking, with text–audio pairs", "fraction of rows": "1", **supervised})
     unsupervised = results["ranking", 1.0]  # the same fit without text–audio pairs
     conclusions = [
         f"With all rows, ranking without text–audio pairs reaches a text → audio R@10 of "
@@ -82,53 +71,47 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
 def compute_teacher_targets(experiment: Experiment) -> Tensor:
     """Return the class probabilities that the image encoder gives each training image: (R, C)."""
     table = experiment.splits["train"]
-    probabilities = experiment.encoders["image"].class_probabilities(
-        table.vectors["image"][table.vector_indices["image"][:, 0], 0]
-    )
+    means = table.vectors["image"][table.vector_indices["image"][:, 0], 0]  # (R, W)
+    probabilities = experiment.encoders["image"].class_probabilities(means)
     if probabilities is None:
-        raise UsageError(
-            f"this study needs an image encoder that is a classifier; {experiment.encoder_names['image']} is not"
-        )
+        name = experiment.encoder_names["image"]
+        raise UsageError(f"this study needs an image encoder that is a classifier; {name} is not a classifier")
     return probabilities.clone()
 
 
 def make_disjoint_pairs(table: FeatureTable, fraction: float) -> FeatureTable:
     """Return a fraction of the rows, alternately without audio and without text."""
     rows = torch.arange(len(table))
-    is_used = rows < round(fraction * len(table))
-    return table.keep_modalities(
-        {"image": is_used, "text": is_used & (rows % 2 == 0), "audio": is_used & (rows % 2 == 1)}
-    )
+    used, is_even = rows < round(fraction * len(table)), rows % 2 == 0
+    return table.keep_modalities({"image": used, "text": used & is_even, "audio": used & ~is_even})
 
 
-def _make_objectives(method: str) -> list[ObjectiveConfig]:
+def make_recipe(experiment: Experiment, method: str, fraction: float) -> Recipe:
+    """Return the recipe that trains image–text and image–audio on a fraction of the rows."""
     distill = configure_objective("distill", *PAIRS, num_classes=1000, embed_dim=EMBED_DIM)
     ranking = configure_objective("triplet", *PAIRS, negatives="all")
-    return {"ranking": [ranking], "distillation": [distill], "both": [distill, ranking]}[method]
-
-
-def make_bridge_recipe(experiment: Experiment, method: str, fraction: float) -> Recipe:
-    """Return the recipe that trains image–text and image–audio on a fraction of the rows."""
-    return experiment.make_recipe(*_make_objectives(method), **_training_settings(fraction))
+    objectives = {"ranking": [ranking], "distillation": [distill], "both": [distill, ranking]}[method]
+    return experiment.make_recipe(*objectives, **_make_settings(fraction))
 
 
 def measure(experiment: Experiment, teacher_targets: Tensor, fraction: float, recipe: Recipe) -> Values:
     """Train, and return the recall of the untrained pair text–audio and of the trained pair image–text."""
-    return _measure_recalls(
-        experiment, experiment.fit(recipe, make_disjoint_pairs(experiment.splits["train"], fraction), teacher_targets)
-    )
+    table = make_disjoint_pairs(experiment.splits["train"], fraction)
+    return _measure_recalls(experiment, experiment.fit(recipe, table, teacher_targets))
 
 
-def _training_settings(fraction: float) -> dict[str, Any]:
-    """Return settings with more epochs for fewer rows (at most eight times), to keep the number of steps constant."""
+def _measure_all_rows(experiment: Experiment, recipe: Recipe) -> Values:
+    return _measure_recalls(experiment, experiment.fit(recipe))
+
+
+def _make_settings(fraction: float) -> dict[str, Any]:
+    """Return the settings of the recipe: fewer rows get up to eight times as many epochs, for as many steps."""
     return {"space": {"embed_dim": EMBED_DIM}, "epochs": round(EPOCHS * min(8, 1 / fraction)), "batch_size": 64}
 
 
 def _measure_recalls(experiment: Experiment, space: Any) -> Values:
-    untrained, trained = (
-        experiment.evaluate(space, "test", "audio", "text"),
-        experiment.evaluate(space, "test", "image", "text"),
-    )
+    untrained = experiment.evaluate(space, "test", "audio", "text")
+    trained = experiment.evaluate(space, "test", "image", "text")
     audio_items, group = experiment.splits["test"].collect_items("audio")
     num_positives = len(audio_items) / len(group.unique())
     return {

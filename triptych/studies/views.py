@@ -48,31 +48,19 @@ def list_frame_sources(row: Row, modality: Modality) -> list[Source]:
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Train with each kind of image (one frame, random frame, mean) and evaluate with one frame and with the mean."""
     if int(experiment.splits["train"].vector_counts["image"].max()) < 2:
-        raise UsageError(
-            "this study needs rows with a video column; generate some: `triptych data synthetic FOLDER --video`"
-        )
-    results = {
-        view: [
-            cache.cached_run(
-                partial(_measure, experiment, view), _make_recipe(experiment, seed), trained=view, seed=seed
-            )
-            for seed in SEEDS
-        ]
-        for view in TRAIN_VIEWS
-    }
-    records: list[Record] = [
-        {"trained with": view}
-        | {
-            f"{key}, evaluated with {query_view}": _mean_of_key(values, f"{key}, {query_view}")
-            for query_view in QUERY_VIEWS
-            for key in RECALL_KEYS
-        }
-        for view, values in results.items()
-    ]
-    single_frame, mean_of_frames = (
-        _mean_of_key(results[view], f"{RECALL_KEYS[0]}, {query_view}")
-        for view, query_view in (("one frame", "one frame"), ("mean of eight", "mean of eight"))
-    )
+        hint = "generate videos with `triptych data synthetic FOLDER --video`"
+        raise UsageError(f"this study needs rows with a video column; {hint}")
+    results: dict[str, list[Values]] = {}
+    for view in TRAIN_VIEWS:
+        runs = [(seed, _make_recipe(experiment, seed)) for seed in SEEDS]
+        compute = partial(_measure, experiment, view)
+        results[view] = [cache.load_or_compute(compute, recipe, trained=view, seed=seed) for seed, recipe in runs]
+    records: list[Record] = []
+    for view, values in results.items():
+        keys = [(key, query_view) for query_view in QUERY_VIEWS for key in RECALL_KEYS]
+        means = {f"{key}, evaluated with {v}": _average_key(values, f"{key}, {v}") for key, v in keys}
+        records.append({"trained with": view, **means})
+    single_frame, mean_of_frames = (_average_key(results[v], f"{RECALL_KEYS[0]}, {v}") for v in QUERY_VIEWS)
     conclusions = [
         f"{RECALL_KEYS[0]}: {single_frame:.1f}% trained and evaluated with one frame, "
         f"{mean_of_frames:.1f}% trained and evaluated with the mean of eight."
@@ -80,7 +68,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     return StudyResult({"Recall in %, mean of three seeds": records}, conclusions, partial(_draw, results=results))
 
 
-def _mean_of_key(runs: list[Values], key: str) -> float:
+def _average_key(runs: list[Values], key: str) -> float:
     return sum(v[key] for v in runs) / len(runs)
 
 
@@ -108,18 +96,16 @@ def select_views(table: FeatureTable, view: str) -> FeatureTable:
 
 
 def _make_recipe(experiment: Experiment, seed: int) -> Recipe:
-    return experiment.make_recipe(
-        configure_objective("infonce", ("image", "audio")), batch_size=64, epochs=30, seed=seed
-    )
+    objective = configure_objective("infonce", ("image", "audio"))
+    return experiment.make_recipe(objective, batch_size=64, epochs=30, seed=seed)
 
 
 def _measure(experiment: Experiment, view: str, recipe: Recipe) -> Values:
     space = experiment.fit(recipe, select_views(experiment.splits["train"], view))
     recalls: Values = {}
     for query_view in QUERY_VIEWS:
-        query_experiment = Experiment(
-            experiment.encoders, experiment.encoder_names, {"test": select_views(experiment.splits["test"], query_view)}
-        )
+        splits = {"test": select_views(experiment.splits["test"], query_view)}
+        query_experiment = Experiment(experiment.encoders, experiment.encoder_names, splits)
         query_recalls = query_experiment.evaluate(space, "test", "image", "audio").to_dict()
         recalls |= {f"{key}, {query_view}": query_recalls[key] for key in RECALL_KEYS}
     return recalls
@@ -127,11 +113,8 @@ def _measure(experiment: Experiment, view: str, recipe: Recipe) -> Values:
 
 def _draw(figure: Figure, results: dict[str, list[Values]]) -> None:
     for axes, query_view in zip(figure.subplots(1, 2), QUERY_VIEWS, strict=True):
-        draw_bars(
-            axes,
-            {view: [v[f"{RECALL_KEYS[0]}, {query_view}"] for v in runs] for view, runs in results.items()},
-            f"{RECALL_KEYS[0]} (%)",
-        )
+        recalls = {view: [v[f"{RECALL_KEYS[0]}, {query_view}"] for v in runs] for view, runs in results.items()}
+        draw_bars(axes, recalls, f"{RECALL_KEYS[0]} (%)")
         axes.set_title(f"evaluated with {query_view}")
 
 

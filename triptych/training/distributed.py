@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from triptych.errors import RecipeError, TrainingError
 from triptych.recipe import Recipe
 
-# Long, since the other processes wait while the main process validates or saves; torchrun detects dead processes.
+# The timeout is long, since all processes wait while the main process validates. torchrun detects dead processes.
 TIMEOUT = timedelta(hours=12)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -97,13 +97,11 @@ class DistributedContext:
         """
         if self.world_size == 1:
             return
-        parameters = [(p, True) for p in _trainable_parameters(sharded)] + [
-            (p, self.is_main) for p in _trainable_parameters(replicated)
-        ]
+        parameters = [(p, True) for p in _trainable_parameters(sharded)]
+        parameters += [(p, self.is_main) for p in _trainable_parameters(replicated)]
         has_gradient = torch.tensor([float(p.grad is not None) for p, _ in parameters], device=self.device)
         gradients = [
-            (p.grad if p.grad is not None and contributes else torch.zeros_like(p)).flatten()
-            for p, contributes in parameters
+            (p.grad if p.grad is not None and adds else torch.zeros_like(p)).flatten() for p, adds in parameters
         ]
         sums = torch.cat([has_gradient, *gradients])
         _run_collective(dist.all_reduce, sums)
@@ -114,7 +112,7 @@ class DistributedContext:
     def seed(self, seed: int) -> None:
         """Seed the generator that all ranks share, and a different generator per rank for `per_rank_rng`."""
         if self.world_size > 1:
-            # A hash, not seed + rank: consecutive epochs have consecutive seeds, so sums would coincide.
+            # Hash the seed and the rank: seed + rank would be the same number for another epoch and rank.
             rank_seed = np.random.SeedSequence([seed, self.rank + 1]).generate_state(1, np.uint64)
             torch.manual_seed(int(rank_seed[0] >> 1))
             self._rank_rng_state = read_rng_state(self.device)

@@ -1,4 +1,4 @@
-"""The environment of a run: versions, hardware, code revision. No host name, user name or path."""
+"""The environment of a run: versions, hardware and code revision, but no host name, user name or path."""
 
 from __future__ import annotations
 

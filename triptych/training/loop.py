@@ -11,11 +11,12 @@ import torch
 
 from triptych.data.loader import sources_of
 from triptych.errors import TrainingError
-from triptych.interfaces import Batch, Encoder, Modality
+from triptych.interfaces import Batch
 from triptych.progress import ProgressBar, notify, track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
 from triptych.training.distributed import DistributedContext, check_batch_norm, init_distributed
+from triptych.training.early_stopping import EarlyStopping
 from triptych.training.environment import describe_environment
 from triptych.training.epoch import train_one_epoch
 from triptych.training.objective_set import ObjectiveSet
@@ -23,7 +24,7 @@ from triptych.training.optimizer import build_optimizer
 from triptych.training.run_directory import ResumeState, RunDirectory
 from triptych.training.step import format_losses
 from triptych.training.training_data import TrainingData, build_loader, drop_absent_modalities, load_training_data
-from triptych.training.validation import EarlyStopping, compute_validation_score, has_validation_pairs
+from triptych.training.validation import compute_validation_score, has_validation_pairs
 
 
 def train(recipe: Recipe, folder: str | Path, restart: bool = False, show_progress: bool = True) -> Space:
@@ -38,40 +39,37 @@ def train(recipe: Recipe, folder: str | Path, restart: bool = False, show_progre
         data = load_training_data(recipe, show_progress)
         recipe = drop_absent_modalities(recipe, data.train, show_progress)
         if data.valid and not has_validation_pairs(data.valid, recipe):
-            notify(
-                f"no row of split {recipe.data.valid_split} has a trained pair: no validation, the last epoch is saved",
-                show_progress,
-            )
+            reason = f"no row of split {recipe.data.valid_split} has a trained pair"
+            notify(f"{reason}: there is no validation, and the last epoch is saved", show_progress)
             data = replace(data, valid=())
         run = RunDirectory(Path(folder), recipe, data, context.is_main)
         with run.lock():
-            resume_state = None if restart else run.load_resume_state()
-            if resume_state:
-                epochs = f"{resume_state.epochs_done} of {recipe.training.epochs} epochs"
+            state = None if restart else run.load_resume_state()
+            if state:
+                epochs = f"{state.epochs_done} of {recipe.training.epochs} epochs"
                 notify(f"{run.folder}: resuming; {epochs} are complete", show_progress)
-            return _train(recipe, data, run, resume_state, context, show_progress)
+            return _train(recipe, data, run, state, context, show_progress)
 
 
 def _train(
     recipe: Recipe,
     data: TrainingData,
     run: RunDirectory,
-    resume_state: ResumeState | None,
+    state: ResumeState | None,
     context: DistributedContext,
     show_progress: bool,
 ) -> Space:
-    """Build space, objectives, optimizer and loader; then train, validate and save epoch by epoch."""
-    space, objectives, optimizer = _build_model(recipe, data, run, resume_state, context)
+    """Build space, objectives, optimizer and loader. Then train, validate and save epoch by epoch."""
+    space, objectives, optimizer = _build_model(recipe, data, run, state, context)
     run.check_disk_space(space, objectives, optimizer)
     context.broadcast_parameters([space, objectives])
     check_batch_norm(space.train(), recipe, context)
     loader = build_loader(recipe, data.train, space, objectives.reads_parts(space), context, show_progress)
 
-    early_stopping = resume_state.early_stopping if resume_state else EarlyStopping()
-    first_epoch = resume_state.epochs_done if resume_state else 0
+    early_stopping, first_epoch = (state.early_stopping, state.epochs_done) if state else (EarlyStopping(), 0)
     epochs, steps = recipe.training.epochs, loader.steps_per_epoch
     if first_epoch != context.broadcast(first_epoch):
-        raise TrainingError(f"{run.folder}: the processes see different folders; give one on a shared file system")
+        raise TrainingError(f"{run.folder}: the processes see different folders; give a folder on a shared file system")
     run.start(first_epoch, describe_environment(context.world_size, context.device))
     with track_progress("training", epochs * steps, show_progress) as progress:
         progress.advance(first_epoch * steps)
@@ -79,11 +77,11 @@ def _train(
             if early_stopping.should_stop(recipe.training.patience):
                 break
             started = time.monotonic()
-            on_step = _show_steps(progress, f"epoch {epoch + 1}/{epochs}", f"{early_stopping}", context.world_size)
-            batches = loader.iter_epoch(epoch)
-            means = train_one_epoch(
-                space, objectives, optimizer, batches, epoch, steps, context, on_step, make_error=run.abort
+            on_step = _make_step_callback(
+                progress, f"epoch {epoch + 1}/{epochs}", f"{early_stopping}", context.world_size
             )
+            batches = loader.iter_epoch(epoch)
+            means = train_one_epoch(space, objectives, optimizer, batches, epoch, steps, context, on_step, run.abort)
             if not means:
                 raise TrainingError(loader.describe_empty_epoch())
             if _should_validate(epoch, recipe, data):
@@ -100,23 +98,21 @@ def _train(
 
 
 def _build_model(
-    recipe: Recipe, data: TrainingData, run: RunDirectory, resume_state: ResumeState | None, context: DistributedContext
+    recipe: Recipe, data: TrainingData, run: RunDirectory, state: ResumeState | None, context: DistributedContext
 ) -> tuple[Space, ObjectiveSet, torch.optim.Optimizer]:
     """Build space, objectives and optimizer from the recipe's seed, or restore them from the interrupted run."""
     torch.manual_seed(recipe.training.seed)
-    space = resume_state.space if resume_state else Space(recipe)
-    if not resume_state:
-        encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
-        for modality, encoder in encoders.items():
-            encoder.fit_vocabulary(
-                s for row in data.train if modality in row.modalities for s in sources_of(row, modality)
-            )
+    space = state.space if state else Space(recipe)
+    if not state:
+        for m in space.modalities:
+            sources = (source for row in data.train if m in row.modalities for source in sources_of(row, m))
+            space.encoder(m).fit_vocabulary(sources)
     objectives = ObjectiveSet(recipe)
     space.to(context.device)
     objectives.to(context.device)
     optimizer = build_optimizer(recipe, space, objectives)
-    if resume_state:
-        run.restore_state(resume_state, objectives, optimizer)
+    if state:
+        run.restore_state(state, objectives, optimizer)
     return space, objectives, optimizer
 
 
@@ -127,7 +123,7 @@ def _should_validate(epoch: int, recipe: Recipe, data: TrainingData) -> bool:
     return is_due and bool(data.valid)
 
 
-def _show_steps(
+def _make_step_callback(
     progress: ProgressBar, title: str, status: str, world_size: int
 ) -> Callable[[dict[str, float], Batch], None]:
     """Return a callback that advances the progress bar with the losses and the speed of this epoch."""

@@ -1,4 +1,4 @@
-"""metrics.jsonl, one line per epoch, and the same numbers as TensorBoard events where TensorBoard is installed."""
+"""The metrics of a run: metrics.jsonl with one line per epoch, and TensorBoard events if TensorBoard is installed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 from triptych.files import write_text
 
 METRICS_FILE, TENSORBOARD_FOLDER = "metrics.jsonl", "tensorboard"
-# TensorBoard reads files with "tfevents" in the name. TensorBoard's writer would add the host name.
+# TensorBoard reads files with "tfevents" in their name. The name has no host name, unlike with TensorBoard's writer.
 EVENTS_FILE = "events.out.tfevents.0.triptych"
 
 
@@ -30,7 +30,7 @@ def count_steps(folder: Path) -> int:
 
 
 def is_improving(folder: Path) -> bool:
-    """Return whether more epochs may help a run: the last validation score is the best, or there is no score."""
+    """Return whether more epochs may help: the last validation score of a run is the best, or there is no score."""
     scores = [metrics["valid"] for metrics in read_metrics(folder) if "valid" in metrics]
     return not scores or scores[-1] == max(scores)
 

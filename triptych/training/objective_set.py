@@ -27,10 +27,8 @@ class ObjectiveSet(nn.Module):
                 component = config.similarity
                 similarity = SIMILARITIES[component.name](**component.settings) if component else None
                 if similarity and list(similarity.parameters()):
-                    raise RecipeError(
-                        f"{config.name}: similarity {component} has trainable parameters; only space.similarity may "
-                        "have them"
-                    )
+                    problem = f"{config.name}: similarity {component} has trainable parameters"
+                    raise RecipeError(f"{problem}; only space.similarity may have trainable parameters")
                 name = f"{config.name}({a},{b})"
                 num_same = sum(entry_name.startswith(name) for entry_name, *_ in self.entries)
                 self.entries.append((f"{name}#{num_same + 1}" if num_same else name, a, b, config))
@@ -40,9 +38,8 @@ class ObjectiveSet(nn.Module):
     def forward(self, space: Space, batch: Batch, features: Mapping[Modality, Features]) -> dict[str, Tensor]:
         """Return the weighted loss terms of all pairs whose two modalities are in the batch."""
         values: dict[str, Tensor] = {}
-        for (name, a, b, config), objective, similarity in zip(
-            self.entries, self.objectives, self.similarities, strict=True
-        ):
+        for entry, objective, similarity in zip(self.entries, self.objectives, self.similarities, strict=True):
+            name, a, b, config = entry
             if a in features and b in features:
                 try:
                     terms = objective(space.make_pair(features[a], features[b], batch, similarity))
@@ -56,7 +53,7 @@ class ObjectiveSet(nn.Module):
         return any((similarity or space.similarity).reads_parts for similarity in self.similarities)
 
     def metrics_to_log(self) -> dict[str, float]:
-        """Return the metrics that the objectives log beside their loss terms: temperatures, masses, solver errors."""
+        """Return the metrics that the objectives log in addition to their loss terms, such as temperatures."""
         return {
             f"{name}.{key}": value
             for (name, *_), objective in zip(self.entries, self.objectives, strict=True)

@@ -20,20 +20,16 @@ def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torc
     training = recipe.training
     freeze_parameters(space, training.freeze)
     named_parameters = [*space.named_parameters(), *((f"objectives.{n}", p) for n, p in objectives.named_parameters())]
+    lr_scales = {"encoders": training.encoder_lr_scale, "similarity": training.metric_lr_scale}
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
-            lr_scale = {"encoders": training.encoder_lr_scale, "similarity": training.metric_lr_scale}.get(
-                name.split(".")[0], 1.0
-            )
+            lr_scale = lr_scales.get(name.split(".")[0], 1.0)
             weight_decay = training.weight_decay if parameter.dim() >= 2 else 0.0
             groups.setdefault((lr_scale, weight_decay), []).append(parameter)
     if not groups:
         raise RecipeError("no trainable parameters: all parameters are frozen; change training.freeze or space.head")
-    param_groups = [
-        {"params": parameters, "lr_scale": lr_scale, "weight_decay": weight_decay}
-        for (lr_scale, weight_decay), parameters in groups.items()
-    ]
+    param_groups = [{"params": p, "lr_scale": scale, "weight_decay": wd} for (scale, wd), p in groups.items()]
     if training.optimizer == "sgd":
         return torch.optim.SGD(param_groups, lr=training.learning_rate, momentum=training.momentum)
     return torch.optim.AdamW(param_groups, lr=training.learning_rate)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 
 from triptych import checkpoint
 from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE, render_model_card
@@ -19,18 +19,17 @@ from triptych.files import find_stale_temp_files, lock_file_names, remove_stale_
 from triptych.interfaces import Encoder, Modality
 from triptych.recipe import Recipe
 from triptych.space import Space
+from triptych.training.early_stopping import EarlyStopping
 from triptych.training.metrics_log import METRICS_FILE, TENSORBOARD_FOLDER, MetricsLog, read_lines
 from triptych.training.run_lock import LOCK_FILE, check_disk_space, lock_folder
 from triptych.training.training_data import TrainingData
-from triptych.training.validation import EarlyStopping
 
 LAST_FILE, SKIPPED_FILE = "last.safetensors", "skipped.txt"
 ENVIRONMENT_FILE, ERROR_FILE = "environment.json", "error.json"
 RUN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, SKIPPED_FILE, checkpoint.SPACE_FILE}
 RUN_FILES |= {ENVIRONMENT_FILE, ERROR_FILE, MODEL_CARD_FILE}
-MAX_ROWS_IN_MESSAGE = 8  # number of rows of a failed batch in the error message; error.json lists all rows
-OTHER_FILES_BYTES = 2_000_000  # disk space reserved for all files except checkpoints
-_STATE_PREFIXES = ("objectives.", "optimizer.")
+MAX_ROWS_IN_MESSAGE = 8  # rows of a failed batch that the error message lists; error.json lists all rows
+OTHER_FILES_BYTES = 2_000_000  # disk space that is reserved for all files except checkpoints
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class ResumeState:
 
 
 class RunDirectory:
-    """The folder of one training run. Only the main process writes files; in other processes writing does nothing."""
+    """The folder of one training run. Only the main process writes files; other processes skip writing."""
 
     def __init__(self, folder: Path, recipe: Recipe, data: TrainingData, is_writer: bool = True) -> None:
         self.folder, self.recipe, self.data, self.is_writer = folder, recipe, data, is_writer
@@ -54,10 +53,7 @@ class RunDirectory:
     def lock(self) -> Iterator[None]:
         """Hold the lock of the folder until the block ends."""
         self._check_foreign_files()
-        if not self.is_writer:
-            yield
-            return
-        with lock_folder(self.folder):
+        with lock_folder(self.folder) if self.is_writer else nullcontext():
             yield
 
     def load_resume_state(self) -> ResumeState | None:
@@ -67,63 +63,52 @@ class RunDirectory:
         if not state_file.exists():
             existing = sorted(name for name in RUN_FILES if (self.folder / name).exists())
             if existing and not (recipe_file.is_file() and recipe_file.read_bytes() == self.recipe.to_toml().encode()):
-                raise TrainingError(
-                    f"{self.folder}: contains {existing[0]} of another run; give another folder, or --restart"
-                )
+                problem = f"{self.folder}: contains {existing[0]} of another run"
+                raise TrainingError(f"{problem}; give another folder, or --restart")
             return None
         space, extra_tensors, header = checkpoint.load_with_extras(state_file)
         is_same_recipe = _weight_relevant_recipe(space.recipe) == _weight_relevant_recipe(self.recipe)
         if not is_same_recipe or header.get("data_hash") != self.data.data_hash:
-            raise CheckpointError(
-                f"{self.folder}: contains a run of {'other data' if is_same_recipe else 'another recipe'}; "
-                "give another folder, or --restart to replace that run"
-            )
+            problem = f"{self.folder}: contains a run of {'other data' if is_same_recipe else 'another recipe'}"
+            raise CheckpointError(f"{problem}; give another folder, or --restart to replace that run")
         space.recipe = self.recipe
-        tensors_by_prefix = {
-            prefix: {n.removeprefix(prefix): t for n, t in extra_tensors.items() if n.startswith(prefix)}
-            for prefix in _STATE_PREFIXES
-        }
-        epochs_done = str(header.get("epochs"))
-        if (
-            not epochs_done.isdecimal()
-            or not 1 <= int(epochs_done) <= self.recipe.training.epochs
-            or not tensors_by_prefix["optimizer."]
-        ):
-            raise CheckpointError(f"{state_file}: is inconsistent; use --restart")
-        return ResumeState(
-            int(epochs_done),
-            space,
-            tensors_by_prefix["objectives."],
-            tensors_by_prefix["optimizer."],
-            _parse_early_stopping(state_file, header),
+        objectives_state, optimizer_state = (
+            {name.removeprefix(prefix): t for name, t in extra_tensors.items() if name.startswith(prefix)}
+            for prefix in ("objectives.", "optimizer.")
         )
+        try:
+            epochs_done, (best, last, num_bad_evals) = int(header["epochs"]), json.loads(header["early_stopping"])
+            early_stopping = EarlyStopping(float(best), float(last), int(num_bad_evals))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{state_file}: is inconsistent; use --restart") from error
+        if not 1 <= epochs_done <= self.recipe.training.epochs or not optimizer_state:
+            raise CheckpointError(f"{state_file}: is inconsistent; use --restart")
+        return ResumeState(epochs_done, space, objectives_state, optimizer_state, early_stopping)
 
-    def restore_state(self, state: ResumeState, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Restore objectives and optimizer, and write the file of the space if it is missing."""
+    def restore_state(self, state: ResumeState, objectives: nn.Module, optimizer: Optimizer) -> None:
+        """Restore objectives and optimizer, and save the space if its file is missing."""
         try:
             objectives.load_state_dict(state.objectives_state)
             load_optimizer_state(optimizer, state.optimizer_state)
         except (KeyError, ValueError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{self.folder}: {LAST_FILE} does not fit the recipe ({error}); use --restart"
-            ) from error
+            problem = f"{self.folder}: {LAST_FILE} does not fit the recipe ({error})"
+            raise CheckpointError(f"{problem}; use --restart") from error
         if self.is_writer and not (self.folder / checkpoint.SPACE_FILE).is_file():
             checkpoint.save(state.space, self.folder / checkpoint.SPACE_FILE)
 
-    def check_disk_space(self, space: Space, objectives: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def check_disk_space(self, space: Space, objectives: nn.Module, optimizer: Optimizer) -> None:
         """Raise a TrainingError if the folder is not writable or the disk lacks space for the checkpoints."""
         if not self.is_writer:
             return
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        copies = 2 if isinstance(optimizer, torch.optim.AdamW) else 1  # optimizer state per parameter
+        copies = 2 if isinstance(optimizer, AdamW) else 1  # tensors of optimizer state per parameter
         weight_bytes = _count_bytes(space.state_dict_without_frozen().values())
         state_bytes = weight_bytes + _count_bytes(objectives.state_dict().values()) + copies * _count_bytes(parameters)
         # A new state file is complete before it replaces the old file, so both need disk space.
         existing = [self.folder / name for name in (checkpoint.SPACE_FILE, LAST_FILE)]
         existing_bytes = sum(file.stat().st_size for file in existing if file.is_file())
-        check_disk_space(
-            self.folder / LAST_FILE, OTHER_FILES_BYTES + max(0, weight_bytes + 2 * state_bytes - existing_bytes)
-        )
+        new_bytes = max(0, weight_bytes + 2 * state_bytes - existing_bytes)
+        check_disk_space(self.folder / LAST_FILE, OTHER_FILES_BYTES + new_bytes)
 
     def start(self, epochs_done: int, environment: Mapping[str, Any]) -> None:
         """Prepare the folder to continue after `epochs_done` epochs."""
@@ -136,12 +121,12 @@ class RunDirectory:
             for name in RUN_FILES - {RECIPE_FILE} if epochs_done == 0 else [ERROR_FILE]:
                 (self.folder / name).unlink(missing_ok=True)
             write_text(self.folder / RECIPE_FILE, self.recipe.to_toml())
-            if epochs_done < self.recipe.training.epochs:  # else this process trains nothing
+            if epochs_done < self.recipe.training.epochs:  # a complete run keeps the environment of its training
                 data_summary = {"data": self.data.manifest_hashes, "rows": len(self.data.train)}
                 write_text(self.folder / ENVIRONMENT_FILE, json.dumps({**environment, **data_summary}, indent=2) + "\n")
             self._metrics_log = MetricsLog(self.folder, epochs_done)
         except OSError as error:
-            raise TrainingError(f"{self.folder}: cannot be written to ({error}); give another folder") from error
+            raise TrainingError(f"{self.folder}: cannot be written ({error}); give another folder") from error
 
     def save_epoch(
         self,
@@ -149,7 +134,7 @@ class RunDirectory:
         skip_reasons: Iterable[str],
         space: Space,
         objectives: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         early_stopping: EarlyStopping,
     ) -> None:
         """Save the skipped rows and the metrics of an epoch, and the state to resume from."""
@@ -160,27 +145,19 @@ class RunDirectory:
             self.save_checkpoints(metrics["epoch"], space, objectives, optimizer, early_stopping)
 
     def save_checkpoints(
-        self,
-        epochs_done: int,
-        space: Space,
-        objectives: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        early_stopping: EarlyStopping,
+        self, epochs_done: int, space: Space, objectives: nn.Module, optimizer: Optimizer, stopping: EarlyStopping
     ) -> None:
         """Save the space if its score is the best, then the resume state. A run killed in between repeats the epoch."""
         extra_tensors = {f"objectives.{name}": value for name, value in objectives.state_dict().items()}
         for i, state in optimizer.state_dict()["state"].items():
             extra_tensors |= {f"optimizer.{i}.{key}": value for key, value in state.items()}
         space.history = {"data": self.data.manifest_hashes, "rows": len(self.data.train), "epochs": epochs_done}
-        if early_stopping.was_evaluated:
-            space.history["valid"] = round(early_stopping.last, 4)
-        if early_stopping.is_best:
+        if stopping.was_evaluated:
+            space.history["valid"] = round(stopping.last, 4)
+        if stopping.is_best:
             checkpoint.save(space, self.folder / checkpoint.SPACE_FILE)
-        metadata = {
-            "epochs": str(epochs_done),
-            "data_hash": self.data.data_hash,
-            "early_stopping": json.dumps(astuple(early_stopping)[:3]),
-        }
+        metadata = {"epochs": str(epochs_done), "data_hash": self.data.data_hash}
+        metadata["early_stopping"] = json.dumps(astuple(stopping)[:3])
         checkpoint.save(space, self.folder / LAST_FILE, extra_tensors, metadata)
 
     def abort(self, reason: str, rows: Iterable[str]) -> TrainingError:
@@ -189,12 +166,12 @@ class RunDirectory:
         if self.is_writer:
             error_record = {"reason": reason, "rows": rows}
             write_text(self.folder / ERROR_FILE, json.dumps(error_record, indent=2, ensure_ascii=False) + "\n")
-        suffix = (
-            f" … ({len(rows)} rows; {self.folder / ERROR_FILE} lists all)" if len(rows) > MAX_ROWS_IN_MESSAGE else ""
-        )
+        listed = ", ".join(rows[:MAX_ROWS_IN_MESSAGE])
+        if len(rows) > MAX_ROWS_IN_MESSAGE:
+            listed += f" … ({len(rows)} rows; {self.folder / ERROR_FILE} lists all)"
         return TrainingError(
-            f"{reason}, in the batch of rows {', '.join(rows[:MAX_ROWS_IN_MESSAGE])}{suffix}; the last "
-            "completed epoch is saved. If the loss diverged, try a smaller training.learning_rate"
+            f"{reason}, in the batch of rows {listed}; the last completed epoch is saved. If the loss diverged, try a "
+            "smaller training.learning_rate"
         )
 
     def finalize(self, last_space: Space) -> Space:
@@ -227,17 +204,8 @@ class RunDirectory:
         if RECIPE_FILE in foreign and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.to_toml().encode():
             foreign.remove(RECIPE_FILE)  # written by a run that was stopped before its first epoch
         if foreign:
-            raise TrainingError(
-                f"{self.folder}: contains other files ({min(foreign)} …); give an empty or new folder for the run"
-            )
-
-
-def _parse_early_stopping(path: Path, header: Mapping[str, Any]) -> EarlyStopping:
-    try:
-        best, last, num_bad_evals = json.loads(header["early_stopping"])
-        return EarlyStopping(float(best), float(last), int(num_bad_evals))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: is inconsistent; use --restart") from error
+            problem = f"{self.folder}: contains other files ({min(foreign)} …)"
+            raise TrainingError(f"{problem}; give an empty or new folder for the run")
 
 
 def read_skipped(folder: Path) -> list[str]:
@@ -249,18 +217,16 @@ def _count_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
-def load_optimizer_state(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+def load_optimizer_state(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """Load the optimizer state that `RunDirectory.save_checkpoints` wrote."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
-    current = optimizer.state_dict()
-    shapes = {i: p.shape for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    for i, parameter_state in state.items():
-        if any(tensor.dim() and tensor.shape != shapes[i] for tensor in parameter_state.values()):
-            raise ValueError("the optimizer state does not fit the parameters")
-    optimizer.load_state_dict({"state": state, "param_groups": current["param_groups"]})
+    shapes = dict(enumerate(p.shape for group in optimizer.param_groups for p in group["params"]))
+    if any(t.dim() and t.shape != shapes[i] for i, tensors_of_i in state.items() for t in tensors_of_i.values()):
+        raise ValueError("the optimizer state does not fit the parameters")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 def _weight_relevant_recipe(recipe: Recipe) -> Recipe:

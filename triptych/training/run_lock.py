@@ -14,7 +14,7 @@ from triptych.errors import TrainingError
 from triptych.files import TEMP_SUFFIX, is_locked, lock
 
 LOCK_FILE = "training.lock"
-PROBE_BYTES = 4096
+PROBE_BYTES = 4096  # bytes that are written to test whether the folder is writable
 FALLOCATE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems without preallocation
 
 
@@ -31,9 +31,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
                     time.sleep(0.1)  # try again: `is_running` in another process may hold the lock for an instant
                     is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
             except OSError as error:
-                raise TrainingError(
-                    f"{folder}: cannot be written to ({error.strerror}); give another folder"
-                ) from error
+                raise TrainingError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
             if not is_acquired:
                 raise TrainingError(
                     f"{folder}: another process is training in this folder; wait until it ends, or give another folder"
@@ -41,7 +39,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
     finally:
         if is_new:
-            with suppress(OSError):  # removes the folder only if it is empty, that is, if the run wrote nothing
+            with suppress(OSError):  # `rmdir` removes the folder only if the run wrote no file
                 folder.rmdir()
 
 
@@ -52,14 +50,11 @@ def is_running(folder: Path) -> bool:
 
 def check_disk_space(path: Path, required_bytes: int) -> None:
     """Reserve disk space beside a file and release it, so that a full disk raises an error before training starts."""
-    folder = path.parent
-    free_bytes = shutil.disk_usage(folder).free
-    requirement = f"this run needs {required_bytes / 1e6:,.1f} MB for its checkpoints"
+    free_bytes = shutil.disk_usage(path.parent).free
+    problem = f"{path.parent}: this run needs {required_bytes / 1e6:,.1f} MB for its checkpoints, but"
     if free_bytes < required_bytes:
-        raise TrainingError(
-            f"{folder}: {requirement}, but the disk has {free_bytes / 1e6:,.1f} MB free; free disk space, or give "
-            "another folder"
-        )
+        free = f"{free_bytes / 1e6:,.1f} MB"
+        raise TrainingError(f"{problem} the disk has {free} free; free disk space, or give another folder")
     probe_file = path.with_name(f".{path.name}.trial{TEMP_SUFFIX}")
     try:
         handle = os.open(probe_file, os.O_CREAT | os.O_WRONLY, 0o666)
@@ -71,13 +66,11 @@ def check_disk_space(path: Path, required_bytes: int) -> None:
             os.close(handle)
             probe_file.unlink()
     except OSError as error:
-        raise TrainingError(
-            f"{folder}: {requirement}, but they cannot be written ({error.strerror}); give another folder"
-        ) from error
+        raise TrainingError(f"{problem} they cannot be written ({error.strerror}); give another folder") from error
 
 
 def _reserve(handle: int, num_bytes: int) -> None:
-    """Allocate blocks for an open file. Unlike the number of free bytes, this respects quotas."""
+    """Allocate blocks for an open file. Unlike the number of free bytes, the allocation respects quotas."""
     if not hasattr(os, "posix_fallocate"):
         return
     try:

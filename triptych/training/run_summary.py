@@ -36,7 +36,7 @@ def list_runs(folder: Path) -> list[RunSummary]:
     """Summarise all run folders in a folder and its subfolders, sorted by path."""
     if not folder.is_dir():
         raise UsageError(f"{folder}: no such folder; `triptych train` writes its runs to runs/ by default")
-    patterns = ["/".join(["*"] * depth + [METRICS_FILE]) for depth in range(MAX_DEPTH + 1)]
+    patterns = ["*/" * depth + METRICS_FILE for depth in range(MAX_DEPTH + 1)]
     run_folders = sorted({path.parent for pattern in patterns for path in folder.glob(pattern)})
     return [summary for run in run_folders if (run / RECIPE_FILE).is_file() and (summary := _summarise_run(run))]
 

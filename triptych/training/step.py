@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from triptych.errors import InputError
-from triptych.interfaces import Batch, Features, Modality
+from triptych.interfaces import Batch, Features, Modality, features_from_embeddings
 from triptych.recipe import Precision, TrainingConfig
-from triptych.space import Space, concat_features, features_without_parts
+from triptych.space import Space, concat_features
 from triptych.training.distributed import SINGLE_PROCESS, DistributedContext, read_rng_state, set_rng_state
 from triptych.training.objective_set import ObjectiveSet
 
-DIVERGENCE_FACTOR = 1000.0
-MIN_ROWS_FOR_COLLAPSE = 8  # in smaller batches, equal embeddings may be a coincidence
+DIVERGENCE_FACTOR = 1000.0  # a loss term has diverged if it exceeds its first value of the epoch by this factor
+MIN_ROWS_FOR_COLLAPSE = 8  # rows; equal embeddings in a smaller batch may be a coincidence
 
 
 def take_step(
@@ -47,7 +48,7 @@ def check_divergence(values: Mapping[str, float], first_values: Mapping[str, flo
 
 
 def format_losses(values: Mapping[str, float]) -> str:
-    """Format the loss, with the contribution of each objective if there are several."""
+    """Format the loss. If there are several objectives, add the contribution of each objective."""
     sums: dict[str, float] = {}
     for name, value in values.items():
         if name != "loss":
@@ -75,58 +76,42 @@ def backward(
 
     Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache).
     """
-    forward_config = _ForwardConfig(objectives.reads_parts(space), precision)
-    num_rows = len(batch.group)
+    with_parts, num_rows = objectives.reads_parts(space), len(batch.group)
+    compute = partial(_compute_features, space, batch, with_parts, precision)
     features: dict[Modality, Features]
     if context.world_size == 1 and not 0 < chunk_size < num_rows:
-        features = {m: forward_config.compute_features(space, batch, m) for m in batch.inputs}
+        features = {m: compute(m) for m in batch.inputs}
         _check_collapse(batch, features)
-        values = _check_finite(objectives(space, batch, features))
-        torch.stack(list(values.values())).sum().backward()
-        return values
+        return _backward_losses(objectives(space, batch, features))
     local_rows = context.local_slice(num_rows)
     with context.per_rank_rng():
         grad_caches: dict[Modality, _GradCache] = {
-            m: _GradCache.build(space, batch, m, forward_config, chunk_size or num_rows, context) for m in batch.inputs
+            m: _GradCache(space, batch, m, compute, with_parts, chunk_size or num_rows, context) for m in batch.inputs
         }
-    full_batch = batch if context.world_size == 1 else _gather_batch(batch, context)
     features = {m: grad_cache.to_features() for m, grad_cache in grad_caches.items()}
     if context.world_size == 1:  # with several processes, the inputs of the other rows are not in this process
         _check_collapse(batch, features)
-    values = _check_finite(objectives(space, full_batch, features))
-    torch.stack(list(values.values())).sum().backward()
+    else:  # gather the fields of the batch that objectives read
+        group, targets = context.all_gather(batch.group), batch.teacher_targets
+        targets = None if targets is None else context.all_gather(targets)
+        batch = replace(batch, group=group, teacher_targets=targets)
+    values = _backward_losses(objectives(space, batch, features))
     for grad_cache in grad_caches.values():
         grad_cache.backward(local_rows)
     context.all_reduce_gradients([space.encoders, space.heads, space.shared_head], [space.similarity, objectives])
     return values
 
 
-def _gather_batch(batch: Batch, context: DistributedContext) -> Batch:
-    """Gather the fields of a batch that objectives read from all processes."""
-    teacher_targets = None if batch.teacher_targets is None else context.all_gather(batch.teacher_targets)
-    return replace(batch, group=context.all_gather(batch.group), teacher_targets=teacher_targets)
-
-
-@dataclass(frozen=True)
-class _ForwardConfig:
-    """Settings for computing features: with or without parts, and the precision. Features are at least float32."""
-
-    with_parts: bool
-    precision: Precision
-
-    def compute_features(self, space: Space, batch: Batch, modality: Modality, rows: slice | None = None) -> Features:
-        inputs, mask = batch.inputs[modality], batch.masks[modality]
-        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
-            features = space(
-                modality,
-                inputs[rows or slice(None)],
-                mask[rows or slice(None)],
-                batch.input_kinds.get(modality, "inputs"),
-                self.with_parts,
-            )
-        if self.precision == "float32":
-            return features
-        return replace(features, embedding=features.embedding.float(), parts=features.parts.float())
+def _compute_features(
+    space: Space, batch: Batch, with_parts: bool, precision: Precision, modality: Modality, rows: slice = slice(None)
+) -> Features:
+    """Compute the features of some rows of a batch. The features are float32 also if the encoder runs in bfloat16."""
+    inputs, mask = batch.inputs[modality][rows], batch.masks[modality][rows]
+    with torch.autocast(inputs.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        features = space(modality, inputs, mask, batch.input_kinds.get(modality, "inputs"), with_parts)
+    if precision == "float32":
+        return features
+    return replace(features, embedding=features.embedding.float(), parts=features.parts.float())
 
 
 @torch.no_grad()
@@ -139,75 +124,66 @@ def _check_collapse(batch: Batch, features: Mapping[Modality, Features]) -> None
         if not embedding.any():
             raise InputError(f"every embedding of {modality} has length 0")
         if (embedding == embedding[0]).all() and not (inputs == inputs[0]).all():
-            raise InputError(f"every {modality} has the same embedding, although their inputs differ")
+            raise InputError(f"all items of {modality} have the same embedding, although their inputs differ")
 
 
-def _check_finite(values: dict[str, Tensor]) -> dict[str, Tensor]:
+def _backward_losses(values: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Backpropagate the sum of the loss terms. Raise an InputError if a term is not finite."""
     for name, value in values.items():
         if not torch.isfinite(value):
             raise InputError(f"{name} became NaN or infinite")
+    torch.stack(list(values.values())).sum().backward()
     return values
 
 
-@dataclass
 class _GradCache:
-    """The detached features of one modality for all rows, and the data to recompute those of this process."""
+    """The detached features of one modality for all rows, and the data to recompute the features of this process."""
 
-    space: Space
-    batch: Batch
-    modality: Modality
-    forward_config: _ForwardConfig
-    chunk_size: int
-    rng_states: list[Tensor]  # the state before each chunk, so that dropout masks are the same in both passes
-    graph_features: Features | None  # with graph, if there is only one chunk, which need not be recomputed
-    embedding: Tensor  # (N, D), a leaf
-    parts: Tensor | None  # (N, P, D), a leaf; None if the only part is the embedding
-    mask: Tensor
-
-    @staticmethod
-    def build(
+    def __init__(
+        self,
         space: Space,
         batch: Batch,
         modality: Modality,
-        forward_config: _ForwardConfig,
+        compute: Callable[[Modality, slice], Features],
+        with_parts: bool,
         chunk_size: int,
         context: DistributedContext,
-    ) -> _GradCache:
-        rng_states, chunks, num_rows = [], [], len(batch.group)
-        with torch.set_grad_enabled(chunk_size >= num_rows):
-            for chunk_rows in _iter_chunks(num_rows, chunk_size):
-                rng_states.append(read_rng_state(batch.group.device))
-                chunks.append(forward_config.compute_features(space, batch, modality, chunk_rows))
-        features = concat_features(chunks, space.recipe.space.embed_dim, modality).to(batch.group.device)
-        embedding = context.all_gather(features.embedding.detach()).requires_grad_()
-        parts = context.all_gather(features.parts.detach()).requires_grad_() if forward_config.with_parts else None
-        mask = context.all_gather(features.mask)
-        graph_features = features if chunks and chunk_size >= num_rows else None
-        return _GradCache(
-            space, batch, modality, forward_config, chunk_size, rng_states, graph_features, embedding, parts, mask
-        )
+    ) -> None:
+        self.modality: Modality = modality
+        self.compute, self.device, num_rows = compute, batch.group.device, len(batch.group)
+        self.chunks = [slice(i, min(i + chunk_size, num_rows)) for i in range(0, num_rows, max(1, chunk_size))]
+        self.rng_states: list[Tensor] = []  # the state before each chunk: both passes use the same dropout masks
+        outputs, is_single_chunk = [], chunk_size >= num_rows
+        with torch.set_grad_enabled(is_single_chunk):
+            for rows in self.chunks:
+                self.rng_states.append(read_rng_state(self.device))
+                outputs.append(compute(modality, rows))
+        features = concat_features(outputs, space.recipe.space.embed_dim, modality).to(self.device)
+        # A single chunk keeps its graph, so that its features are not computed again.
+        self.graph_features = features if outputs and is_single_chunk else None
+        # The leaves of the graph of the loss: embedding (N, D), and parts (N, P, D) or None if parts are not read.
+        self.embedding = context.all_gather(features.embedding.detach()).requires_grad_()
+        self.parts = context.all_gather(features.parts.detach()).requires_grad_() if with_parts else None
+        self.mask = context.all_gather(features.mask)
 
     def to_features(self) -> Features:
-        return (
-            features_without_parts(self.embedding, self.modality)
-            if self.parts is None
-            else Features(self.embedding, self.parts, self.mask, self.modality)
-        )
+        if self.parts is None:
+            return features_from_embeddings(self.embedding, self.modality)
+        return Features(self.embedding, self.parts, self.mask, self.modality)
 
     def backward(self, local_rows: slice) -> None:
         """Backpropagate the gradients of the leaves, restricted to the rows of this process, through the encoder."""
         leaf_grads = (self.embedding.grad, None if self.parts is None else self.parts.grad)
-        grads = [None if leaf is None else leaf[local_rows] for leaf in leaf_grads]
+        grads = [None if grad is None else grad[local_rows] for grad in leaf_grads]
         if self.graph_features is not None:
-            return _backward_features(self.graph_features, grads)
-        device = self.batch.group.device
-        final_rng_state = read_rng_state(device)
-        for rows, state in zip(_iter_chunks(len(self.batch.group), self.chunk_size), self.rng_states, strict=True):
-            set_rng_state(state, device)
-            recomputed = self.forward_config.compute_features(self.space, self.batch, self.modality, rows)
-            _backward_features(recomputed, [None if grad is None else grad[rows] for grad in grads])
-        set_rng_state(final_rng_state, device)
-        return None
+            _backward_features(self.graph_features, grads)
+            return
+        final_rng_state = read_rng_state(self.device)
+        for rows, state in zip(self.chunks, self.rng_states, strict=True):
+            set_rng_state(state, self.device)
+            chunk_grads = [None if grad is None else grad[rows] for grad in grads]
+            _backward_features(self.compute(self.modality, rows), chunk_grads)
+        set_rng_state(final_rng_state, self.device)
 
 
 def _backward_features(features: Features, grads: Sequence[Tensor | None]) -> None:
@@ -220,8 +196,3 @@ def _backward_features(features: Features, grads: Sequence[Tensor | None]) -> No
     ]
     if pairs:
         torch.autograd.backward([output for output, _ in pairs], [grad for _, grad in pairs])
-
-
-def _iter_chunks(num_rows: int, chunk_size: int) -> Iterator[slice]:
-    for start in range(0, num_rows, max(1, chunk_size)):
-        yield slice(start, min(start + chunk_size, num_rows))

@@ -50,16 +50,16 @@ def load_training_data(recipe: Recipe, show_progress: bool) -> TrainingData:
         raise TrainingError("the recipe names no manifest; add data.manifest, or give --data MANIFEST")
     tables = [manifest.read(path, recipe.data.allow_outside) for path in paths]
     train, valid, row_errors = list[Row](), list[Row](), list[str]()
+    manifest_hashes: dict[str, str] = {}
+    valid_split = recipe.data.valid_split
     for i, table in enumerate(tables):
         # Groups of different manifests are unrelated, even if their group keys are equal.
-        group_prefix = f"{i} " if i else ""
+        prefix = f"{i} " if i else ""
         train_rows = _select_training_rows(table, recipe, show_progress)
-        train += [replace(row, group=group_prefix + row.group) for row in train_rows]
-        if recipe.data.valid_split in table.counts.splits and recipe.data.valid_split != recipe.data.train_split:
-            valid += [replace(row, group=group_prefix + row.group) for row in table.split(recipe.data.valid_split).rows]
+        train += [replace(row, group=prefix + row.group) for row in train_rows]
+        if valid_split in table.counts.splits and valid_split != recipe.data.train_split:
+            valid += [replace(row, group=prefix + row.group) for row in table.split(valid_split).rows]
         row_errors += map(str, table.errors)
-    manifest_hashes: dict[str, str] = {}
-    for i, table in enumerate(tables):
         # Use only the file name: run folders are shared, and the path of the data is private.
         name = f"{table.path.name} ({i + 1})" if table.path.name in manifest_hashes else table.path.name
         manifest_hashes[name] = hashlib.sha256(table.path.read_bytes()).hexdigest()
@@ -100,7 +100,7 @@ def build_loader(
 ) -> Loader:
     """Build the loader of the rows that have a trained pair; print a notice for each pair that no row has."""
     encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
-    training, data = recipe.training, recipe.data
+    data = recipe.data
     if data.all_windows and "audio" in encoders and math.isfinite(encoders["audio"].max_seconds):
         rows = split_into_windows(rows, encoders["audio"].max_seconds, data.hop_seconds)
     pairs = dict.fromkeys(pair for config in recipe.objectives for pair in config.pairs)
@@ -108,8 +108,8 @@ def build_loader(
         rows,
         encoders,
         pairs,
-        training.batch_size,
-        training.seed,
+        recipe.training.batch_size,
+        recipe.training.seed,
         data.workers,
         data.input_cache_mb,
         precomputed=_load_frozen_features(recipe, rows, encoders, context, show_progress),
@@ -120,7 +120,7 @@ def build_loader(
         all_reduce_sum=context.all_reduce_sum,
     )
     for a, b in pairs:
-        if not any(a in modality_set and b in modality_set for modality_set in loader.modality_sets):
+        if not any(a in modalities and b in modalities for modalities in loader.modality_sets):
             notify(f"no row has both {a} and {b}: this pair is not trained", show_progress)
     return loader
 
@@ -133,16 +133,13 @@ def split_into_windows(rows: Sequence[Row], window_seconds: float, hop_seconds: 
         try:
             media_seconds = read_duration(path) if path else 0.0
         except MediaError:
-            media_seconds = 0.0  # ignored here: the loader reports the unreadable file
+            media_seconds = 0.0  # the loader reports the unreadable file
         start, end = row.start or 0.0, min(row.end or media_seconds, media_seconds)
         if end - start <= window_seconds:
             window_rows.append(row)
             continue
-        windows = sliding_windows(end - start, window_seconds, hop_seconds or window_seconds)
-        window_rows += [
-            replace(row, id=f"{row.id} {i}", start=start + window_start, end=start + window_end)
-            for i, (window_start, window_end) in enumerate(windows)
-        ]
+        windows = enumerate(sliding_windows(end - start, window_seconds, hop_seconds or window_seconds))
+        window_rows += [replace(row, id=f"{row.id} {i}", start=start + a, end=start + b) for i, (a, b) in windows]
     return window_rows
 
 
@@ -154,15 +151,9 @@ def compute_teacher_targets(
         return {}
     teacher, cache = ENCODERS[recipe.data.teacher](), resolve_cache(recipe.data.cache) or Cache.default()
     sources = [source_of(row, "image") for row in rows if "image" in row.modalities]
-    features = compute_or_load(
-        teacher.to(context.device),
-        sources,
-        cache,
-        recipe.data.workers,
-        "teacher features" if show_progress else None,
-        (context.rank, context.world_size),
-        context.barrier,
-    )
+    title = "teacher features" if show_progress else None
+    shard, workers = (context.rank, context.world_size), recipe.data.workers
+    features = compute_or_load(teacher.to(context.device), sources, cache, workers, title, shard, context.barrier)
     with torch.inference_mode():
         probabilities = teacher.cpu().class_probabilities(features.pooled[:, 0])
     if probabilities is None:
@@ -177,19 +168,12 @@ def _load_frozen_features(
     context: DistributedContext,
     show_progress: bool,
 ) -> dict[Modality, CachedFeatures]:
-    """Return the features of all rows from the frozen encoders. Features are computed once and cached."""
-    cache = resolve_cache(recipe.data.cache)
+    """Compute the features of all rows with the frozen encoders, or load them from the cache."""
+    cache, workers, shard = resolve_cache(recipe.data.cache), recipe.data.workers, (context.rank, context.world_size)
     features = {}
-    for modality, encoder in encoders.items():
+    for m, encoder in encoders.items():
         if cache and encoder.frozen:
-            sources = [s for row in rows if modality in row.modalities for s in sources_of(row, modality)]
-            features[modality] = compute_or_load(
-                encoder,
-                sources,
-                cache,
-                recipe.data.workers,
-                f"{modality} features" if show_progress else None,
-                (context.rank, context.world_size),
-                context.barrier,
-            )
+            sources = [source for row in rows if m in row.modalities for source in sources_of(row, m)]
+            title = f"{m} features" if show_progress else None
+            features[m] = compute_or_load(encoder, sources, cache, workers, title, shard, context.barrier)
     return features

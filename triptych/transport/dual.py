@@ -1,10 +1,11 @@
-"""Solver of the dual transport problem, in float64. Potentials are in log units: potential / epsilon.
+"""Solver of the dual transport problem, in float64. All potentials are divided by epsilon (log units).
 
 The optimal row potentials (and, in the partial problem, the offset) are closed-form functions of the column potentials,
-so the solver iterates over the column potentials only. It starts with up to ten Sinkhorn iterations. The balanced dual
-is smooth, and Newton's method converges. The curvature of the partial dual jumps where a row or column becomes
-saturated, and Newton's method needs 200 or more iterations; a primal-dual interior-point method needs 10 to 25.
-The matrix is exponentiated once. Later iterations only rescale rows and columns, by matrix-vector products.
+so the solver iterates over the column potentials only. The solver starts with up to ten Sinkhorn iterations. The
+balanced dual is smooth, so the solver uses Newton's method. The curvature of the partial dual jumps where a row or
+column becomes saturated, and Newton's method needs 200 or more iterations. For the partial dual, the solver uses a
+primal-dual interior-point method, which needs 10 to 25 iterations. The solver exponentiates the matrix once. Later
+iterations only rescale rows and columns, by matrix-vector products.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from torch import Tensor
 from triptych.transport.laplacian import Laplacian
 from triptych.transport.matrix import Scores
 
-MAX_LOG_DRIFT = 100.0  # change of a potential (log units) after which the matrix is exponentiated again
+MAX_LOG_DRIFT = 100.0  # if a potential changes by more, the matrix is exponentiated again
 CENTRING = 0.1  # target complementarity of an interior-point iteration, as a fraction of the current complementarity
-CG_TOLERANCE = 1e-3  # relative residual of conjugate gradients in an interior-point iteration
+CG_TOLERANCE = 1e-3  # the relative residual at which conjugate gradients stop
 MAX_LOG_STEP = 2.0  # largest interior-point step (log units), because exp is far from linear over larger steps
 
 
@@ -29,7 +30,7 @@ class TransportProblem:
 
     a: Tensor  # (N,) row weights
     b: Tensor  # (M,) column weights
-    mass: float  # sum of the plan
+    mass: float  # the sum of all entries of the plan
     is_partial: bool
 
 
@@ -39,9 +40,9 @@ class DualPoint:
 
     row: Tensor  # (N,), at most 0 in the partial problem
     column: Tensor  # (M,), at most 0 in the partial problem
-    offset: Tensor  # (), 0 in the balanced problem
+    offset: Tensor  # scalar; 0 in the balanced problem
     column_sums: Tensor  # (M,) column sums of the plan
-    value: Tensor  # () the dual objective
+    value: Tensor  # scalar: the dual objective
     error: float  # L1 change of the column sums by one more Sinkhorn iteration, as a fraction of the mass
 
 
@@ -74,7 +75,7 @@ class DualProblem:
         return column_sums.clamp_min(1e-290).log() - self.origin_column  # (M,)
 
     def evaluate(self, column: Tensor) -> DualPoint:
-        """Return the dual point of these column potentials. Partial: they are first shifted to a maximum of 0."""
+        """Return the dual point of column potentials, which a partial problem first shifts to a maximum of 0."""
         problem = self.problem
         column = column - column.max() if problem.is_partial else column
         self.absorb_if_drifted(column)
@@ -108,19 +109,19 @@ class DualProblem:
         return Laplacian(self.matrix, *self.scaling_vectors(row, column), self.prefer_cholesky)
 
 
-def maximise_dual(dual: DualProblem, column: Tensor, tolerance: float, max_iterations: int) -> tuple[DualPoint, int]:
+def maximise_dual(dual: DualProblem, column: Tensor, tolerance: float, max_iter: int) -> tuple[DualPoint, int]:
     """Return the first point with error <= `tolerance` (else the last point), and the number of iterations."""
     point = dual.evaluate(column)
     for _ in range(10):
         if point.error <= tolerance:
             return point, 0
         point = dual.sinkhorn_step(point)
-    return (_interior_point if dual.problem.is_partial else _newton)(dual, point, tolerance, max_iterations)
+    return (_interior_point if dual.problem.is_partial else _newton)(dual, point, tolerance, max_iter)
 
 
-def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iterations: int) -> tuple[DualPoint, int]:
+def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iter: int) -> tuple[DualPoint, int]:
     """Newton's method on the columns with backtracking; two Sinkhorn iterations follow each step."""
-    for iteration in range(max_iterations):
+    for iteration in range(max_iter):
         if point.error <= tolerance:
             return point, iteration
         gradient = dual.problem.b - point.column_sums
@@ -137,12 +138,10 @@ def _newton(dual: DualProblem, point: DualPoint, tolerance: float, max_iteration
                 break
             step_size /= 2
         point = dual.sinkhorn_step(dual.sinkhorn_step(point))
-    return point, max_iterations
+    return point, max_iter
 
 
-def _interior_point(
-    dual: DualProblem, point: DualPoint, tolerance: float, max_iterations: int
-) -> tuple[DualPoint, int]:
+def _interior_point(dual: DualProblem, point: DualPoint, tolerance: float, max_iter: int) -> tuple[DualPoint, int]:
     """Primal-dual interior-point method; slacks s = a - row sums and t = b - column sums stay positive.
 
     Newton's method on P1 + s = a, Pᵀ1 + t = b, sum(P) = mass, -row · s = -column · t = mu, with mu going to 0.
@@ -152,7 +151,7 @@ def _interior_point(
     system = dual.build_laplacian(f + offset, g)
     s, t = (a - system.row_sums).maximum(0.1 * a), (b - system.column_sums).maximum(0.1 * b)
     best = point
-    for iteration in range(max_iterations):
+    for iteration in range(max_iter):
         if best.error <= tolerance:
             return best, iteration
         mu = CENTRING * -(f @ s + g @ t) / (len(f) + len(g))
@@ -171,11 +170,11 @@ def _interior_point(
         s, t = s + step_size * ds, t + step_size * dt
         dual.prefer_cholesky = system.prefer_cholesky
         # While the complementarity is large, the error exceeds the tolerance and is not computed.
-        if -(f @ s + g @ t) < 100 * tolerance * dual.problem.mass or iteration == max_iterations - 1:
+        if -(f @ s + g @ t) < 100 * tolerance * dual.problem.mass or iteration == max_iter - 1:
             point = dual.sinkhorn_step(dual.evaluate(g))  # sets the potentials of unsaturated columns to exactly 0
             best = point if point.error < best.error else best
         system = dual.build_laplacian(f + offset, g)
-    return best, max_iterations
+    return best, max_iter
 
 
 def _largest_feasible_step(values: Tensor, change: Tensor) -> float:
@@ -196,6 +195,6 @@ def capped_row_potentials(row_log_sums: Tensor, problem: TransportProblem) -> tu
     remaining_mass = problem.mass - (problem.a[order].cumsum(0) - problem.a[order])
     level = remaining_mass.clamp_min(1e-300).log() - row_log_sums[order].flip(0).logcumsumexp(0).flip(0)
     fits = (level + excess[order] <= 0) & (remaining_mass > 0)
-    fits[(remaining_mass > 0).sum() - 1] = True  # always true, except for rounding
+    fits[(remaining_mass > 0).sum() - 1] = True  # this entry always fits, except for rounding errors
     offset = level[fits.int().argmax()]
     return (-excess - offset).clamp_max(0), offset

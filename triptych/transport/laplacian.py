@@ -5,7 +5,7 @@ from torch import Tensor
 
 from triptych.transport.matrix import Matrix
 
-MAX_CHOLESKY_COLUMNS = 2048  # larger systems use conjugate gradients only, because Cholesky costs O(N³)
+MAX_CHOLESKY_COLUMNS = 2048  # larger systems use only conjugate gradients, because Cholesky takes O(N³)
 COUPLING_FLOOR = 1e-14  # couplings below this fraction of a column's mass are rounding errors
 ALWAYS_CHOLESKY_COLUMNS = 96  # up to this size, Cholesky is always faster than conjugate gradients
 FIXED_SLACK = 1e30  # a slack so large that the potential does not change
@@ -58,7 +58,7 @@ class Laplacian:
         return x[0] - z * x[1], y[0] - z * y[1], z
 
     def solve(self, rhs: Tensor, tolerance: float) -> Tensor:
-        """Solve S y = rhs (K, M) by conjugate gradients; by Cholesky if these converge slowly and S is small."""
+        """Solve S y = rhs (K, M) by conjugate gradients, or by Cholesky if S is small and convergence is slow."""
         if len(self.column_scale) > MAX_CHOLESKY_COLUMNS or not self.matrix.is_dense:
             return self.solve_conjugate_gradients(rhs, tolerance, 1000)[0]
         y = torch.zeros_like(rhs)
@@ -67,7 +67,7 @@ class Laplacian:
             self.prefer_cholesky = not converged
         return self.solve_cholesky(rhs, y) if self.prefer_cholesky else y
 
-    def solve_conjugate_gradients(self, rhs: Tensor, tolerance: float, max_iterations: int) -> tuple[Tensor, bool]:
+    def solve_conjugate_gradients(self, rhs: Tensor, tolerance: float, max_iter: int) -> tuple[Tensor, bool]:
         """Solve by conjugate gradients with a diagonal preconditioner; return the solution and whether it converged."""
         diagonal = self.column_sums - self.column_scale.square() * self.matrix.squared_rmatvec(
             self.row_scale.square() * self.inverse_row_degrees
@@ -78,7 +78,7 @@ class Laplacian:
         target_residual = tolerance * rhs.abs().sum(-1, keepdim=True)
         direction = preconditioner * residual
         residual_norm = (residual * direction).sum(-1, keepdim=True)
-        for _ in range(max_iterations):
+        for _ in range(max_iter):
             system_direction = degree * direction - self.rmatvec(self.inverse_row_degrees * self.matvec(direction))
             step = residual_norm / (direction * system_direction).sum(-1, keepdim=True).clamp_min(1e-300)
             y = y + step * direction
@@ -91,7 +91,7 @@ class Laplacian:
         return y, False
 
     def solve_cholesky(self, rhs: Tensor, fallback: Tensor) -> Tensor:
-        """Solve by Cholesky; faster than conjugate gradients if the plan is close to a permutation."""
+        """Solve by Cholesky, which is faster than conjugate gradients if the plan is close to a permutation."""
         scale = self.row_scale * self.inverse_row_degrees.sqrt()
         scaled_plan = (self.matrix.to_dense() * scale[:, None]).mul_(self.column_scale)
         couplings = (scaled_plan.T @ scaled_plan).fill_diagonal_(0)

@@ -10,23 +10,13 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from triptych.errors import InputError
-from triptych.streaming import DEFAULT_BLOCK_SIZE
+from triptych.streaming import DEFAULT_BLOCK_SIZE, check_factors
 from triptych.transport.dual import DualPoint, TransportProblem
 from triptych.transport.laplacian import FIXED_SLACK, Laplacian
 from triptych.transport.matrix import DenseMatrix, TiledScores
-from triptych.transport.plan import (
-    MAX_ITERATIONS,
-    TOLERANCE,
-    Plan,
-    SolveInfo,
-    make_problem,
-    make_problem_from_cost,
-    result_dtype,
-    solve_dual,
-    solve_plan,
-)
+from triptych.transport.plan import Plan, SolveInfo, make_problem, make_problem_from_cost, solve_dual, solve_plan
 
-ADJOINT_TOLERANCE = 1e-12  # relative residual of the linear system for an implicit gradient
+ADJOINT_TOLERANCE = 1e-12  # the relative residual at which the solver of implicit gradients stops
 
 
 def plan_cross_entropy(
@@ -40,12 +30,13 @@ def plan_cross_entropy(
     Balanced: if the row and column sums of T equal those of P, then u ⊕ v = 1 and no system is solved.
 
     Source: implicit differentiation of the optimality conditions, as in Luise et al. 2018.
-    Use when: the target violates the constraints of the plan; otherwise use `plan_divergence`.
-    Beware: a partial plan is not differentiable where a row or column becomes saturated: the gradient is one-sided.
+    Use when: the target violates the constraints of the plan. Otherwise use `plan_divergence`.
+    Beware: a partial plan is not differentiable where a row or column becomes saturated. At such a point, the gradient
+    is one-sided.
     """
     problem = make_problem_from_cost(cost, epsilon, a, b, mass)
     target64 = _validate_target(target, cost)
-    plan, point, plan64 = solve_plan(cost, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
+    plan, point, plan64 = solve_plan(cost, epsilon, problem)
     rows, columns = target64.sum(1), target64.sum(0)
     value = (target64 * cost.detach()).sum() / epsilon
     value = value - (rows @ point.row + columns @ point.column + target64.sum() * point.offset)
@@ -68,8 +59,9 @@ def plan_divergence(
     Balanced: L = KL(T || P). Partial: L = KL(T || P) + <T1 - a, f> / epsilon + <Tᵀ1 - b, g> / epsilon >= KL(T || P).
 
     Source: Blondel, Martins and Niculae 2020; the gradient follows from the envelope theorem.
-    Use when: the target satisfies the constraints of the plan: row sums, column sums and mass. Convex in the cost.
-    Beware: raises InputError if the target violates a constraint.
+    Use when: the target satisfies the constraints of the plan: row sums, column sums and mass. The loss is convex in
+    the cost.
+    Beware: a target that violates a constraint raises InputError.
     """
     problem = make_problem_from_cost(cost, epsilon, a, b, mass)
     target64 = _validate_target(target, cost)
@@ -81,9 +73,9 @@ def plan_divergence(
             f"target has mass {total:g}, and its sums differ from the weights by {violation:g}; need mass "
             f"{problem.mass:g} and rows and columns that sum to {'at most ' if problem.is_partial else ''}a and b"
         )
-    plan, point, plan64 = solve_plan(cost, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
-    positive_entries = target64[target64 > 0]
-    value = positive_entries @ positive_entries.log() + (target64 * cost.detach()).sum() / epsilon - point.value
+    plan, point, plan64 = solve_plan(cost, epsilon, problem)
+    positive = target64[target64 > 0]
+    value = positive @ positive.log() + (target64 * cost.detach()).sum() / epsilon - point.value
     return _attach_gradient(cost, value, (target64 - plan64).div_(epsilon) if cost.requires_grad else None), plan
 
 
@@ -95,39 +87,28 @@ def streamed_optimal_value(
     V = min_P E(P) / epsilon,  E as in `plan_divergence`;          dV/dquery = -P @ keys / epsilon, likewise for keys.
     A divergence is E(T) / epsilon - V, where the caller computes E(T) = <T, C> + epsilon · sum T log T.
 
-    Source: as for `plan_divergence`; the linear systems are solved by conjugate gradients only.
-    Use when: N · M numbers do not fit into memory. Needs memory for a few tiles of block_size × block_size.
-    Beware: every product with the plan computes all scores again, about a hundred times. Slower by a factor of about
-        the embedding dimension. If the matrix fits into memory, use `plan_divergence`.
+    Source: the sources of `plan_divergence`. The linear systems are solved by conjugate gradients only.
+    Use when: N · M numbers do not fit into memory. The function needs memory for a few tiles of block_size ×
+    block_size.
+    Beware: computes all scores about a hundred times, once for every product with the plan, so it is slower than
+      `plan_divergence` by a factor of about the embedding dimension.
     """
-    if query.ndim != 2 or keys.ndim != 2 or query.shape[1] != keys.shape[1] or 0 in (len(query), len(keys)):
-        raise InputError(f"query {tuple(query.shape)}, keys {tuple(keys.shape)}; need (N, S) and (M, S), not empty")
-    if block_size < 1:
-        raise InputError(f"block_size = {block_size}; need 1 or more")
-    for name, tensor in (("query", query), ("keys", keys)):
-        if not torch.isfinite(tensor).all():
-            raise InputError(f"{name} contains NaN or infinity")
+    check_factors(query, keys, block_size)
     problem = make_problem((len(query), len(keys)), query.device, epsilon, None, None, mass)
     scores = TiledScores(query, keys, block_size)
-    point, iterations, system = solve_dual(scores, epsilon, problem, TOLERANCE, MAX_ITERATIONS)
-    gradients: tuple[Tensor, ...] = ()
+    point, iterations, system = solve_dual(scores, epsilon, problem)
+    value = point.value  # float64, because a divergence is a small difference of two optimal values
     if query.requires_grad or keys.requires_grad:
-        gradients = tuple(
-            gradient.T.div_(-epsilon).to(side.dtype)
-            for gradient, side in (
-                (system.matvec(scores.keys.double().T), query),
-                (system.rmatvec(scores.query.double().T), keys),
-            )
-        )
-    # In float64, because a divergence is a small difference of two optimal values.
-    value = _PrecomputedGradient.apply(point.value, query, keys, *gradients) if gradients else point.value
+        products = system.matvec(scores.keys.double().T), system.rmatvec(scores.query.double().T)
+        grads = (x.T.div_(-epsilon).to(side.dtype) for x, side in zip(products, (query, keys), strict=True))
+        value = _PrecomputedGradient.apply(value, query, keys, *grads)
     return value, SolveInfo(iterations, point.error)
 
 
 def _validate_target(target: Tensor, cost: Tensor) -> Tensor:
     if target.shape != cost.shape:
         raise InputError(f"target is {tuple(target.shape)} for a cost of {tuple(cost.shape)}; need the same shape")
-    low, high = target.detach().aminmax()  # both are NaN if any entry is
+    low, high = target.detach().aminmax()  # low and high are NaN if an entry is NaN
     if not (low >= 0 and high < torch.inf):
         raise InputError("target contains a negative number, NaN or infinity")
     return target.detach().to(cost.device, torch.float64)
@@ -139,13 +120,9 @@ def _solve_adjoint(
     """Return u and v of `plan_cross_entropy` for a target with these row and column sums."""
     system = Laplacian(DenseMatrix(plan), torch.ones_like(rows), torch.ones_like(columns))
     if problem.is_partial:
-        fixed_slack, no_slack = rows.new_tensor(FIXED_SLACK), rows.new_zeros(())
-        system.set_slacks(
-            torch.where(point.row == 0, fixed_slack, no_slack), torch.where(point.column == 0, fixed_slack, no_slack)
-        )
-        u, v, w = system.solve_bordered(
-            rows * (point.row < 0), columns * (point.column < 0), rows.sum(), ADJOINT_TOLERANCE
-        )
+        system.set_slacks(*((x == 0).double() * FIXED_SLACK for x in (point.row, point.column)))
+        saturated_rows, saturated_columns = rows * (point.row < 0), columns * (point.column < 0)
+        u, v, w = system.solve_bordered(saturated_rows, saturated_columns, rows.sum(), ADJOINT_TOLERANCE)
         return u + w, v
     v = system.solve((columns - system.rmatvec(system.inverse_row_degrees * rows))[None], ADJOINT_TOLERANCE)[0]
     return system.inverse_row_degrees * (rows - system.matvec(v)), v
@@ -162,10 +139,10 @@ class _PrecomputedGradient(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        input_gradients = [gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors]
-        return None, *input_gradients, *(None for _ in input_gradients)
+        gradients = [gradient * upstream.to(gradient.dtype) for gradient in ctx.saved_tensors]
+        return None, *gradients, *(None for _ in gradients)
 
 
 def _attach_gradient(cost: Tensor, value: Tensor, gradient: Tensor | None) -> Tensor:
-    value = value.to(result_dtype(cost.dtype))
+    value = value.to(torch.promote_types(cost.dtype, torch.float32))
     return value if gradient is None else _PrecomputedGradient.apply(value, cost, gradient.to(cost.dtype))

@@ -1,16 +1,18 @@
 """The matrix of a plan, used only in products: stored in memory, or computed tile by tile for every product.
 
 The solver works with both kinds of matrix. A product with a stored matrix reads N · M numbers. A product with a tiled
-matrix also computes query @ keys.T: slower by a factor of about the embedding dimension, with memory for one tile.
+matrix also computes query @ keys.T. A tiled matrix is therefore slower by a factor of about the embedding dimension,
+but needs memory for only one tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from triptych.streaming import Tiles
 
 
 class Matrix(Protocol):
@@ -19,7 +21,7 @@ class Matrix(Protocol):
     K vectors are passed as (K, M), because products with (M, K) are up to 20 times slower on a CPU.
     """
 
-    is_dense: bool  # all entries are in memory
+    is_dense: bool  # True: all entries are in memory
 
     def matvec(self, x: Tensor) -> Tensor: ...  # x @ matrix.T: (M,) or (K, M) -> (N,) or (K, N)
 
@@ -34,13 +36,12 @@ class Matrix(Protocol):
 
 
 class Scores(Protocol):
-    """The scores (N, M), which are the negated cost; stored in memory or computed tile by tile."""
+    """The scores (N, M), which are the negated cost: stored in memory or computed tile by tile."""
 
-    def value_range(self) -> float: ...  # maximum minus minimum
+    def value_range(self) -> float: ...  # the maximum score minus the minimum score
 
-    def exponentiate(
-        self, epsilon: float, column: Tensor
-    ) -> tuple[Matrix, Tensor]: ...  # the matrix, entries <= 1; row (N,)
+    # The matrix for these column potentials (M,) and the row potentials (N,) that make the maximum of each row 1.
+    def exponentiate(self, epsilon: float, column: Tensor) -> tuple[Matrix, Tensor]: ...
 
 
 class DenseMatrix:
@@ -89,10 +90,11 @@ class TiledScores:
     """Scores query @ keys.T that are computed tile by tile."""
 
     def __init__(self, query: Tensor, keys: Tensor, block_size: int) -> None:
-        self.query, self.keys = (_to_working_dtype(side) for side in (query, keys))  # (N, S), (M, S)
+        upcast = (x.detach().to(torch.promote_types(x.dtype, torch.float32)) for x in (query, keys))
+        self.query, self.keys = (x.contiguous() for x in upcast)  # (N, S), (M, S)
         self.block_size = block_size
 
-    def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+    def iter_tiles(self) -> Tiles:
         """Yield the row slice, the column slice and the float64 scores of each tile."""
         for i in range(0, len(self.query), self.block_size):
             for j in range(0, len(self.keys), self.block_size):
@@ -118,7 +120,7 @@ class TiledMatrix:
     def __init__(self, scores: TiledScores, epsilon: float, row: Tensor, column: Tensor) -> None:
         self.scores, self.epsilon, self.row, self.column = scores, epsilon, row, column
 
-    def iter_tiles(self) -> Iterator[tuple[slice, slice, Tensor]]:
+    def iter_tiles(self) -> Tiles:
         """Yield the row slice, the column slice and the entries of each tile."""
         for rows, columns, tile in self.scores.iter_tiles():
             tile.div_(self.epsilon).add_(self.column[columns]).add_(self.row[rows][:, None]).exp_()
@@ -153,7 +155,3 @@ class TiledMatrix:
         for rows, columns, tile in self.iter_tiles():
             entries[rows, columns] = tile
         return entries
-
-
-def _to_working_dtype(side: Tensor) -> Tensor:
-    return side.detach().to(torch.promote_types(side.dtype, torch.float32)).contiguous()

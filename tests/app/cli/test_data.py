@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from tests.data.dataset_replicas import REPLICAS, write_file
-from tests.data.sources.conversion import unique_wav
+from tests.data.datasets.conversion import unique_wav
 from triptych.app.cli.data import app
-from triptych.data.sources import SOURCES
+from triptych.data.datasets import DATASETS
 
 pytestmark = pytest.mark.slow
 
@@ -32,15 +32,15 @@ def triptych(*arguments, cwd=None):
 def test_without_sub_command_every_source_is_listed_with_its_expected_files():
     result = triptych("data")
     assert result.returncode == 0
-    for name, dataset in SOURCES.items():
+    for name, dataset in DATASETS.items():
         assert f"\n{name} " in f"\n{result.stdout}"
         assert all(line in result.stdout for line in dataset.expected_files)
 
 
 def test_every_source_is_a_sub_command_with_the_options_of_its_read_function():
     commands = {command.name: command.callback for command in app.registered_commands if command.callback}
-    assert {*commands} == {*SOURCES, "add-speech", "inject-noise", "synthetic"}
-    for name, dataset in SOURCES.items():
+    assert {*commands} == {*DATASETS, "add-speech", "inject-noise", "synthetic"}
+    for name, dataset in DATASETS.items():
         parameters = inspect.signature(commands[name]).parameters
         assert tuple(parameters) == ("folder", "output", *dataset.option_names), name
         assert all(parameters[option].default is None for option in dataset.option_names), name

@@ -23,8 +23,8 @@ from tests.media import media_files
 from tests.media.test_sandbox import worker_processes
 from triptych.app.server import create_app
 from triptych.app.server.errors import HTTPError
+from triptych.app.server.limits import Limits
 from triptych.app.server.queries import Upload, UploadBudget
-from triptych.app.server.schemas import Limits
 from triptych.app.server.state import Metrics, MicroBatcher, UploadUsage
 from triptych.interfaces import Source
 from triptych.media import modalities_of
@@ -56,9 +56,9 @@ def test_upload_embeds_like_local_file(collection, client, tmp_path):
         (modality,) = modalities_of(path)
         query = json.dumps({"parts": [{"file": "f"}], "modalities": ["image", "audio", "text"], "k": 20})
         answer = client.post(SEARCH, data={"query": query}, files={"f": (path.name, path.read_bytes())})
-        hits = {hit["id"]: hit["parts"] for hit in answer.json()["hits"]}
+        hits = {hit["id"]: hit["part_scores"] for hit in answer.json()["hits"]}
         query = Query((QueryPart(Source(modality, path)),))
-        direct = {hit.id: list(hit.parts) for hit in collection.search(query, ["image", "audio", "text"], 20)}
+        direct = {hit.id: list(hit.part_scores) for hit in collection.search(query, ["image", "audio", "text"], 20)}
         assert hits == direct, path
 
 
@@ -66,7 +66,7 @@ def test_video_is_image_and_audio(client, tmp_path):
     video = media_files.save_video(tmp_path / "video.mp4", seconds=1.0)
     answer = upload(client, "video.mp4", video.read_bytes())
     assert answer.status_code == 200
-    assert {len(hit["parts"]) for hit in answer.json()["hits"]} == {2}
+    assert {len(hit["part_scores"]) for hit in answer.json()["hits"]} == {2}
 
 
 @pytest.fixture

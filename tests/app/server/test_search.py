@@ -12,7 +12,7 @@ from tests.app.server.conftest import run_server
 from tests.app.server.http_requests import QUERY_TEXT, check_error, search
 from tests.media.media_files import save_video
 from triptych.app.server import create_app
-from triptych.app.server.schemas import Limits
+from triptych.app.server.limits import Limits
 from triptych.app.server.search import _weighted_medoid
 from triptych.interfaces import Source
 from triptych.search.query import Query, QueryPart
@@ -34,7 +34,7 @@ def test_weighted_and_negative_parts(client, collection, ids):
         (QueryPart(Source("text", QUERY_TEXT)), QueryPart(ids["image"], 0.5), QueryPart(Source("text", "a frog"), -1))
     )
     assert [hit["id"] for hit in response_hits] == [hit.id for hit in collection.search(query, ["audio"], 5)]
-    assert all(len(hit["parts"]) == 3 for hit in response_hits)
+    assert all(len(hit["part_scores"]) == 3 for hit in response_hits)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_explanations_sum_to_score(client):
         parts = [{"text": "two red bells ring"}, {"text": "a frog", "weight": -0.5}]
         hit = search(client, *parts, modalities=[modality], k=1)["hits"][0]
         explanation = client.post("/v1/explain", json={"parts": parts, "item": hit["id"]}).json()
-        assert [part["score"] for part in explanation["parts"]] == pytest.approx(hit["parts"], abs=1e-4)
+        assert [part["score"] for part in explanation["parts"]] == pytest.approx(hit["part_scores"], abs=1e-4)
         for part in explanation["parts"]:
             total = sum(map(sum, part["pair_contributions"]))
             assert total == pytest.approx(part["total"], abs=1e-3)

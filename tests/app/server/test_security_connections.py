@@ -14,7 +14,7 @@ import pytest
 from tests.app.server.conftest import run_server, run_server_process
 from tests.app.server.http_requests import QUERY, SEARCH, send_raw
 from triptych.app.server import create_app
-from triptych.app.server.schemas import Limits
+from triptych.app.server.limits import Limits
 
 pytestmark = pytest.mark.slow
 

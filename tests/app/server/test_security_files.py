@@ -17,7 +17,7 @@ from PIL import Image
 from tests.app.server.conftest import run_server
 from tests.app.server.http_requests import SEARCH, check_error, send_raw, upload
 from triptych.app.server import create_app
-from triptych.app.server.schemas import Limits
+from triptych.app.server.limits import Limits
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("still_well")]
 

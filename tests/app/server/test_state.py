@@ -13,7 +13,7 @@ from tests.app.server.conftest import run_server
 from tests.app.server.http_requests import QUERY_TEXT
 from triptych.app.server import create_app
 from triptych.app.server.errors import HTTPError
-from triptych.app.server.schemas import Limits
+from triptych.app.server.limits import Limits
 from triptych.app.server.state import Metrics, MicroBatcher, RootCache
 from triptych.interfaces import Source
 from triptych.search.collection import Collection

@@ -75,9 +75,7 @@ for name, command in COMMANDS.items():
 
 
 @app.callback(invoke_without_command=True)
-def version(
-    show: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-) -> None:
+def version(show: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True)) -> None:
     """Print the version if `--version` is given."""
     if show:
         from triptych import __version__

@@ -12,23 +12,27 @@ from triptych.app.cli.options import AllowOutside, Overrides
 if TYPE_CHECKING:
     from triptych.audit.audit import AuditResult
 
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Output folder, or with --apply the manifest to write.")
+]
+ScoringRun = Annotated[
+    str | None, typer.Option(help="Run that scores the pairs, trained on other data. Default: train a space per fold.")
+]
+Undecided = Annotated[
+    Literal["keep", "reject"], typer.Option(help="With --apply: keep or reject suspects without a decision.")
+]
+
 
 def audit(
     manifest: Annotated[Path, typer.Argument(help="Manifest to audit.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output folder; with --apply, the manifest to write.")
-    ] = None,
-    space: Annotated[
-        str | None, typer.Option(help="Run trained on other data, to score pairs. Default: train a space per fold.")
-    ] = None,
+    output: Output = None,
+    space: ScoringRun = None,
     folds: Annotated[int, typer.Option(help="Number of cross-validation folds. Scores are out-of-fold.")] = 4,
     recipe: Annotated[str, typer.Option(help="Recipe that trains the space of each fold.")] = "audit",
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(help="Seed of the fold assignment.")] = 0,
     apply: Annotated[Path | None, typer.Option(help="Decisions file from the review page, to apply.")] = None,
-    undecided: Annotated[
-        Literal["keep", "reject"], typer.Option(help="With --apply: keep or reject the suspects without a decision.")
-    ] = "keep",
+    undecided: Undecided = "keep",
     restart: Annotated[bool, typer.Option(help="Replace an existing audit in the output folder.")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
@@ -43,15 +47,14 @@ def audit(
       triptych audit pairs.csv -o audits/pairs --set training.epochs=20
       triptych audit pairs.csv --apply decisions.json -o reviewed.csv
     """
-    from triptych.app.cli.data import print_written
-    from triptych.audit.audit import apply_review
-    from triptych.audit.audit import audit as run_audit
+    from triptych.app.cli.data import print_written_manifest
+    from triptych.audit import audit as audits
 
     if apply:
-        print_written(*apply_review(manifest, apply, output, undecided, allow_outside))
+        print_written_manifest(*audits.apply_review(manifest, apply, output, undecided, allow_outside))
         return
     folder = output or Path("audits") / manifest.stem
-    _print_audit(run_audit(manifest, folder, space, folds, recipe, overrides or [], seed, restart, allow_outside))
+    _print_audit(audits.audit(manifest, folder, space, folds, recipe, overrides or [], seed, restart, allow_outside))
 
 
 def _print_audit(result: AuditResult) -> None:
@@ -59,22 +62,17 @@ def _print_audit(result: AuditResult) -> None:
     from triptych.audit.audit import CLEAN_FILE, REVIEW_FILE, SUSPECTS_FILE
 
     print_failures(result.unreadable)
-    for (a, b), pair_result in result.pair_scores.items():
-        noise_rate = pair_result.noise_rate
-        stdout.print(f"{a}–{b}: estimated noise rate of {noise_rate.num_pairs} pairs: {noise_rate}")
-        if pair_result.caption_noise_rate:
-            stdout.print(f"  noise rate of single captions in the remaining rows: {pair_result.caption_noise_rate}")
+    for (a, b), scores in result.pair_scores.items():
+        stdout.print(f"{a}–{b}: estimated noise rate of {scores.noise_rate.num_pairs} pairs: {scores.noise_rate}")
+        if scores.caption_noise_rate:
+            stdout.print(f"  noise rate of single captions in the remaining rows: {scores.caption_noise_rate}")
     wrong = [suspect for suspect in result.suspects if suspect.verdict == "wrong"]
     num_captions = sum(suspect.caption is not None for suspect in wrong)
     stdout.print(
         f"suspects: {len(wrong) - num_captions} rows, {num_captions} single captions; "
         f"near-duplicates: {len(result.suspects) - len(wrong)}"
     )
-    for name, description in (
-        (SUSPECTS_FILE, "all suspects"),
-        (CLEAN_FILE, "the manifest without the suspects"),
-        (REVIEW_FILE, "page to review the suspects"),
-    ):
-        stdout.print(f"  {relative_path(result.folder / name)}: {description}")
-    review_path = relative_path(result.folder / REVIEW_FILE)
-    stderr.print(f"next: open {review_path} in a browser; keyboard: k keep, r reject, s swap, u undo")
+    clean, suspects, review = (relative_path(result.folder / name) for name in (CLEAN_FILE, SUSPECTS_FILE, REVIEW_FILE))
+    stdout.print(f"  {suspects}: all suspects\n  {clean}: the manifest without the suspects")
+    stdout.print(f"  {review}: page to review the suspects")
+    stderr.print(f"next: open {review} in a browser; keyboard: k keep, r reject, s swap, u undo")

@@ -17,8 +17,7 @@ def synthetic(
         float, typer.Option(help="Fraction of training rows, 0 to 1, that get the captions of another row.")
     ] = 0.0,
     noise_kind: Annotated[
-        Literal["random", "category"],
-        typer.Option(help="Take these captions from any row, or from the same label."),
+        Literal["random", "category"], typer.Option(help="Take these captions from any row, or from the same label.")
     ] = "random",
     max_objects: Annotated[int, typer.Option(help="Maximum number of object categories in a scene.")] = 2,
     captions: Annotated[int, typer.Option(help="Captions per scene.")] = 5,

@@ -26,7 +26,7 @@ function makeCard(hit, isIrrelevant, actions) {
   const label = hit.modality === "text" ? hit.text : hit.name;
   cacheLabel(hit);
   const percent = Math.round(100 * hit.relevance);
-  const partScores = hit.parts.length > 1 ? ` (${hit.parts.map((score) => score.toFixed(3)).join(", ")})` : "";
+  const partScores = hit.part_scores.length > 1 ? ` (${hit.part_scores.map((score) => score.toFixed(3)).join(", ")})` : "";
   const description = `relevance ${percent} %, score ${hit.score.toFixed(3)}${partScores}`;
   const element = make(
     "article", { class: `hit${isIrrelevant ? " irrelevant" : ""}`, tabindex: "-1", data: { id: hit.id, modality: hit.modality }, "aria-label": `${MODALITY_NAMES[hit.modality]} ${label.slice(0, 120)}, relevance ${percent} %` },
@@ -58,8 +58,8 @@ function makeBar(percent) {
 
 function describeLocation(hit) {
   const segment = hit.start === null ? "" : `${formatTime(hit.start)} – ${hit.end === null ? "end" : formatTime(hit.end)}`;
-  const copies = hit.copies.length ? `+ ${hit.copies.length} near-duplicates` : "";
-  return [hit.modality === "text" ? "text" : hit.folder, segment, copies].filter(Boolean).join(" · ");
+  const duplicates = hit.duplicates.length ? `+ ${hit.duplicates.length} near-duplicates` : "";
+  return [hit.modality === "text" ? "text" : hit.folder, segment, duplicates].filter(Boolean).join(" · ");
 }
 
 function makePreview(hit) {

@@ -13,7 +13,8 @@ from fastapi import FastAPI
 
 from triptych import __version__
 from triptych.app.server import errors, items, pages, search
-from triptych.app.server.schemas import ExplainRequest, Limits, QueryRequest, SearchRequest
+from triptych.app.server.limits import Limits
+from triptych.app.server.schemas import ExplainRequest, QueryRequest, SearchRequest
 from triptych.app.server.security import LOOPBACK_NAMES, Connection, SecurityMiddleware
 from triptych.app.server.served_files import ReviewFiles
 from triptych.app.server.state import AppState, MetricsMiddleware

@@ -27,10 +27,15 @@ class HTTPError(Exception):
         self.status, self.message, self.retry_after = status, message, retry_after
 
 
-class ErrorDetail(BaseModel):
-    """Message and type of an error."""
+def make_busy_error(problem: str, retry_after: int) -> HTTPError:
+    """Return the error for a server that is busy. The client should repeat the request after `retry_after` seconds."""
+    return HTTPError(503, f"{problem}; try again in {retry_after} s", retry_after)
 
-    message: str = Field(description="what is wrong, which value was given, what to do")
+
+class ErrorDetail(BaseModel):
+    """The message and the type of an error."""
+
+    message: str = Field(description="what is wrong, which value was given, and what to do")
     type: str = Field(description="class name of the error, as in triptych/errors.py")
 
 
@@ -57,9 +62,7 @@ def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         503: "too many concurrent requests; try again after Retry-After seconds",
     }
     always = (400, 401, 403, 408, 413, 421, 422, 503)
-    return {
-        status: {"model": ErrorResponse, "description": descriptions[status]} for status in sorted({*always, *statuses})
-    }
+    return {code: {"model": ErrorResponse, "description": descriptions[code]} for code in sorted({*always, *statuses})}
 
 
 def make_error_response(status: int, message: str, error_type: str, retry_after: int | None = None) -> Response:
@@ -84,9 +87,7 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     def handle_disconnect(_: Request, __: ClientDisconnect) -> Response:
-        return Response(
-            status_code=CLIENT_CLOSED_REQUEST
-        )  # not sent, because the client is gone; recorded in the metrics
+        return Response(status_code=CLIENT_CLOSED_REQUEST)  # The client is gone. Only the metrics record the response.
 
     @app.exception_handler(RequestValidationError)
     def handle_validation_error(_: Request, error: RequestValidationError) -> Response:
@@ -94,11 +95,10 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def handle_routing_error(request: Request, error: HTTPException) -> Response:
-        messages = {404: f"{request.url.path}: not found; /openapi.json lists all routes"}
-        messages[405] = f"{request.method} is not allowed for this route; /openapi.json lists all routes"
-        response = make_error_response(
-            error.status_code, messages.get(error.status_code, str(error.detail)), "UsageError"
-        )
+        status, hint = error.status_code, "/openapi.json lists all routes"
+        messages = {404: f"{request.url.path}: not found; {hint}"}
+        messages[405] = f"{request.method} is not allowed for this route; {hint}"
+        response = make_error_response(status, messages.get(status, str(error.detail)), "UsageError")
         response.headers.update(error.headers or {})
         return response
 
@@ -109,7 +109,6 @@ def format_validation_errors(errors: Sequence[Any]) -> str:
     location = ".".join(str(key) for key in first["loc"] if key not in {"body", "query", "path"}) or "the request"
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     value = first.get("input")
-    value_text = (
-        f", found {value!r:.80}" if isinstance(value, str | int | float) and "found" not in first["msg"] else ""
-    )
-    return f"{location}: {first['msg'].removeprefix('Value error, ')}{value_text}{more}"
+    has_value = isinstance(value, str | int | float) and "found" not in first["msg"]
+    suffix = f", found {value!r:.80}{more}" if has_value else more
+    return f"{location}: {first['msg'].removeprefix('Value error, ')}{suffix}"

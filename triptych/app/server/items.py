@@ -15,18 +15,11 @@ from fastapi import Path as InPath
 from fastapi.responses import Response
 
 from triptych.app.server.errors import HTTPError, error_responses
-from triptych.app.server.schemas import (
-    ID_PATTERN,
-    HitResponse,
-    ItemResponse,
-    MediaKind,
-    PeaksResponse,
-    SearchResponse,
-)
+from triptych.app.server.schemas import ID_PATTERN, HitResponse, ItemResponse, MediaKind, PeaksResponse, SearchResponse
 from triptych.app.server.served_files import OpenFileResponse, item_path
 from triptych.app.server.state import AppState, StateDep, indexed_roots
 from triptych.interfaces import Modality
-from triptych.media import VIDEO_EXTENSIONS, audio, image, preview
+from triptych.media import VIDEO_EXTENSIONS, audio, image, modalities_of, preview
 from triptych.search.collection import Collection
 from triptych.search.item import METADATA_COLUMNS, Hit, Item, item_from_row
 from triptych.search.query import quote_sql
@@ -35,17 +28,18 @@ from triptych.search.ranking import RELEVANCE_THRESHOLD
 router = APIRouter(prefix="/v1/items", tags=["items"])
 ItemId = Annotated[str, InPath(pattern=ID_PATTERN, description="id of an item", examples=["0123456789abcdef"])]
 Seconds = Annotated[float | None, Query(ge=0, le=1e6, allow_inf_nan=False)]
-MEDIA_TYPES = {  # other files are sent as application/octet-stream
-    ".wav": "audio/wav", ".mp3": "audio/mpeg", ".flac": "audio/flac", ".ogg": "audio/ogg", ".oga": "audio/ogg",
-    ".opus": "audio/ogg", ".m4a": "audio/mp4", ".aac": "audio/aac", ".weba": "audio/webm", ".mp4": "video/mp4",
-    ".m4v": "video/mp4", ".webm": "video/webm", ".mkv": "video/x-matroska", ".mov": "video/quicktime",
-    ".ogv": "video/ogg", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp",
-    ".gif": "image/gif", ".bmp": "image/bmp", ".txt": "text/plain; charset=utf-8", ".md": "text/plain; charset=utf-8",
+MIME_SUBTYPES = {  # extensions that differ from the MIME subtype of the format
+    ".mp3": "mpeg", ".oga": "ogg", ".opus": "ogg", ".m4a": "mp4", ".m4b": "mp4", ".weba": "webm", ".mka": "x-matroska",
+    ".m4v": "mp4", ".mkv": "x-matroska", ".mov": "quicktime", ".ogv": "ogg", ".jpg": "jpeg", ".tif": "tiff",
 }  # fmt: skip
 CONTEXT_SEGMENTS = 1.0  # context on each side of a segment in previews, as a multiple of the segment's duration
-WHOLE_FILE_SECONDS = 60.0  # previews show files up to this duration completely
-WAV_SAMPLE_RATE, WAV_MAX_SECONDS = 32_000, 120.0
+WHOLE_FILE_SECONDS = 60.0  # a preview shows a file up to this duration completely
+WAV_SAMPLE_RATE, WAV_MAX_SECONDS = 32_000, 120.0  # in Hz and s, of the audio converted for browsers
 CACHE_HEADERS = {"Cache-Control": "private, max-age=3600"}
+
+
+def _binary_responses(media_type: str) -> dict[int | str, dict[str, Any]]:
+    return {**error_responses(404, 410), 200: {"content": {media_type: {}}}}
 
 
 @router.get("/{item}", responses=error_responses(404))
@@ -70,23 +64,19 @@ async def search_similar(
     """Return the items most similar to an item."""
     await state.find_item(item)
     started = time.perf_counter()
-    hits = await state.read_collection(
-        lambda c: make_hit_responses(
-            c.search_similar(item, list(dict.fromkeys(modality)), k), state.root_cache.load_roots(c)
-        )
-    )
-    return SearchResponse(
-        hits=hits, relevance_threshold=RELEVANCE_THRESHOLD, seconds=time.perf_counter() - started, notes=[]
-    )
+
+    def work(collection: Collection) -> list[HitResponse]:
+        hits = collection.search_similar(item, list(dict.fromkeys(modality)), k)
+        return make_hit_responses(hits, state.root_cache.load_roots(collection))
+
+    hits = await state.read_collection(work)
+    seconds = time.perf_counter() - started
+    return SearchResponse(hits=hits, relevance_threshold=RELEVANCE_THRESHOLD, seconds=seconds, notes=[])
 
 
 @router.get(
     "/{item}/media",
-    responses={
-        **error_responses(404, 410, 416),
-        200: {"content": {"*/*": {}}},
-        206: {"description": "the requested range"},
-    },
+    responses=error_responses(416) | _binary_responses("*/*") | {206: {"description": "the requested range"}},
     response_class=Response,
 )
 async def read_media(state: StateDep, item: ItemId, request: Request) -> Response:
@@ -95,15 +85,10 @@ async def read_media(state: StateDep, item: ItemId, request: Request) -> Respons
     if request.headers.get("range", "bytes=0-").count(",") > 8:
         raise HTTPError(416, "the Range header has more than nine ranges; request one range at a time")
     path, file = item_path(entry), await state.open_file(entry)
-    media_type = MEDIA_TYPES.get(path.suffix.lower(), "application/octet-stream")
-    return OpenFileResponse(file, path, media_type, {"Cache-Control": "no-cache"})
+    return OpenFileResponse(file, path, infer_mime_type(path), {"Cache-Control": "no-cache"})
 
 
-@router.get(
-    "/{item}/audio.wav",
-    responses={**error_responses(404, 410), 200: {"content": {"audio/wav": {}}}},
-    response_class=Response,
-)
+@router.get("/{item}/audio.wav", responses=_binary_responses("audio/wav"), response_class=Response)
 async def read_audio_wav(state: StateDep, item: ItemId) -> Response:
     """Return the audio of an item as WAV, for browsers that cannot play the file."""
     entry = await _find_audio(state, item)
@@ -113,11 +98,7 @@ async def read_audio_wav(state: StateDep, item: ItemId) -> Response:
     return Response(wav, media_type="audio/wav", headers=CACHE_HEADERS)
 
 
-@router.get(
-    "/{item}/thumbnail",
-    responses={**error_responses(404, 410), 200: {"content": {"image/jpeg": {}}}},
-    response_class=Response,
-)
+@router.get("/{item}/thumbnail", responses=_binary_responses("image/jpeg"), response_class=Response)
 async def read_thumbnail(state: StateDep, item: ItemId, size: Annotated[int, Query(ge=16, le=1024)] = 512) -> Response:
     """Return an image, or the video frame of a segment, as a small JPEG."""
     entry = await state.find_item(item)
@@ -147,11 +128,7 @@ async def read_peaks(state: StateDep, item: ItemId, count: Annotated[int, Query(
     return await state.run_with_file(state.preview_executor, entry, work)
 
 
-@router.get(
-    "/{item}/spectrogram",
-    responses={**error_responses(404, 410), 200: {"content": {"image/png": {}}}},
-    response_class=Response,
-)
+@router.get("/{item}/spectrogram", responses=_binary_responses("image/png"), response_class=Response)
 async def read_spectrogram(
     state: StateDep,
     item: ItemId,
@@ -168,9 +145,8 @@ async def read_spectrogram(
             return preview.render_spectrogram(path, width, start, end)
         return preview.render_spectrogram(path, width, *_preview_range(first, last, audio.read_duration(path)))
 
-    return Response(
-        await state.run_with_file(state.preview_executor, entry, work), media_type="image/png", headers=CACHE_HEADERS
-    )
+    png = await state.run_with_file(state.preview_executor, entry, work)
+    return Response(png, media_type="image/png", headers=CACHE_HEADERS)
 
 
 async def _find_audio(state: AppState, item: str) -> Item:
@@ -202,16 +178,14 @@ def _encode_wav(path: Path, start: float | None, end: float) -> bytes:
 
 def find_siblings(collection: Collection, entry: Item) -> list[Item]:
     """Return the other items of the same manifest row, and the other modality of the same video segment."""
-    source, rows = entry.source, entry.columns.get("id", ())
-    conditions = [f"array_has(columns, {quote_sql(f'id={row}')})" for row in rows[:1]]
+    source, row_ids = entry.source, entry.columns.get("id", ())
+    conditions = [f"array_has(columns, {quote_sql(f'id={row_id}')})" for row_id in row_ids[:1]]
     if isinstance(source.content, Path):
         conditions.append(f"file = {quote_sql(str(source.content))}")
     if not conditions or collection.store is None:
         return []
-    candidates = map(
-        item_from_row,
-        collection.store.select_rows(METADATA_COLUMNS, " OR ".join(conditions), limit=50).to_pylist(),
-    )
+    rows = collection.store.select_rows(METADATA_COLUMNS, " OR ".join(conditions), limit=50)
+    candidates = map(item_from_row, rows.to_pylist())
     related = [other for other in candidates if other.id != entry.id and _is_same_segment(other, entry)]
     return sorted(related, key=lambda other: other.identity)
 
@@ -240,17 +214,26 @@ def _display_fields(item: Item, roots: Sequence[Path]) -> dict[str, Any]:
         "media_kind": infer_media_kind(source.modality, path),
         "name": path.name,
         "folder": _display_folder(path, roots),
-        # Use the excerpt stored at indexing: the file may have changed since.
+        # Use the excerpt stored at indexing, because the file may have changed since then.
         "text": (item.excerpt or path.name) if source.modality == "text" else None,
     }
+
+
+def infer_mime_type(path: Path) -> str:
+    """Return the MIME type of a media file by its extension, or application/octet-stream for unknown extensions."""
+    extension, modalities = path.suffix.lower(), modalities_of(path)
+    if not modalities:
+        return "application/octet-stream"
+    if modalities == ("text",):
+        return "text/plain; charset=utf-8"
+    return f"{infer_media_kind(modalities[0], path)}/{MIME_SUBTYPES.get(extension, extension[1:])}"
 
 
 def infer_media_kind(modality: Modality, path: Path | None) -> MediaKind:
     """Return the modality, or "video" for an image or audio item of a video file."""
     if path is not None and path.suffix.lower() in VIDEO_EXTENSIONS:
         return "video"
-    media_kinds: dict[Modality, MediaKind] = {"image": "image", "audio": "audio", "text": "text"}
-    return media_kinds[modality]
+    return modality
 
 
 def _display_folder(path: Path, roots: Sequence[Path]) -> str:

@@ -30,9 +30,9 @@ PAGE_MEDIA_TYPES = {
     ".svg": "image/svg+xml",
 }
 HEALTH_TIMEOUT = 1.0  # seconds to wait for the collection before /healthz answers "busy"
-SAMPLE_SIZE = 2000  # items of each modality in the sample from which columns, folders and examples are taken
+SAMPLE_SIZE = 2000  # number of sampled items per modality, which provide the columns, folders and examples
 MAX_COLUMN_VALUES = 60  # columns with more distinct values cannot be used as a filter
-NUM_EXAMPLES = 4
+NUM_EXAMPLES = 4  # number of example queries on the search page
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NO_REPORT = "the server has no report; start it with --report FILE"
 REVALIDATE = {"Cache-Control": "no-cache"}  # browsers revalidate by ETag, so updates are visible at once
@@ -52,12 +52,13 @@ async def read_page() -> Response:
 @router.get("/healthz", tags=["server"])
 async def check_health(state: StateDep) -> HealthResponse:
     """Return the state of the server. This route needs no token and answers even if the server is busy."""
+    status = "ok"
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT):
             state.last_item_count = await state.read_collection(len)
     except (TimeoutError, HTTPError):
-        return HealthResponse(status="busy", items=state.last_item_count, queue_length=state.batcher.queue_length)
-    return HealthResponse(status="ok", items=state.last_item_count, queue_length=state.batcher.queue_length)
+        status = "busy"
+    return HealthResponse(status=status, items=state.last_item_count, queue_length=state.batcher.queue_length)
 
 
 @router.get("/metrics", tags=["server"], responses=error_responses(), response_class=Response)
@@ -72,13 +73,9 @@ async def read_metrics(state: StateDep) -> Response:
 async def read_collection_info(state: StateDep) -> CollectionInfo:
     """Return the contents of the collection and the limits of this server."""
     info = await state.read_collection(describe_collection)
-    return info.model_copy(
-        update={
-            "limits": {name: float(value) for name, value in vars(state.limits).items()},
-            "report": state.report is not None,
-            "review": state.review is not None,
-        }
-    )
+    limits = {name: float(value) for name, value in vars(state.limits).items()}
+    links = {"report": state.report is not None, "review": state.review is not None}
+    return info.model_copy(update={"limits": limits, **links})
 
 
 @router.get("/report", include_in_schema=False)
@@ -105,11 +102,8 @@ async def read_review_file(state: StateDep, name: str) -> Response:
     review_files = _require_review(state)
     path_and_file = await state.run(state.preview_executor, lambda: review_files.open(name))
     if path_and_file is None:
-        raise HTTPError(
-            404,
-            f"{name[:200]}: the review page does not link to this file, or the file has changed since the page was "
-            "read; if it has changed, restart the server",
-        )
+        problem = "the review page does not link to this file, or the file has changed since the page was read"
+        raise HTTPError(404, f"{name[:200]}: {problem}; if the file has changed, restart the server")
     return _standalone_response(*path_and_file)
 
 

@@ -15,8 +15,9 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import UploadFile
 
-from triptych.app.server.errors import HTTPError, format_validation_errors
-from triptych.app.server.schemas import FilterRequest, Limits, QueryPartRequest
+from triptych.app.server.errors import HTTPError, format_validation_errors, make_busy_error
+from triptych.app.server.limits import Limits
+from triptych.app.server.schemas import FilterRequest, QueryPartRequest
 from triptych.app.server.state import AppState, UploadUsage
 from triptych.errors import MediaError, TriptychError
 from triptych.interfaces import Modality, Source
@@ -28,7 +29,7 @@ from triptych.search.scan import query_content_hashes
 
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
 SUFFIX_PATTERN = re.compile(r"\.[A-Za-z0-9]{1,5}$")
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 20  # bytes of an upload that are copied at once
 QUERY_FIELD = "query"  # form field that contains the request as JSON
 
 
@@ -82,9 +83,8 @@ async def receive_request(
     elif content_type in {"application/json", ""}:
         yield _parse_request(await request.body(), model), {}
     else:
-        raise HTTPError(
-            415, f"unsupported Content-Type {content_type[:60]!r}; send application/json, or multipart/form-data"
-        )
+        hint = "send application/json or multipart/form-data"
+        raise HTTPError(415, f"unsupported Content-Type {content_type[:60]!r}; {hint}")
 
 
 def _parse_request(payload: str | bytes, model: type[RequestModel]) -> RequestModel:
@@ -118,7 +118,7 @@ async def resolve_parts(
         try:
             features = iter(await state.batcher.embed(sources_to_embed)) if sources_to_embed else iter(())
         except TriptychError as error:
-            raise use_client_names(error, list(files.values())) from error
+            raise replace_temporary_paths(error, list(files.values())) from error
     resolved: list[ResolvedPart] = []
     for part_index, (part, sources) in enumerate(pairs):
         for source in sources:
@@ -152,7 +152,7 @@ async def _resolve_sources(
 
 
 def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
-    """Convert a filter request. Its folder must start with the name of an indexed folder, as in `ItemFields.folder`."""
+    """Convert a filter request. Its `folder` starts with the name of an indexed folder, as in `ItemFields.folder`."""
     fields = conditions.model_dump(exclude={"folder"})
     if conditions.folder is None:
         return Filter(**fields)
@@ -160,10 +160,8 @@ def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
     for root in roots:
         if name.parts[:1] == (root.name,) and ".." not in name.parts:
             return Filter(**fields, folder=root.joinpath(*name.parts[1:]))
-    root_names = ", ".join(sorted({root.name for root in roots}))
-    raise HTTPError(
-        422, f"folder {conditions.folder[:80]!r} is not in this collection; its folders start with {root_names}"
-    )
+    hint = f"the folders of the collection start with {', '.join(sorted({root.name for root in roots}))}"
+    raise HTTPError(422, f"folder {conditions.folder[:80]!r} is not in this collection; {hint}")
 
 
 def inspect_upload(upload: Upload) -> MediaInfo:
@@ -171,7 +169,7 @@ def inspect_upload(upload: Upload) -> MediaInfo:
     try:
         return inspect_file(upload.path, modalities_of(upload.path))
     except TriptychError as error:
-        raise use_client_names(error, [upload]) from error
+        raise replace_temporary_paths(error, [upload]) from error
 
 
 def make_sources(upload: Upload, contents: MediaInfo, modalities: Sequence[Modality]) -> list[Source]:
@@ -185,7 +183,7 @@ def make_sources(upload: Upload, contents: MediaInfo, modalities: Sequence[Modal
 
 @dataclass
 class UploadBudget:
-    """Number of pixels and seconds in the uploads of one request. They are also added to the usage of all requests."""
+    """The pixels and seconds in the uploads of one request. The usage of all requests includes both numbers."""
 
     limits: Limits
     usage: UploadUsage
@@ -205,19 +203,17 @@ class UploadBudget:
 
     def reserve(self, upload: Upload, contents: MediaInfo) -> None:
         """Count a file before it is decoded. Raise an HTTPError if one request or all requests exceed a limit."""
-        limits, pixels = self.limits, contents.width * contents.height
+        limits, usage = self.limits, self.usage
+        pixels, seconds = contents.width * contents.height, contents.duration
         self._check_request(upload, contents)
         if (
-            self.usage.pixels + pixels > limits.max_concurrent_pixels
-            or self.usage.seconds + contents.duration > limits.max_concurrent_seconds
+            usage.pixels + pixels > limits.max_concurrent_pixels
+            or usage.seconds + seconds > limits.max_concurrent_seconds
         ):
-            retry_after = limits.retry_after
-            raise HTTPError(
-                503, f"{upload.name}: too many other files are being read; try again in {retry_after} s", retry_after
-            )
-        for counter in (self, self.usage):
+            raise make_busy_error(f"{upload.name}: too many other files are being read", limits.retry_after)
+        for counter in (self, usage):
             counter.pixels += pixels
-            counter.seconds += contents.duration
+            counter.seconds += seconds
 
     def _check_request(self, upload: Upload, contents: MediaInfo) -> None:
         limits, name = self.limits, upload.name
@@ -236,11 +232,11 @@ class UploadBudget:
             try:
                 check_pixels(upload.path, width, height)
             except MediaError as error:
-                raise HTTPError(413, str(use_client_names(error, [upload]))) from None
+                raise HTTPError(413, str(replace_temporary_paths(error, [upload]))) from None
 
 
-def use_client_names(error: TriptychError | HTTPError, uploads: Sequence[Upload]) -> Exception:
-    """Return the error with the client's file names instead of temporary paths."""
+def replace_temporary_paths(error: TriptychError | HTTPError, uploads: Sequence[Upload]) -> Exception:
+    """Return an error whose message contains the client's file names instead of the temporary paths of uploads."""
     message = str(error)
     for upload in uploads:
         message = message.replace(str(upload.path), upload.name)
@@ -250,5 +246,5 @@ def use_client_names(error: TriptychError | HTTPError, uploads: Sequence[Upload]
 def find_upload(files: Mapping[str, Upload], name: str) -> Upload:
     """Return the upload of a form field. Raise an HTTPError if the form has no such file."""
     if name not in files:
-        raise HTTPError(400, f"the form has no file {name!r}; its files are {json.dumps(sorted(files))}")
+        raise HTTPError(400, f"the form has no file {name!r}; the files of the form are {json.dumps(sorted(files))}")
     return files[name]

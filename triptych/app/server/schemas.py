@@ -1,50 +1,20 @@
-"""Limits, requests and responses, as the OpenAPI schema describes them."""
+"""Requests and responses of the HTTP API. FastAPI generates the OpenAPI schema from these classes."""
 
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
+from triptych.app.server.limits import DEFAULT_LIMITS
 from triptych.interfaces import Modality
 
-
-@dataclass(frozen=True)
-class Limits:
-    """All limits of the server. A request that exceeds a limit gets an error that names the limit."""
-
-    max_upload_bytes: int = 50_000_000  # size of one request with files
-    max_upload_pixels: int = 40_000_000  # in the images and video frames of one request
-    max_upload_seconds: float = 600.0  # duration of the audio and video in one request
-    max_concurrent_pixels: int = 80_000_000  # in the images of all requests in progress
-    max_concurrent_seconds: float = 1_200.0  # duration of the audio and video in all requests in progress
-    decode_timeout: float = 15.0  # seconds for one file, in a worker process
-    max_decode_bytes: int = 2_000_000_000  # memory of a worker process
-    header_timeout: float = 10.0  # seconds for the request headers, from the first byte or the connection
-    body_timeout: float = 60.0  # seconds for the request body
-    request_timeout: float = 60.0  # seconds for the response
-    max_json_bytes: int = 1_000_000  # size of a request without files
-    max_parts: int = 8  # parts of one query
-    max_characters: int = 10_000  # length of one text, typed or uploaded
-    max_hits: int = 200  # hits of one search
-    max_queue_length: int = 64  # inputs that are being encoded or are waiting
-    max_batch_size: int = 32  # inputs in one encoder batch
-    max_uploads: int = 4  # concurrent requests with files; decoding is expensive
-    max_explanations: int = 4  # explanations in progress or waiting
-    max_previews: int = 32  # thumbnails, peaks and spectrograms in progress or waiting
-    max_connections: int = 512  # if exceeded, the connection that has been idle longest is closed
-    max_connections_per_address: int = 256
-    retry_after: int = 2  # seconds, in 503 responses
-
-
-DEFAULT_LIMITS = Limits()  # limits in the request schemas; the limits of a server are checked in addition
 ID_PATTERN = r"^[0-9a-f]{16}$"
 MediaKind = Literal["image", "audio", "video", "text"]
 ColumnText = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
-MAX_TEXTS = DEFAULT_LIMITS.max_queue_length // 2  # texts in one embeddings request
+MAX_TEXTS = DEFAULT_LIMITS.max_queue_length // 2  # maximum number of texts in one request to /v1/embeddings
 TEXT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": DEFAULT_LIMITS.max_characters}
 QueryText = Annotated[str, Field(min_length=1, max_length=DEFAULT_LIMITS.max_characters)]
 
@@ -67,9 +37,9 @@ class QueryPartRequest(BaseModel):
 
     @model_validator(mode="after")
     def _check_exactly_one(self) -> QueryPartRequest:
-        given_fields = [name for name in ("text", "item", "file") if getattr(self, name) is not None]
-        if len(given_fields) != 1:
-            raise ValueError(f"give exactly one of text, item and file; found {', '.join(given_fields) or 'none'}")
+        names = [name for name in ("text", "item", "file") if getattr(self, name) is not None]
+        if len(names) != 1:
+            raise ValueError(f"give exactly one of text, item and file; found {', '.join(names) or 'none'}")
         if self.weight == 0:
             raise ValueError("weight is 0; give a positive weight, or a negative weight to exclude similar items")
         return self
@@ -79,11 +49,8 @@ class FilterRequest(BaseModel):
     """Conditions that every hit must meet."""
 
     model_config = _strict_config(min_duration=2.0, columns={"split": "test"})
-    folder: str | None = Field(
-        None,
-        max_length=1000,
-        pattern=r"^[^\x00]+$",
-        description="only files in this folder and its subfolders; written as in the `folder` field of items",
+    folder: Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]+$")] | None = Field(
+        None, description="only files in this folder and its subfolders; same format as the `folder` of items"
     )
     min_duration: float | None = Field(None, ge=0, le=1e9, description="minimum duration in seconds")
     max_duration: float | None = Field(None, ge=0, le=1e9, description="maximum duration in seconds")
@@ -92,11 +59,14 @@ class FilterRequest(BaseModel):
     columns: dict[ColumnText, ColumnText] = Field({}, max_length=16, description="required values of manifest columns")
 
 
+QueryParts = Annotated[list[QueryPartRequest], Field(min_length=1, max_length=DEFAULT_LIMITS.max_parts)]
+
+
 class QueryRequest(BaseModel):
     """A query of one or several parts."""
 
     model_config = _strict_config(parts=[{"text": "rain on a tin roof"}])
-    parts: list[QueryPartRequest] = Field(min_length=1, max_length=DEFAULT_LIMITS.max_parts)
+    parts: QueryParts
 
 
 class SearchRequest(BaseModel):
@@ -108,7 +78,7 @@ class SearchRequest(BaseModel):
         k=10,
         filter={},
     )
-    parts: list[QueryPartRequest] = Field(min_length=1, max_length=DEFAULT_LIMITS.max_parts)
+    parts: QueryParts
     modalities: list[Modality] = Field([], max_length=3, description="modalities to return; empty: all")
     k: int = Field(20, ge=1, le=DEFAULT_LIMITS.max_hits, description="number of hits")
     filter: FilterRequest = Field(default_factory=lambda: FilterRequest.model_validate({}))
@@ -121,7 +91,7 @@ class ExplainRequest(BaseModel):
     """A query and the item to explain."""
 
     model_config = _strict_config(parts=[{"text": "two red bells"}], item="0123456789abcdef")
-    parts: list[QueryPartRequest] = Field(min_length=1, max_length=DEFAULT_LIMITS.max_parts)
+    parts: QueryParts
     item: str = Field(pattern=ID_PATTERN)
 
 
@@ -179,12 +149,10 @@ class ItemResponse(ItemFields):
 class HitResponse(ItemFields):
     """A search result: an item with its score and relevance."""
 
-    score: float = Field(
-        description="similarity; for several query parts, the combination of standardised similarities"
-    )
+    score: float = Field(description="similarity; with several query parts, their combined standardised similarities")
     relevance: float = Field(description="0 to 1: how unusual the score is in this collection")
-    parts: list[float] = Field(description="similarity to each part of the query")
-    copies: list[str] = Field(description="ids of near-duplicates, which are not listed as hits")
+    part_scores: list[float] = Field(description="similarity to each part of the query")
+    duplicates: list[str] = Field(description="ids of near-duplicates, which are not listed as hits")
 
 
 class SearchResponse(BaseModel):
@@ -246,7 +214,7 @@ class PartExplanation(BaseModel):
     """The explanation for one part of the query: score = total + residual; total = sum of all pair contributions."""
 
     part_index: int = Field(
-        description="index of the query part, from 0; the image and the audio of a video have the same index"
+        description="index of the query part, from 0; image and audio of a video have the same index"
     )
     score: float
     weight: float
@@ -257,9 +225,7 @@ class PartExplanation(BaseModel):
     pair_contributions: list[list[float]] = Field(
         description="contribution of each pair of parts; rows: parts of the query, columns: parts of the hit"
     )
-    attribution: list[list[float]] = Field(
-        description="values for highlighting, of the same shape as pair_contributions"
-    )
+    attribution: list[list[float]] = Field(description="values for highlighting, in the shape of pair_contributions")
 
 
 class ExplainResponse(BaseModel):
@@ -298,7 +264,7 @@ class MapPosition(BaseModel):
 
 
 class CollectionInfo(BaseModel):
-    """The contents of the collection, the limits of the server, and whether it has a report and a review page."""
+    """The contents of the collection, the limits of the server, and whether a report and a review page exist."""
 
     name: str
     items: int

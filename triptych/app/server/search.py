@@ -18,13 +18,7 @@ from fastapi.responses import JSONResponse, Response
 
 from triptych.app.server.errors import HTTPError, error_responses
 from triptych.app.server.items import make_hit_responses, make_item_response
-from triptych.app.server.queries import (
-    ResolvedPart,
-    make_filter,
-    make_request_body,
-    receive_request,
-    resolve_parts,
-)
+from triptych.app.server.queries import ResolvedPart, make_filter, make_request_body, receive_request, resolve_parts
 from triptych.app.server.schemas import (
     Embedding,
     EmbeddingsRequest,
@@ -44,7 +38,7 @@ from triptych.app.server.schemas import (
 )
 from triptych.app.server.state import AppState, StateDep
 from triptych.explain import ExplainedItem, Explanation, describe_method, explain
-from triptych.interfaces import Features, Modality, Source
+from triptych.interfaces import Features, Source
 from triptych.search import query as search_queries
 from triptych.search.collection import Collection
 from triptych.search.projection import project_2d
@@ -55,16 +49,16 @@ from triptych.search.store import Version
 router = APIRouter(prefix="/v1")
 DECIMALS = 6  # decimal places of contributions in explanations
 MAX_POINTS = 4000  # maximum number of points of each modality on the map
-MAX_NAME_CHARACTERS = 80  # length of the name of a point on the map
-NUM_NEIGHBOURS = 5  # hits that determine the position of a query on the map
-WAIT_SECONDS = 0.3  # time to wait for the map before the response is "pending"
+MAX_NAME_CHARACTERS = 80  # maximum length of the name of a point on the map
+NUM_NEIGHBOURS = 5  # number of hits that determine the position of a query on the map
+WAIT_SECONDS = 0.3  # seconds to wait for the map before the response is "pending"
 
 
 @router.post(
     "/search", tags=["search"], openapi_extra=make_request_body(SearchRequest), responses=error_responses(404, 415)
 )
 async def search(state: StateDep, request: Request) -> SearchResponse:
-    """Search by texts, files and items, each with a weight; a negative weight excludes similar items."""
+    """Search by texts, files and items. Each part has a weight. A negative weight excludes similar items."""
     started = time.perf_counter()
     async with receive_request(request, SearchRequest, state.limits) as (query, files):
         resolved_parts = await resolve_parts(state, query.parts, files)
@@ -107,10 +101,8 @@ async def create_embeddings(state: StateDep, query: EmbeddingsRequest) -> Embedd
     if query.dimensions not in {None, embed_dim}:
         raise HTTPError(422, f"dimensions is {query.dimensions}; this space has {embed_dim} dimensions")
     batch_features = await state.batcher.embed([Source("text", text) for text in query.input])
-    data = [
-        Embedding(index=i, embedding=_encode_vector(features.embedding[0], query.encoding_format))
-        for i, features in enumerate(batch_features)
-    ]
+    vectors = [_encode_vector(features.embedding[0], query.encoding_format) for features in batch_features]
+    data = [Embedding(index=i, embedding=vector) for i, vector in enumerate(vectors)]
     return EmbeddingsResponse(data=data, model=query.model)
 
 
@@ -178,9 +170,8 @@ def _make_part_explanation(explanation: Explanation, resolved: ResolvedPart) -> 
 
 
 def _make_side_response(side: ExplainedItem, contributions: torch.Tensor) -> SideResponse:
-    modality: Modality = side.modality
     return SideResponse(
-        modality=modality,
+        modality=side.modality,
         text=side.text,
         span=side.span,
         locations=[list(location) for location in side.part_locations],
@@ -199,7 +190,7 @@ class CollectionMap:
 
 
 class MapCache:
-    """The current map. It is computed at the first request, and again when the collection has changed."""
+    """The current map. The map is computed at the first request, and again when the collection has changed."""
 
     def __init__(self) -> None:
         self.current: CollectionMap | None = None
@@ -243,7 +234,7 @@ async def read_map(
     state: StateDep, request: Request, column: Annotated[str, Query(max_length=200)] = ""
 ) -> MapResponse | Response:
     """Return a 2-D map on which similar items are close. Status 202: the map is being computed, repeat the request."""
-    collection_map = await _map_cache(request).load_latest(state)
+    collection_map: CollectionMap | None = await request.app.state.map_cache.load_latest(state)
     if collection_map is None:
         return _pending_response()
     values = [", ".join(item.columns.get(column, [])) for item in collection_map.items] if column else None
@@ -271,7 +262,7 @@ async def locate_query(state: StateDep, request: Request) -> MapPosition | Respo
     async with receive_request(request, QueryRequest, state.limits) as (query, files):
         search_query = _make_query(await resolve_parts(state, query.parts, files))
         hits = await state.read_collection(lambda collection: collection.search(search_query, k=50, include_query=True))
-    collection_map = await _map_cache(request).load_latest(state)
+    collection_map: CollectionMap | None = await request.app.state.map_cache.load_latest(state)
     if collection_map is None:
         return _pending_response()
     index = collection_map.index
@@ -291,7 +282,3 @@ def _weighted_medoid(positions: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def _pending_response() -> Response:
     return JSONResponse(MapPending().model_dump(), 202, {"Retry-After": "1"})
-
-
-def _map_cache(request: Request) -> MapCache:
-    return request.app.state.map_cache

@@ -4,8 +4,8 @@ On a loopback address no token is required. To protect the server from pages of 
 Host header must be a loopback name (against DNS rebinding), and requests with the Origin or Sec-Fetch-Site of another
 site are rejected. On other addresses a token is required, as a Bearer header or as the cookie that /?token=… sets.
 
-A client that opens connections and sends incomplete requests must not prevent other clients from
-connecting. Headers and body have deadlines. If there are too many connections, the connection that has been waiting
+A client that opens connections and sends incomplete requests must not prevent other clients from connecting. The
+headers and the body of a request have deadlines. If there are too many connections, the connection that has waited
 longest for its client is closed. If no connection is waiting, new connections are rejected, except for /healthz.
 """
 
@@ -28,20 +28,17 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from triptych.app.server.errors import HTTPError, make_error_response
-from triptych.app.server.schemas import Limits
+from triptych.app.server.errors import HTTPError, make_busy_error, make_error_response
+from triptych.app.server.limits import Limits
 
 TOKEN_COOKIE = "triptych_token"  # noqa: S105
 TOKEN_PAGE = Path(str(files("triptych.app"))) / "page" / "token.html"
-LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000  # limits of reading the rest of a rejected request
+LINGER_SECONDS, LINGER_BYTES = 1.0, 16_000_000  # limits on the rest of a rejected request that is read
 HEALTH_PATH = "/healthz"
 PUBLIC_PATHS = {HEALTH_PATH, "/style.css", "/icon.svg"}  # served without a token, for monitoring and the token page
 FIRST_BYTES_SECONDS = 0.5  # time after which a new connection without data may be closed
 STALLED_SECONDS = 10.0  # time without progress after which a client counts as not reading its response
 BODY_GRACE_SECONDS = 5.0  # time after the body deadline in which the application can still send a 408 response
-TOO_MANY_UPLOADS = "{count} requests with files are in progress; try again in {retry} s"
-TOO_MANY_CONNECTIONS = "{count} connections are open already; try again in {retry} s"
-HEADER_TIMED_OUT = "the request headers did not arrive within {seconds:g} s"
 HOST_PATTERN = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
 LOOPBACK_NAMES = {"localhost", "127.0.0.1", "[::1]"}
 CONTENT_SECURITY_POLICY = (
@@ -84,8 +81,7 @@ class SecurityMiddleware:
             await send(message)
 
         try:
-            response = self._authorise(scope, headers)
-            if response:
+            if response := self._authorise(scope, headers):
                 await response(scope, receive, send_with_headers)
                 return
             with self._count_upload(headers):
@@ -105,9 +101,8 @@ class SecurityMiddleware:
         if self.token is None:
             host = headers.get("host", "")
             if parse_host_name(host) not in LOOPBACK_NAMES:
-                raise HTTPError(
-                    421, f"Host {host[:80]!r} is not a loopback name; open http://127.0.0.1 or http://localhost"
-                )
+                hint = "open http://127.0.0.1 or http://localhost"
+                raise HTTPError(421, f"Host {host[:80]!r} is not a loopback name; {hint}")
             return None
         if scope["path"] in PUBLIC_PATHS:
             return None
@@ -129,10 +124,9 @@ class SecurityMiddleware:
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         """Reject requests from pages of other sites. Links from other sites to the search page are allowed."""
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
-        is_page_navigation = (
-            scope["method"] == "GET" and headers.get("sec-fetch-mode") == "navigate" and scope["path"] == "/"
-        )
-        if site not in {"none", "same-origin"} and not is_page_navigation:
+        is_navigation = headers.get("sec-fetch-mode") == "navigate"
+        is_link = is_navigation and scope["method"] == "GET" and scope["path"] == "/"
+        if site not in {"none", "same-origin"} and not is_link:
             raise HTTPError(403, f"cross-site request ({site}); open the search page directly")
         host = headers.get("host", "")
         allowed_origins = {f"{scheme}://{host.lower()}" for scheme in ("http", "https")}  # https: behind a proxy
@@ -149,8 +143,8 @@ class SecurityMiddleware:
             yield
             return
         if self._active_uploads >= self.limits.max_uploads:
-            retry_after = self.limits.retry_after
-            raise HTTPError(503, TOO_MANY_UPLOADS.format(count=self._active_uploads, retry=retry_after), retry_after)
+            problem = f"{self._active_uploads} requests with files are in progress"
+            raise make_busy_error(problem, self.limits.retry_after)
         self._active_uploads += 1
         try:
             yield
@@ -163,11 +157,9 @@ class SecurityMiddleware:
         content_length = headers.get("content-length", "0")
         if not content_length.isascii() or not content_length.isdigit():
             raise HTTPError(400, f"Content-Length {content_length[:20]!r} is not a number")
-        if int(content_length[:20]) > max_bytes:
-            raise HTTPError(
-                413,
-                f"the request has {int(content_length[:20]) / 1e6:,.1f} MB; at most {max_bytes / 1e6:g} MB are allowed",
-            )
+        limit = f"at most {max_bytes / 1e6:g} MB are allowed"
+        if (num_bytes := int(content_length[:20])) > max_bytes:
+            raise HTTPError(413, f"the request has {num_bytes / 1e6:,.1f} MB; {limit}")
         deadline, received_bytes = asyncio.get_running_loop().time() + self.limits.body_timeout, 0
 
         async def receive_within_limits() -> Message:
@@ -181,7 +173,7 @@ class SecurityMiddleware:
                 raise HTTPError(408, f"the request body did not arrive within {self.limits.body_timeout:g} s") from None
             received_bytes += len(message.get("body", b""))
             if received_bytes > max_bytes:
-                raise HTTPError(413, f"the request is too large; at most {max_bytes / 1e6:g} MB are allowed")
+                raise HTTPError(413, f"the request is too large; {limit}")
             if not message.get("more_body"):
                 received_bytes = -1
             return message
@@ -228,7 +220,7 @@ def _cookie_token(headers: Headers) -> str:
 
 
 class Connection(H11Protocol):
-    """A uvicorn connection with deadlines for requests. It can be closed while it waits for its client.
+    """A uvicorn connection with deadlines for requests. A connection that waits for its client can be closed.
 
     The application must store its limits in `app.state.limits`.
     """
@@ -275,9 +267,8 @@ class Connection(H11Protocol):
             return idle_seconds > STALLED_SECONDS
         if self.conn.their_state is h11.SEND_BODY:
             return not self.flow.read_paused
-        return self.conn.their_state is h11.IDLE and (
-            bool(self.conn.trailing_data[0]) or idle_seconds > FIRST_BYTES_SECONDS
-        )
+        has_data = bool(self.conn.trailing_data[0])
+        return self.conn.their_state is h11.IDLE and (has_data or idle_seconds > FIRST_BYTES_SECONDS)
 
     def _incomplete_part(self) -> Literal["head", "body"] | None:
         if self.conn.their_state is h11.SEND_BODY:
@@ -299,7 +290,7 @@ class Connection(H11Protocol):
         if self.transport.is_closing():
             return
         if self._awaited_part == "head":
-            message = HEADER_TIMED_OUT.format(seconds=self.limits.header_timeout).encode()
+            message = f"the request headers did not arrive within {self.limits.header_timeout:g} s".encode()
             head = "HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-type: text/plain; charset=utf-8\r\n"
             self.transport.write(f"{head}content-length: {len(message)}\r\n\r\n".encode() + message)
             self.transport.close()
@@ -314,12 +305,9 @@ class Connection(H11Protocol):
             others = same_address
         elif len(others) < self.limits.max_connections:
             return
-        longest_waiting = min(
-            (other for other in others if other.is_waiting_for_client()),
-            key=lambda other: other.last_activity,
-            default=None,
-        )
-        if longest_waiting is not None:
+        waiting = [other for other in others if other.is_waiting_for_client()]
+        if waiting:
+            longest_waiting = min(waiting, key=lambda other: other.last_activity)
             self.connections.discard(longest_waiting)
             longest_waiting.transport.abort()
         else:
@@ -337,9 +325,8 @@ def _reject_when_full(app: ASGIApp, count: int, retry_after: int) -> ASGIApp:
         if scope["type"] == "http" and scope["path"] == HEALTH_PATH:
             await app(scope, receive, send)
         elif scope["type"] == "http":
-            response = make_error_response(
-                503, TOO_MANY_CONNECTIONS.format(count=count, retry=retry_after), "HTTPError", retry_after
-            )
+            error = make_busy_error(f"{count} connections are open already", retry_after)
+            response = make_error_response(error.status, error.message, "HTTPError", retry_after)
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
 

@@ -42,7 +42,7 @@ LINK_PATTERN = re.compile(r'"url":\s*("(?:[^"\\]|\\.)*")')  # links in the JSON 
 
 
 class ContentNotHashedError(Exception):
-    """Raised if the content of a file must be hashed to decide whether the file changed since it was indexed."""
+    """Raised if only a hash of the content can decide whether a file changed since the file was indexed."""
 
     def __init__(self, entry: Item) -> None:
         super().__init__(entry.id)
@@ -94,7 +94,7 @@ class IndexedFiles:
         self._digests: dict[tuple[Path, int, str], str] = {}
 
     def open(self, entry: Item) -> BufferedReader:
-        """Open an item's file. Raise a 410 HTTPError if it changed, ContentNotHashedError if it must be hashed."""
+        """Open an item's file. Raise an HTTPError (410) if it changed, ContentNotHashedError if a hash is needed."""
         file, is_linked = self._open_path(entry)
         try:
             self._check_content(entry, file, is_linked)
@@ -142,15 +142,11 @@ class IndexedFiles:
             if record is not None and record.state == identity[2]:
                 digest = record.content_hash
                 self._cache_digest(identity, digest)
-            elif is_linked:
-                raise file_changed_error(entry)
-            elif (
-                record is not None
-                and self._matches_index(entry, record.content_hash)
-                and record.size != _file_size(file)
-            ):
-                raise file_changed_error(entry)  # another size means other content
             else:
+                # An indexed file whose size differs has other content, so it need not be hashed.
+                has_other_size = record is not None and record.size != os.fstat(file.fileno()).st_size
+                if is_linked or (record and has_other_size and self._matches_index(entry, record.content_hash)):
+                    raise file_changed_error(entry)
                 raise ContentNotHashedError(entry)
         if not self._matches_index(entry, digest):
             raise file_changed_error(entry)
@@ -181,10 +177,6 @@ def item_path(entry: Item) -> Path:
 def file_changed_error(entry: Item) -> HTTPError:
     """Return the error for a file that changed since it was indexed."""
     return HTTPError(410, FILE_CHANGED.format(name=item_path(entry).name))
-
-
-def _file_size(file: BufferedReader) -> int:
-    return os.fstat(file.fileno()).st_size
 
 
 @contextmanager
@@ -224,12 +216,8 @@ class OpenFileResponse(FileResponse):
         self._file = file
         # Systems without /proc have /dev/fd.
         fallback_path = path if sys.platform == "win32" else Path(f"/dev/fd/{file.fileno()}")
-        super().__init__(
-            _proc_path(file) or fallback_path,
-            media_type=media_type,
-            headers=headers,
-            stat_result=os.fstat(file.fileno()),
-        )
+        status = os.fstat(file.fileno())
+        super().__init__(_proc_path(file) or fallback_path, media_type=media_type, headers=headers, stat_result=status)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._file:

@@ -6,9 +6,9 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from io import BufferedReader
 from pathlib import Path
@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
-from triptych.app.server.errors import HTTPError
-from triptych.app.server.schemas import Limits
+from triptych.app.server.errors import HTTPError, make_busy_error
+from triptych.app.server.limits import Limits
 from triptych.app.server.served_files import (
     ContentNotHashedError,
     IndexedFiles,
@@ -40,8 +40,6 @@ from triptych.search.store import Version
 from triptych.space import Space
 
 Result = TypeVar("Result")
-EXECUTOR_FULL = "{count} requests of this kind are in progress; try again in {retry} s"
-QUEUE_FULL = "{count} inputs are waiting for the encoder; try again in {retry} s"
 
 
 class Metrics:
@@ -49,20 +47,17 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        registry = self.registry
         self.requests = Counter(
-            "triptych_requests_total", "Requests by route and status", ["route", "status"], registry=self.registry
+            "triptych_requests_total", "Requests by route and status", ["route", "status"], registry=registry
         )
         self.request_seconds = Histogram(
-            "triptych_request_seconds", "Response time in seconds by route", ["route"], registry=self.registry
+            "triptych_request_seconds", "Response time in seconds by route", ["route"], registry=registry
         )
-        self.batch_size = Histogram(
-            "triptych_batch_size",
-            "Inputs per encoder batch",
-            buckets=(1, 2, 4, 8, 16, 32, 64),
-            registry=self.registry,
-        )
-        self.queue_length = Gauge("triptych_queue_length", "Inputs waiting for the encoder", registry=self.registry)
-        self.items = Gauge("triptych_items", "Items in the collection", registry=self.registry)
+        buckets = (1, 2, 4, 8, 16, 32, 64)
+        self.batch_size = Histogram("triptych_batch_size", "Inputs per batch", buckets=buckets, registry=registry)
+        self.queue_length = Gauge("triptych_queue_length", "Inputs waiting for the encoder", registry=registry)
+        self.items = Gauge("triptych_items", "Items in the collection", registry=registry)
 
     def render(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
@@ -95,6 +90,17 @@ class MetricsMiddleware:
             self.metrics.request_seconds.labels(route).observe(time.perf_counter() - started)
 
 
+@asynccontextmanager
+async def limit_time(limits: Limits, problem: str, advice: str = "") -> AsyncIterator[None]:
+    """Raise an HTTPError (503) if the body of the `async with` statement exceeds `limits.request_timeout`."""
+    try:
+        async with asyncio.timeout(limits.request_timeout):
+            yield
+    except TimeoutError:
+        message = f"{problem} within {limits.request_timeout:g} s; try again{advice}"
+        raise HTTPError(503, message, limits.retry_after) from None
+
+
 @dataclass(frozen=True)
 class EmbedRequest:
     """A preprocessed input, and the future that will contain its features."""
@@ -107,9 +113,9 @@ class EmbedRequest:
 class MicroBatcher:
     """Prepares inputs on worker threads and embeds concurrent requests in shared batches.
 
-    Uploaded files are decoded in worker processes. Two threads wait for these processes and a third thread
-    prepares texts, so that a slow video never delays a text and the event loop is never blocked. The first request is
-    encoded at once. Requests that arrive meanwhile form the next batch.
+    Uploaded files are decoded in worker processes. Two threads wait for these processes. A third thread prepares texts,
+    so that a slow video never delays a text. The event loop is never blocked. The first request is encoded at once.
+    Requests that arrive while the encoder is busy form the next batch.
     """
 
     def __init__(self, space: Space, limits: Limits, metrics: Metrics) -> None:
@@ -123,38 +129,25 @@ class MicroBatcher:
 
     @property
     def queue_length(self) -> int:
-        """The number of inputs that are being encoded or are waiting."""
+        """The number of inputs that are being encoded or are waiting to be encoded."""
         return self._queue_length
 
     async def embed(self, sources: list[Source]) -> list[Features]:
         """Return one row of features per source. Raise the error of a source, or an HTTPError if the queue is full."""
         if self._queue_length + len(sources) > self.limits.max_queue_length:
-            retry_after = self.limits.retry_after
-            raise HTTPError(503, QUEUE_FULL.format(count=self._queue_length, retry=retry_after), retry_after)
+            raise make_busy_error(f"{self._queue_length} inputs are waiting for the encoder", self.limits.retry_after)
         self._queue_length += len(sources)
         try:
-            async with asyncio.timeout(self.limits.request_timeout):
+            async with limit_time(self.limits, "the query was not embedded", ", or use a shorter file"):
                 return list(await asyncio.gather(*(self._embed_one(source) for source in sources)))
-        except TimeoutError:
-            message = (
-                f"the query was not embedded within {self.limits.request_timeout:g} s; try again, or use a shorter file"
-            )
-            raise HTTPError(503, message, self.limits.retry_after) from None
         finally:
             self._queue_length -= len(sources)
 
     async def run_sandboxed(self, work: Callable[[], Result]) -> Result:
         """Run a function on a decoding thread. Its decoders run in worker processes."""
-        try:
-            async with asyncio.timeout(self.limits.request_timeout):
-                return await asyncio.get_running_loop().run_in_executor(
-                    self._decode_executor, self._call_in_sandbox, work
-                )
-        except TimeoutError:
-            message = (
-                f"the file was not read within {self.limits.request_timeout:g} s; try again, or use a shorter file"
-            )
-            raise HTTPError(503, message, self.limits.retry_after) from None
+        loop = asyncio.get_running_loop()
+        async with limit_time(self.limits, "the file was not read", ", or use a shorter file"):
+            return await loop.run_in_executor(self._decode_executor, self._call_in_sandbox, work)
 
     def _call_in_sandbox(self, work: Callable[[], Result]) -> Result:
         with self.workers.sandbox():
@@ -183,12 +176,11 @@ class MicroBatcher:
     def _run_loop(self) -> None:
         while (first := self._queue.get()) is not None:
             batch, is_last = [first], False
-            while len(batch) < self.limits.max_batch_size and not self._queue.empty():
-                next_request = self._queue.get()
-                if next_request is None:
+            while len(batch) < self.limits.max_batch_size and not self._queue.empty() and not is_last:
+                if (request := self._queue.get()) is not None:
+                    batch.append(request)
+                else:
                     is_last = True
-                    break
-                batch.append(next_request)
             for modality in dict.fromkeys(request.source.modality for request in batch):
                 self._run_batch([request for request in batch if request.source.modality == modality])
             if is_last:
@@ -250,9 +242,7 @@ class AppState:
         # A single thread reads the collection: calls take milliseconds, and the collection's caches need no locks.
         self.collection_executor = BoundedExecutor(1, 4 * self.limits.max_queue_length)
         self.preview_executor = BoundedExecutor(2, self.limits.max_previews)  # thumbnails, peaks, spectrograms
-        self.hash_executor = BoundedExecutor(
-            1, self.limits.max_previews
-        )  # content hashes of files modified since indexing
+        self.hash_executor = BoundedExecutor(1, self.limits.max_previews)  # hashes of files modified since indexing
         self.explain_executor = BoundedExecutor(1, self.limits.max_explanations)  # explanations and maps
 
     def close(self) -> None:
@@ -264,15 +254,12 @@ class AppState:
     async def run(self, executor: BoundedExecutor, work: Callable[[], Result]) -> Result:
         """Run a function on an executor. Raise an HTTPError if too many calls are pending or the call times out."""
         if executor.num_pending >= executor.max_pending:
-            retry_after = self.limits.retry_after
-            raise HTTPError(503, EXECUTOR_FULL.format(count=executor.num_pending, retry=retry_after), retry_after)
+            problem = f"{executor.num_pending} requests of this kind are in progress"
+            raise make_busy_error(problem, self.limits.retry_after)
         executor.num_pending += 1
         try:
-            async with asyncio.timeout(self.limits.request_timeout):
+            async with limit_time(self.limits, "the request was not processed"):
                 return await asyncio.get_running_loop().run_in_executor(executor.pool, work)
-        except TimeoutError:
-            message = f"the request was not processed within {self.limits.request_timeout:g} s; try again"
-            raise HTTPError(503, message, self.limits.retry_after) from None
         finally:
             executor.num_pending -= 1
 
@@ -281,14 +268,14 @@ class AppState:
         return await self.run(self.collection_executor, lambda: work(self.collection))
 
     async def find_item(self, item_id: str) -> Item:
-        """Return an item by its id. Raise an HTTPError (404) if the collection does not contain it."""
+        """Return an item by its id. Raise an HTTPError (404) if the collection has no such item."""
         try:
             return await self.read_collection(lambda collection: collection.load_item(item_id))
         except UsageError as error:
             raise HTTPError(404, str(error)) from None
 
     async def open_file(self, entry: Item) -> BufferedReader:
-        """Open the file of an item; the caller closes it. Raise an HTTPError (410) if it changed since indexing."""
+        """Open the file of an item. The caller closes the file. Raise an HTTPError (410) if the file changed."""
         return await self._run_verified([entry], self.preview_executor, lambda: self.indexed_files.open(entry))
 
     async def run_with_file(self, executor: BoundedExecutor, entry: Item, work: Callable[[Path], Result]) -> Result:
@@ -312,7 +299,7 @@ class AppState:
     async def _run_verified(
         self, entries: Sequence[Item], executor: BoundedExecutor, work: Callable[[], Result]
     ) -> Result:
-        """Run a function that opens files of items. If content hashes are missing, compute them and run it again."""
+        """Run a function that opens files of items. If content hashes are missing, hash and run again."""
         try:
             return await self.run(executor, work)
         except ContentNotHashedError:

@@ -38,10 +38,10 @@ class ObjectAnnotation:
 
 @dataclass(frozen=True)
 class WordAnnotation:
-    """A word of a caption with the factor it expresses, and the boxes and times of its objects.
+    """A word of a caption, the factor that the word expresses, and the boxes and times of the objects it refers to.
 
-    Words of factors that are not visible have no boxes; words of factors that are not audible have no time spans.
-    Function words have no factor and neither boxes nor time spans.
+    Words of factors that are not visible have no boxes. Words of factors that are not audible have no time spans.
+    Function words have no factor, no boxes and no time spans.
     """
 
     text: str
@@ -87,24 +87,17 @@ def annotation_to_json(
     notes: list[list[TimeSpan]],
     captions: list[GeneratedCaption],
 ) -> str:
-    """Serialise a scene to one line of JSON. Boxes and times of words are derived when it is read."""
-    object_records = [
-        {**vars(scene_object), "boxes": object_boxes, "notes": object_notes}
-        for scene_object, object_boxes, object_notes in zip(scene.objects, boxes, notes, strict=True)
+    """Serialise a scene to one line of JSON. `read_annotations` derives the boxes and times of words."""
+    objects = [
+        {**vars(obj), "boxes": obj_boxes, "notes": obj_notes}
+        for obj, obj_boxes, obj_notes in zip(scene.objects, boxes, notes, strict=True)
     ]
-    caption_records = [{"text": caption.text, "words": caption.words} for caption in captions]
-    scene_factors = {
-        "occasion": scene.occasion,
-        "background_colour": scene.background_colour,
-        "background_audio": scene.background_audio,
-    }
-    return json.dumps(
-        {"id": name, "split": split, "objects": object_records, **scene_factors, "captions": caption_records}
-    )
+    texts = [caption._asdict() for caption in captions]
+    return json.dumps({"id": name, "split": split, **vars(scene), "objects": objects, "captions": texts})
 
 
 def read_annotations(folder: Path) -> list[SceneAnnotation]:
-    """Read the annotations of all scenes, in manifest order. They describe the data before noise injection."""
+    """Read the annotations of all scenes, in manifest order. Annotations describe the data before noise injection."""
     path = folder / ANNOTATIONS_FILE
     if not path.is_file():
         raise UsageError(
@@ -115,33 +108,24 @@ def read_annotations(folder: Path) -> list[SceneAnnotation]:
 
 
 def _parse_scene(record: dict[str, Any]) -> SceneAnnotation:
-    objects = tuple(_parse_object(dict(object_record)) for object_record in record["objects"])
+    objects = tuple(_parse_object(**obj) for obj in record["objects"])
     captions = tuple(
         CaptionAnnotation(
-            caption["text"], tuple(_parse_word(caption["text"], word, objects) for word in caption["words"])
+            caption["text"], tuple(_parse_word(caption["text"], objects, *word) for word in caption["words"])
         )
         for caption in record["captions"]
     )
-    return SceneAnnotation(
-        record["id"],
-        record["split"],
-        objects,
-        record["occasion"],
-        record["background_colour"],
-        record["background_audio"],
-        captions,
-    )
+    return SceneAnnotation(**{**record, "objects": objects, "captions": captions})
 
 
-def _parse_object(record: dict[str, Any]) -> ObjectAnnotation:
-    boxes, notes = (tuple(tuple(each) for each in record.pop(name)) for name in ("boxes", "notes"))
-    return ObjectAnnotation(SceneObject(**record), boxes, notes)
+def _parse_object(boxes: list[Any], notes: list[Any], **attributes: Any) -> ObjectAnnotation:
+    return ObjectAnnotation(SceneObject(**attributes), tuple(map(tuple, boxes)), tuple(map(tuple, notes)))
 
 
-def _parse_word(text: str, record: list[Any], objects: tuple[ObjectAnnotation, ...]) -> WordAnnotation:
-    start, end, factor, object_indices = record
-    mentioned_objects = [objects[index] for index in object_indices]
+def _parse_word(
+    text: str, objects: tuple[ObjectAnnotation, ...], start: int, end: int, factor: str | None, indices: list[int]
+) -> WordAnnotation:
     is_visible, is_audible = (factor and FACTORS[factor].is_visible, factor and FACTORS[factor].is_audible)
-    boxes = tuple(box for each in mentioned_objects for box in each.boxes if is_visible)
-    time_spans = tuple(note for each in mentioned_objects for note in each.notes if is_audible)
-    return WordAnnotation(text[start:end], start, end, factor, tuple(object_indices), boxes, time_spans)
+    boxes = tuple(box for index in indices for box in objects[index].boxes if is_visible)
+    time_spans = tuple(note for index in indices for note in objects[index].notes if is_audible)
+    return WordAnnotation(text[start:end], start, end, factor, tuple(indices), boxes, time_spans)

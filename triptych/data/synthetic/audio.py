@@ -13,54 +13,45 @@ Samples = NDArray[np.float64]
 TimeSpan = tuple[float, float]  # start and end in seconds
 
 SAMPLE_RATE = 16_000
-PITCH_BY_HEIGHT = {"low": 220.0, "middle": 494.0, "high": 1109.0}  # Hz, more than an octave apart
-NOTE_TIMING_BY_TEMPO = {
-    "quick": (0.085, 0.05),
-    "steady": (0.125, 0.085),
-    "slow": (0.165, 0.13),
-}  # seconds from note to note, and duration of a note
-REFERENCE_SECONDS = 2.0  # the clip duration for which these timings hold; longer clips stretch them
-MAX_FREQUENCY = 7_500.0  # Hz; higher partials are omitted, as they would alias
+PITCH_BY_HEIGHT = {"low": 220.0, "middle": 494.0, "high": 1109.0}  # in Hz, more than an octave apart
+# For each tempo: seconds from the start of a note to the start of the next note, and duration of a note in seconds.
+NOTE_TIMING_BY_TEMPO = {"quick": (0.085, 0.05), "steady": (0.125, 0.085), "slow": (0.165, 0.13)}
+REFERENCE_SECONDS = 2.0  # clip duration to which NOTE_TIMING_BY_TEMPO applies; in longer clips, notes are stretched
+MAX_FREQUENCY = 7_500.0  # Hz; higher partials are omitted, because they would alias
 
 
 def render_audio(
     scene: Scene, seconds: float, jitter: float, noise: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int16], list[list[TimeSpan]]]:
-    """Render a scene (16 kHz, mono). Return the samples and, for each object, the start and end of its notes."""
+    """Render a scene (16 kHz, mono). Return the samples, and the start and end of each note of each object."""
     wave = _render_background(scene.background_audio, round(seconds * SAMPLE_RATE), noise, rng)
     spans = []
-    for scene_object in scene.objects:
-        pitch = PITCH_BY_HEIGHT[scene_object.height] * 2 ** (
-            jitter * rng.uniform(-1.5, 1.5) / 12
-        )  # at most 1.5 semitones of detuning
+    for obj in scene.objects:
+        detuning = jitter * rng.uniform(-1.5, 1.5)  # in semitones
+        pitch = PITCH_BY_HEIGHT[obj.height] * 2 ** (detuning / 12)
         loudness = 0.12 * (1 - 0.5 * jitter * rng.random())
-        notes = _schedule_notes(scene_object, seconds, jitter, rng)
+        notes = _schedule_notes(obj, seconds, jitter, rng)
         for start, end in notes:
             first, last = round(start * SAMPLE_RATE), round(end * SAMPLE_RATE)
-            wave[first:last] += loudness * _render_note(scene_object.category, pitch, last - first, rng)
+            wave[first:last] += loudness * _render_note(obj.category, pitch, last - first, rng)
         spans.append(notes)
     return np.rint(np.clip(wave, -1, 1) * 32_767).astype(np.int16), spans
 
 
-def _schedule_notes(
-    scene_object: SceneObject, seconds: float, jitter: float, rng: np.random.Generator
-) -> list[TimeSpan]:
-    """Place the notes of an object at its tempo, within its third of the clip."""
-    step, length = (value * seconds / REFERENCE_SECONDS for value in NOTE_TIMING_BY_TEMPO[scene_object.tempo])
+def _schedule_notes(obj: SceneObject, seconds: float, jitter: float, rng: np.random.Generator) -> list[TimeSpan]:
+    """Place the notes of an object at the object's tempo, within the third of the clip that `timing` names."""
+    step, length = (value * seconds / REFERENCE_SECONDS for value in NOTE_TIMING_BY_TEMPO[obj.tempo])
     slot = seconds / len(FACTORS["timing"].values)
-    slack = slot - (scene_object.count - 1) * step - length
-    start = FACTORS["timing"].values.index(scene_object.timing) * slot + slack * (0.5 + jitter * (rng.random() - 0.5))
-    return [
-        (round(start + index * step, 4), round(start + index * step + length, 4)) for index in range(scene_object.count)
-    ]
+    slack = slot - (obj.count - 1) * step - length
+    start = FACTORS["timing"].values.index(obj.timing) * slot + slack * (0.5 + jitter * (rng.random() - 0.5))
+    return [(round(start + i * step, 4), round(start + i * step + length, 4)) for i in range(obj.count)]
 
 
 def _render_note(category: str, pitch: float, samples: int, rng: np.random.Generator) -> Samples:
-    """Render one note with a root mean square of 1, faded in and out."""
+    """Render one note with a root mean square of 1. The note is faded in and out."""
     time = np.arange(samples) / SAMPLE_RATE
-    wave = TIMBRES[category](time, time * SAMPLE_RATE / samples, pitch, rng)
-    edge = np.minimum(1, np.minimum(time, time[::-1]) / 0.004)  # fades of 4 ms prevent clicks
-    wave = wave * edge
+    fade = np.minimum(1, np.minimum(time, time[::-1]) / 0.004)  # fades of 4 ms prevent clicks
+    wave = TIMBRES[category](time, time * SAMPLE_RATE / samples, pitch, rng) * fade
     return wave / np.sqrt(np.mean(wave**2))
 
 
@@ -86,7 +77,7 @@ def _sweep_sine(pitches: Samples) -> Samples:
     return np.sin(2 * np.pi * np.cumsum(pitches) / SAMPLE_RATE)
 
 
-# Timbres take the time in seconds, the position in the note (0 to 1), the pitch in Hz and a random generator.
+# The arguments of a timbre are the time in seconds, the position in the note (0 to 1), the pitch in Hz and a generator.
 
 
 def _render_bell(time: Samples, position: Samples, pitch: float, rng: np.random.Generator) -> Samples:  # noqa: ARG001

@@ -77,7 +77,7 @@ PHRASES: dict[str, dict[str, tuple[str, ...]]] = {
 }
 FUNCTION_WORDS = frozenset({"a", "an", "the", "of", "on", "in", "at", "to", "by", "some", "and", "there", "is", "are"})
 
-# The order of phrases in a clause. Omitted factors are dropped, together with the commas they leave behind.
+# The order of phrases in a clause. An omitted factor is dropped, and so are the commas that it leaves behind.
 CLAUSE_TEMPLATES: tuple[tuple[str, ...], ...] = (
     ("count", "colour", "noun", "verb", "tempo", "height", "side", "timing"),
     ("count", "colour", "noun", "height", "side", "verb", "tempo", "timing"),
@@ -90,7 +90,7 @@ CONJUNCTIONS = (",", "and"), (";",), (".",)
 
 
 class Phrase(NamedTuple):
-    """Words of a sentence with the factor they express, and the objects they refer to."""
+    """Consecutive words of a sentence, the factor that the words express, and the objects that they refer to."""
 
     text: str
     factor: str | None = None
@@ -98,7 +98,7 @@ class Phrase(NamedTuple):
 
 
 class WordSpan(NamedTuple):
-    """A word of a caption: text[start:end], its factor (None: a function word), and the objects it refers to."""
+    """A word of a caption, text[start:end], with its factor (None for function words) and the objects it refers to."""
 
     start: int
     end: int
@@ -119,7 +119,7 @@ def describe_scene(scene: Scene, count: int, omission_rate: float, rng: np.rando
     while len(captions) < count:
         caption = _write_caption(scene, omission_rate, rng)
         captions.setdefault(caption.text, caption)
-        omission_rate *= 0.98  # few captions omit most factors: lowering the rate makes sure that the loop ends
+        omission_rate *= 0.98  # a high rate allows only few different captions: lower the rate, so that the loop ends
     return list(captions.values())
 
 
@@ -137,14 +137,9 @@ def _write_caption(scene: Scene, omission_rate: float, rng: np.random.Generator)
     return _join_phrases([*phrases, Phrase(".")])
 
 
-def _write_clause(
-    index: int, scene_object: SceneObject, omission_rate: float, rng: np.random.Generator
-) -> list[Phrase]:
-    noun, verb = (
-        choose_uniformly(NOUNS[scene_object.category], rng),
-        choose_uniformly(VERBS[scene_object.category], rng),
-    )
-    is_plural = scene_object.count > 1
+def _write_clause(index: int, obj: SceneObject, omission_rate: float, rng: np.random.Generator) -> list[Phrase]:
+    noun, verb = choose_uniformly(NOUNS[obj.category], rng), choose_uniformly(VERBS[obj.category], rng)
+    is_plural = obj.count > 1
     # A caption without the count still needs a determiner: "a bell", "some bells".
     phrase_by_role = {
         ",": Phrase(","),
@@ -155,7 +150,7 @@ def _write_clause(
     }
     for name in ("count", "height", "colour", "side", "tempo", "timing"):
         if rng.random() >= omission_rate:
-            phrase = choose_uniformly(PHRASES[name][str(getattr(scene_object, name))], rng)
+            phrase = choose_uniformly(PHRASES[name][str(getattr(obj, name))], rng)
             phrase_by_role[name] = Phrase(phrase, name, (index,))
     is_singular = not is_plural or phrase_by_role["count"].text.startswith("a ")
     phrase_by_role["there"] = Phrase("there is" if is_singular else "there are")  # "there is a pair of bells"

@@ -20,7 +20,7 @@ from triptych.data import label_noise
 from triptych.data.synthetic import videos
 from triptych.data.synthetic.annotations import ANNOTATIONS_FILE, annotation_to_json
 from triptych.data.synthetic.audio import SAMPLE_RATE, render_audio
-from triptych.data.synthetic.captions import GeneratedCaption, describe_scene
+from triptych.data.synthetic.captions import describe_scene
 from triptych.data.synthetic.images import draw_image
 from triptych.data.synthetic.scenes import CATEGORIES, HeldOutCombinations, assign_splits, choose_held_out, sample_scene
 from triptych.errors import UsageError, describe_unknown
@@ -42,9 +42,7 @@ class DifficultySettings:
 
     image_noise: float  # standard deviation of pixel noise; 1 is the distance from black to white
     audio_noise: float  # amplitude of the background; notes have about 0.1
-    jitter: (
-        float  # variation of size, position, pitch, loudness and timing: from 0 (none) to 1 (factors stay separable)
-    )
+    jitter: float  # variation of size, position, pitch, loudness and timing: from 0 (none) to 1 (the maximum)
     omission_rate: float  # probability that a caption omits a factor
 
 
@@ -62,17 +60,17 @@ class SyntheticConfig:
     scenes: int = 3000
     seed: int = 0
     max_objects: int = 2  # per scene
-    num_categories: int = len(CATEGORIES)  # the first ones of CATEGORIES
+    num_categories: int = len(CATEGORIES)  # only the first categories of CATEGORIES are used
     captions: int = 5  # per scene
     image_size: int = 64  # pixels
     seconds: float = 2.0
     difficulty: Difficulty = "easy"
-    image_noise: float | None = None  # None in this and the next three fields: the preset of `difficulty`
+    image_noise: float | None = None  # None in this and the next three fields selects the preset of `difficulty`
     audio_noise: float | None = None
     jitter: float | None = None
     omission_rate: float | None = None
-    held_out_fraction: float = 0.1  # of all (category, colour) and (category, height) combinations; novel split only
-    valid_fraction: float = 0.05  # of the scenes; train gets the rest
+    held_out_fraction: float = 0.1  # fraction of the combinations that only the novel split has
+    valid_fraction: float = 0.05  # fraction of the scenes; the train split has the rest
     test_fraction: float = 0.15
     novel_fraction: float = 0.05
     noise_rate: float = 0.0  # fraction of training rows that get the `noise_modality` of another row
@@ -110,10 +108,8 @@ class SyntheticConfig:
     @property
     def difficulty_settings(self) -> DifficultySettings:
         """The settings of the preset, with the values that this configuration overrides."""
-        overrides = {
-            name: getattr(self, name) for name in DifficultySettings.__annotations__ if getattr(self, name) is not None
-        }
-        return replace(PRESETS[self.difficulty], **overrides)
+        values = {name: getattr(self, name) for name in DifficultySettings.__annotations__}
+        return replace(PRESETS[self.difficulty], **{name: x for name, x in values.items() if x is not None})
 
     @property
     def split_counts(self) -> dict[str, int]:
@@ -124,9 +120,8 @@ class SyntheticConfig:
     @property
     def held_out_combinations(self) -> HeldOutCombinations:
         """The combinations that occur in the novel split only."""
-        return choose_held_out(
-            CATEGORIES[: self.num_categories], self.held_out_fraction, np.random.default_rng([self.seed, 0, 1])
-        )
+        rng = np.random.default_rng([self.seed, 0, 1])
+        return choose_held_out(CATEGORIES[: self.num_categories], self.held_out_fraction, rng)
 
 
 RANGES: dict[str, tuple[type, float, float]] = {
@@ -157,24 +152,22 @@ CHOICES: dict[str, Sequence[str]] = {
 def _check_range(name: str, value: object, number_type: type, low: float, high: float) -> None:
     is_number = isinstance(value, (int, float) if number_type is float else int) and not isinstance(value, bool)
     if not is_number or not low <= float(str(value)) <= high:
-        raise UsageError(
-            f"{name} is {value!r}; allowed: {'a whole' if number_type is int else 'a'} number from {low} to {high}"
-        )
+        type_name = "a whole number" if number_type is int else "a number"
+        raise UsageError(f"{name} is {value!r}; allowed: {type_name} from {low} to {high}")
 
 
 def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None = None) -> Path:
-    """Write the data to a folder and return the path of its manifest.
+    """Write the data to a folder. Return the path of the manifest in the folder.
 
     A folder with data of the same configuration is reused. The data is written to a temporary folder, which is renamed
-    at the end; temporary folders of killed processes are removed. `on_progress(done, total)` is called after each
-    scene.
+    at the end. Temporary folders of killed processes are removed. `on_progress(done, total)` is called for each scene.
     """
     folder = folder.resolve()
     if _is_generated(config, folder) and not _find_stale_folders(folder):
         return folder / MANIFEST_FILE
     folder.parent.mkdir(parents=True, exist_ok=True)
     with lock(folder.with_name(f".{folder.name}.lock")) as has_lock:
-        if has_lock:  # a process that writes holds this lock, so other temporary folders belong to dead processes
+        if has_lock:  # no other process is writing: all temporary folders belong to dead processes
             for temporary in _find_stale_folders(folder):
                 shutil.rmtree(temporary, ignore_errors=True)
         if _is_generated(config, folder):
@@ -200,7 +193,11 @@ def _is_generated(config: SyntheticConfig, folder: Path) -> bool:
         raise UsageError(f"{folder} is a file; choose another folder for the synthetic data")
     if not folder.is_dir() or not any(folder.iterdir()):
         return False
-    if not _has_same_config(config, folder):
+    try:
+        existing = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        existing = None
+    if existing != json.loads(json.dumps(_describe_config(config))):
         raise UsageError(
             f"{folder} is not empty and has no synthetic data of this configuration and this version of triptych; "
             "remove it or choose another folder"
@@ -209,7 +206,7 @@ def _is_generated(config: SyntheticConfig, folder: Path) -> bool:
 
 
 def _find_stale_folders(folder: Path) -> list[Path]:
-    """Find temporary folders beside the target, of dead and of running processes."""
+    """Return the temporary folders beside the target, of dead and of running processes."""
     if not folder.parent.is_dir():
         return []
     pattern = re.compile(rf"\.{re.escape(folder.name)}\.\d+{re.escape(TEMP_SUFFIX)}")
@@ -254,7 +251,8 @@ def _write_scene(
     else:
         image.save(folder / files["image"], compress_level=1)
         (folder / files["audio"]).write_bytes(_encode_wav(samples))
-    row = {"id": name, **files, **_caption_columns(captions), "split": split, "label": scene.objects[0].category}
+    texts = {f"caption_{number}": caption.text for number, caption in enumerate(captions, start=1)}
+    row = {"id": name, **files, **texts, "split": split, "label": scene.objects[0].category}
     return annotation_to_json(name, split, scene, boxes, notes, captions), row
 
 
@@ -267,10 +265,6 @@ def _encode_wav(samples: np.ndarray) -> bytes:
     format_fields = (16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16)  # PCM, mono, 16 bit
     header = struct.pack("<4sI8sIHHIIHH4sI", b"RIFF", 36 + len(data), b"WAVEfmt ", *format_fields, b"data", len(data))
     return header + data
-
-
-def _caption_columns(captions: Sequence[GeneratedCaption]) -> dict[str, str]:
-    return {f"caption_{number}": caption.text for number, caption in enumerate(captions, start=1)}
 
 
 def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: Path) -> list[dict[str, str]]:
@@ -294,11 +288,3 @@ def _describe_config(config: SyntheticConfig) -> dict[str, object]:
         "splits": config.split_counts,
         "held_out": asdict(config.held_out_combinations),
     }
-
-
-def _has_same_config(config: SyntheticConfig, folder: Path) -> bool:
-    try:
-        existing = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return existing == json.loads(json.dumps(_describe_config(config)))

@@ -29,44 +29,36 @@ BACKGROUND_COLOURS: dict[str, Colour] = {
     "mint": (226, 241, 231),
     "stone": (222, 220, 216),
 }
-TONES: dict[str, tuple[Colour, float]] = {  # the colour to mix into the object's colour, and its weight
+TONES: dict[
+    str, tuple[Colour, float]
+] = {  # the colour to mix with the colour of the object, and the weight of the mixed-in colour
     "main": ((0, 0, 0), 0.0),
     "dark": ((0, 0, 0), 0.42),
     "pale": ((255, 255, 255), 0.55),
     "light": ((255, 255, 255), 0.78),
 }
 HOP = 1 / 16  # height of a hop, as a fraction of the image
-SUPERSAMPLING = 4  # factor of antialiasing
+SUPERSAMPLING = 4  # images are drawn at this multiple of their size, and then reduced
 
 
 @dataclass(frozen=True)
-class Ellipse:
-    """An ellipse, given by two corners of its box; tone is a key of TONES."""
-
-    points: tuple[Point, Point]
-    tone: str = "main"
-
-
-@dataclass(frozen=True)
-class Polygon:
-    """A filled polygon; tone is a key of TONES."""
+class SilhouetteShape:
+    """A filled shape. The points are the corners of a polygon, or two opposite corners of the box of an ellipse."""
 
     points: tuple[Point, ...]
-    tone: str = "main"
+    tone: str  # a key of TONES
+    is_ellipse: bool
 
 
-SilhouetteShape = Ellipse | Polygon
+def _make_ellipse(x0: float, y0: float, x1: float, y1: float, tone: str = "main") -> SilhouetteShape:
+    return SilhouetteShape(((x0, y0), (x1, y1)), tone, is_ellipse=True)
 
 
-def _make_ellipse(x0: float, y0: float, x1: float, y1: float, tone: str = "main") -> Ellipse:
-    return Ellipse(((x0, y0), (x1, y1)), tone)
+def _make_polygon(*points: Point, tone: str = "main") -> SilhouetteShape:
+    return SilhouetteShape(points, tone, is_ellipse=False)
 
 
-def _make_polygon(*points: Point, tone: str = "main") -> Polygon:
-    return Polygon(points, tone)
-
-
-# Each silhouette fills the unit square, y downwards; later shapes cover earlier ones.
+# Each silhouette fills the unit square. The y axis points downwards. Later shapes cover earlier shapes.
 SILHOUETTES: dict[str, tuple[SilhouetteShape, ...]] = {
     "bell": (
         _make_ellipse(0.39, 0.0, 0.61, 0.22),
@@ -161,8 +153,8 @@ def draw_image(
     canvas = Image.new("RGB", (size * SUPERSAMPLING, size * SUPERSAMPLING), BACKGROUND_COLOURS[scene.background_colour])
     pen = ImageDraw.Draw(canvas)
     boxes = [
-        _draw_object(pen, scene_object, size, jitter, rng, is_hopping=bool(is_hopping) and is_hopping[index])
-        for index, scene_object in enumerate(scene.objects)
+        _draw_object(pen, obj, size, jitter, rng, is_hopping=bool(is_hopping) and is_hopping[index])
+        for index, obj in enumerate(scene.objects)
     ]
     pixels = np.asarray(canvas.reduce(SUPERSAMPLING), dtype=np.float32)
     # A vertical gradient keeps the background from being one constant value.
@@ -172,43 +164,38 @@ def draw_image(
 
 
 def _draw_object(
-    pen: ImageDraw.ImageDraw,
-    scene_object: SceneObject,
-    size: int,
-    jitter: float,
-    rng: np.random.Generator,
-    is_hopping: bool,
+    pen: ImageDraw.ImageDraw, obj: SceneObject, size: int, jitter: float, rng: np.random.Generator, is_hopping: bool
 ) -> list[Box]:
     cell = size / 3
-    layout = choose_uniformly(LAYOUTS[scene_object.count], rng)
-    # One copy fills the cell; several share it in a grid of 2 × 2, one pixel apart.
-    largest, shrink = (0.88 * cell, 0.35) if scene_object.count == 1 else (0.49 * cell, 0.14)
+    layout = choose_uniformly(LAYOUTS[obj.count], rng)
+    # A single copy fills the cell. Several copies share the cell in a grid of 2 × 2, one pixel apart.
+    largest, shrink = (0.88 * cell, 0.35) if obj.count == 1 else (0.49 * cell, 0.14)
     side = int(largest * (1 - shrink * jitter * rng.random()))
     step = side + 1
-    slack = max(0.0, cell - side - step * (scene_object.count > 1)) / 2
+    slack = max(0.0, cell - side - step * (obj.count > 1)) / 2
     shift = slack * jitter * rng.uniform(-1, 1, size=2)
-    column, row = FACTORS["side"].values.index(scene_object.side), FACTORS["height"].values.index(scene_object.height)
+    column, row = FACTORS["side"].values.index(obj.side), FACTORS["height"].values.index(obj.height)
     middle_x, middle_y = (column + 0.5) * cell + shift[0], (2.5 - row) * cell + shift[1]
     if is_hopping:
-        middle_y += size * HOP if scene_object.height == "high" else -size * HOP  # objects at the top hop downwards
+        middle_y += size * HOP if obj.height == "high" else -size * HOP  # objects at the top hop downwards
     is_mirrored = bool(rng.random() < 0.5)
     boxes = []
     for across, down in layout:
         left, top = int(middle_x + across * step - side / 2), int(middle_y + down * step - side / 2)
-        boxes.append(_draw_copy(pen, scene_object, (left, top), side, is_mirrored))
+        boxes.append(_draw_copy(pen, obj, (left, top), side, is_mirrored))
     return boxes
 
 
-def _draw_copy(pen: ImageDraw.ImageDraw, scene_object: SceneObject, corner: Point, side: int, is_mirrored: bool) -> Box:
-    main = COLOURS[scene_object.colour]
+def _draw_copy(pen: ImageDraw.ImageDraw, obj: SceneObject, corner: Point, side: int, is_mirrored: bool) -> Box:
+    main = COLOURS[obj.colour]
     fills = {tone: _mix_colours(main, other, weight) for tone, (other, weight) in TONES.items()}
     left, top = corner[0] * SUPERSAMPLING, corner[1] * SUPERSAMPLING
     scale = side * SUPERSAMPLING - 1  # Pillow includes the end pixel of a shape
     all_points: list[Point] = []
-    for shape in SILHOUETTES[scene_object.category]:
+    for shape in SILHOUETTES[obj.category]:
         points = [(left + scale * (1 - x if is_mirrored else x), top + scale * y) for x, y in shape.points]
         all_points += points
-        if isinstance(shape, Ellipse):
+        if shape.is_ellipse:
             (x0, y0), (x1, y1) = points
             pen.ellipse((min(x0, x1), y0, max(x0, x1), y1), fill=fills[shape.tone])
         else:

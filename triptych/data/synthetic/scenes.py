@@ -16,7 +16,7 @@ occasion            –                     –                      "this morni
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -34,14 +34,10 @@ class Factor:
     is_described: bool = False
 
 
-# Notes are shorter at a quick tempo, not only closer together, so that a single note also shows the tempo.
+CATEGORIES = ("bell", "drum", "bird", "frog", "bee", "clock", "whistle", "horn")
+# At a quick tempo, notes are not only closer together but also shorter, so that a single note shows the tempo.
 FACTORS: dict[str, Factor] = {
-    "category": Factor(
-        ("bell", "drum", "bird", "frog", "bee", "clock", "whistle", "horn"),
-        is_visible=True,
-        is_audible=True,
-        is_described=True,
-    ),
+    "category": Factor(CATEGORIES, is_visible=True, is_audible=True, is_described=True),
     "count": Factor(("1", "2", "3", "4"), is_visible=True, is_audible=True, is_described=True),
     "height": Factor(("low", "middle", "high"), is_visible=True, is_audible=True, is_described=True),
     "colour": Factor(("red", "yellow", "green", "blue", "purple", "black"), is_visible=True, is_described=True),
@@ -54,7 +50,6 @@ FACTORS: dict[str, Factor] = {
         ("morning", "river", "market", "rain", "town", "supper", "holiday", "harbour"), is_described=True
     ),
 }
-CATEGORIES = FACTORS["category"].values
 
 
 @dataclass(frozen=True)
@@ -72,7 +67,7 @@ class SceneObject:
 
 @dataclass(frozen=True)
 class Scene:
-    """The factors of a scene, from which image, audio and captions are rendered. Objects are in order of timing."""
+    """The factors from which the image, the audio and the captions are rendered. Objects are sorted by timing."""
 
     objects: tuple[SceneObject, ...]
     occasion: str
@@ -82,7 +77,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class HeldOutCombinations:
-    """Combinations that occur in the novel split only."""
+    """The combinations that occur only in the novel split."""
 
     colours: tuple[tuple[str, str], ...]  # (category, colour)
     heights: tuple[tuple[str, str], ...]  # (category, height)
@@ -95,26 +90,26 @@ class HeldOutCombinations:
 
 def choose_held_out(categories: Sequence[str], fraction: float, rng: np.random.Generator) -> HeldOutCombinations:
     """Choose a fraction of the (category, colour) and of the (category, height) combinations for the novel split."""
-    colours, heights = FACTORS["colour"].values, FACTORS["height"].values
-    return HeldOutCombinations(
-        _choose_held_out_pairs(categories, colours, fraction, rng),
-        _choose_held_out_pairs(categories, heights, fraction, rng),
-    )
+    colours, heights = (_choose_pairs(categories, FACTORS[name].values, fraction, rng) for name in ("colour", "height"))
+    return HeldOutCombinations(colours, heights)
 
 
-def _choose_held_out_pairs(
+def _choose_pairs(
     categories: Sequence[str], values: Sequence[str], fraction: float, rng: np.random.Generator
 ) -> tuple[tuple[str, str], ...]:
     pairs = [(category, value) for category in categories for value in values]
-    target_count, remaining, held_out_pairs = round(fraction * len(pairs)), set(pairs), []
+    target_count, remaining = round(fraction * len(pairs)), set(pairs)
     for position in rng.permutation(len(pairs)):
         category, value = pairs[position]
         rest = remaining - {pairs[position]}
-        # Each category and each value must remain in another combination, so that it can be learned.
-        if len(held_out_pairs) < target_count and category in {a for a, _ in rest} and value in {b for _, b in rest}:
+        # A model can learn a category or a value only if another combination with it remains.
+        if (
+            len(pairs) - len(rest) <= target_count
+            and category in {a for a, _ in rest}
+            and value in {b for _, b in rest}
+        ):
             remaining = rest
-            held_out_pairs.append(pairs[position])
-    return tuple(sorted(held_out_pairs))
+    return tuple(sorted(set(pairs) - remaining))
 
 
 def sample_scene(
@@ -122,18 +117,14 @@ def sample_scene(
 ) -> Scene:
     """Sample a scene of independent factors. Only one object of a novel scene has a held-out combination."""
     count = int(rng.integers(1, max_objects + 1))
-    chosen_categories = _sample_without_replacement(categories, count, rng)
-    sides = _sample_without_replacement(FACTORS["side"].values, count, rng)
-    timings = sorted(
-        _sample_without_replacement(FACTORS["timing"].values, count, rng), key=FACTORS["timing"].values.index
-    )
-    objects = [
-        _sample_object(category, side, timing, held_out, rng)
-        for category, side, timing in zip(chosen_categories, sides, timings, strict=True)
-    ]
+    chosen_categories = _sample_distinct(categories, count, rng)
+    sides = _sample_distinct(FACTORS["side"].values, count, rng)
+    timings = sorted(_sample_distinct(FACTORS["timing"].values, count, rng), key=FACTORS["timing"].values.index)
+    attributes = zip(chosen_categories, sides, timings, strict=True)
+    objects = [_sample_object(category, side, timing, held_out, rng) for category, side, timing in attributes]
     if is_novel:
         position = int(rng.integers(count))
-        other_categories = {scene_object.category for index, scene_object in enumerate(objects) if index != position}
+        other_categories = {obj.category for index, obj in enumerate(objects) if index != position}
         if not {category for category, _ in (*held_out.colours, *held_out.heights)} - other_categories:
             # Only categories of the other objects have held-out combinations: drop these objects.
             objects, position, other_categories = [objects[position]], 0, set()
@@ -166,7 +157,7 @@ def _make_novel(
     available = [option for option in options if option[1] not in other_categories]
     factor, category, value = choose_uniformly(available, rng)
     resampled = _sample_object(category, scene_object.side, scene_object.timing, held_out, rng)
-    return SceneObject(**{**vars(resampled), factor: value})
+    return replace(resampled, **{factor: value})
 
 
 def assign_splits(counts: dict[str, int], rng: np.random.Generator) -> list[str]:
@@ -175,10 +166,10 @@ def assign_splits(counts: dict[str, int], rng: np.random.Generator) -> list[str]
     return [names[position] for position in rng.permutation(len(names))]
 
 
-def _sample_without_replacement(values: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
+def _sample_distinct(values: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
     return [values[int(position)] for position in rng.permutation(len(values))[:count]]
 
 
 def choose_uniformly(values: Sequence[T], rng: np.random.Generator) -> T:
-    """Return a random element, all equally likely."""
+    """Return one of the values at random. All values are equally likely."""
     return values[int(rng.random() * len(values))]  # ten times faster than rng.integers

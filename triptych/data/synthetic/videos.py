@@ -1,4 +1,4 @@
-"""Render the video of a scene: objects hop while their notes sound; the audio track is the audio of the scene."""
+"""Render the video of a scene. Objects hop while their notes sound. The audio track is the audio of the scene."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from triptych.data.synthetic.images import draw_image
 from triptych.data.synthetic.scenes import Scene
 
 FRAMES_PER_SECOND = 10
-CRF = "18"  # libx264's constant rate factor: visually almost lossless
+CRF = "18"  # constant rate factor of libx264; 18 is visually almost lossless
 AUDIO_BIT_RATE = 64_000  # bits per second, enough for a bandwidth of 8 kHz
 
 
@@ -33,7 +33,7 @@ def render_frames(
 
     A frame without displaced objects equals the image that `draw_image` returns for the same generator state.
     """
-    rendered_frames: dict[tuple[bool, ...], Image.Image] = {}  # few differ, as objects sound one at a time
+    rendered_frames: dict[tuple[bool, ...], Image.Image] = {}  # objects that hop -> frame; most frames repeat
     frames = []
     for number in range(round(seconds * FRAMES_PER_SECOND)):
         start, end = number / FRAMES_PER_SECOND, (number + 1) / FRAMES_PER_SECOND
@@ -45,7 +45,7 @@ def render_frames(
 
 
 def save_video(path: Path, frames: Sequence[Image.Image], waveform: NDArray[np.int16]) -> None:
-    """Encode frames and 16 kHz samples as H.264 and AAC. One thread, so that the bytes are reproducible."""
+    """Encode frames and 16 kHz samples as H.264 and AAC, with a single thread, so that the bytes are reproducible."""
     import av  # slow to import, and not needed without videos
 
     with av.open(str(path), "w", format="mp4") as file:
