@@ -44,7 +44,7 @@ def main() -> None:
     first, *others = map(str, manifests.values())
     overrides = [f"data.manifest={first}", f"data.extra_manifests={others}", "data.allow_outside=true"]
     train(Recipe.load("mixed", overrides), RUN_FOLDER / "run")
-    collection = Collection.create(RUN_FOLDER / "collection", RUN_FOLDER / "run", rebuild=True)
+    collection = Collection(RUN_FOLDER / "collection", RUN_FOLDER / "run", rebuild=True)
     for name, path in manifests.items():
         rows = manifest.read(path, allow_outside=True).split("test").rows
         terminal.stdout.print(name)

@@ -30,7 +30,7 @@ from triptych.search.collection import Collection
 from triptych.search.index import search_exact
 from triptych.search.item import METADATA_COLUMNS
 from triptych.search.lease import acquire_write_access
-from triptych.search.query import Filter, Query, QueryPart
+from triptych.search.query import Filter, Query, StoredItem
 from triptych.search.ranking import RELEVANCE_THRESHOLD
 from triptych.search.scan import items_from_rows
 from triptych.search.store import CollectionMetadata, Writer
@@ -64,25 +64,25 @@ def _bench_speed_at(count: int, folder: Path) -> None:
     started = time.perf_counter()
     _make_collection(folder / "collection", folder / "space.safetensors", keys)
     build_seconds = time.perf_counter() - started
-    open_seconds = _time_calls(lambda _: Collection.open(folder / "collection"), 5)
-    collection = Collection.open(folder / "collection")
+    open_seconds = _time_calls(lambda _: Collection(folder / "collection"), 5)
+    collection = Collection(folder / "collection")
     snapshot = collection._load_snapshot()
     gallery = snapshot.load_gallery("image")
     half_filter = Filter(min_duration=5.0)
     mask = snapshot.make_mask("image", half_filter.sql)
     started = time.perf_counter()
-    collection.search(Query((QueryPart(_make_id(0)),)), ["image"], item_filter=half_filter)
+    collection.search(Query.combine(StoredItem(_make_id(0))), ["image"], item_filter=half_filter)
     cold_seconds = time.perf_counter() - started
     exact = [set(search_exact(query, keys, K)[0].tolist()) for query in queries]
     approximate = [gallery.search(query, K)[0] for query in queries]
     recall = statistics.mean(len(set(a.tolist()) & b) / K for a, b in zip(approximate, exact, strict=True))
-    items = [Query((QueryPart(_make_id(i)),)) for i in range(QUERIES)]
+    items = [Query.combine(StoredItem(_make_id(i))) for i in range(QUERIES)]
     workloads: dict[str, Callable[[int], object]] = {
         "exact NumPy scan": lambda i: search_exact(queries[i], keys, K),
         "IVF index": lambda i: gallery.search(queries[i], K),
         "IVF index, half filtered out": lambda i: gallery.search(queries[i], K, mask),
         "complete search by an item": lambda i: collection.search(items[i], ["image"], K),
-        "complete search, filtered": lambda i: collection.search(items[i], ["image"], K, half_filter),
+        "complete search, filtered": lambda i: collection.search(items[i], "image", K, item_filter=half_filter),
     }
     times = {name: _time_calls(work, 40) for name, work in workloads.items()}
     scan_seconds = statistics.median(times["exact NumPy scan"])
@@ -132,7 +132,7 @@ def _make_collection(folder: Path, space_path: Path, keys: np.ndarray) -> None:
     with acquire_write_access(str(folder)) as access:
         note = CollectionMetadata(str(space_path), checkpoint.compute_fingerprint(space_path))
         _write_items(Writer.create(str(folder), note, DIM, access), keys)
-    Collection.open(folder)._build_indexes()
+    Collection(folder)._build_indexes()
 
 
 def _write_items(writer: Writer, keys: np.ndarray) -> None:
@@ -178,7 +178,7 @@ def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:
     rows = manifest.read(manifest_path).split("test").rows
     truths = {truth.id: truth for truth in read_annotations(manifest_path.parent)}
     categories = {row.id: {p.attributes.category for p in truths[row.id].objects} for row in rows}
-    collection = Collection.create(folder / "all", run)
+    collection = Collection(folder / "all", run)
     collection.index(items_from_rows(rows, collection.space), manifest_path, show_progress=False)
     for modality in GALLERY_MODALITIES:
         ids_by_row = [_search_ids(collection, max(row.texts, key=len), modality) for row in rows]
@@ -219,7 +219,7 @@ def _measure_absent_queries(
     """Search captions of one object in the full collection and in one without that object."""
     is_relevant: dict[tuple[str, bool], list[bool]] = {}
     for category in CATEGORIES:
-        reduced = Collection.create(folder / f"without-{category}", collection.space_path)
+        reduced = Collection(folder / f"without-{category}", collection.space_path)
         reduced.index(
             items_from_rows([r for r in rows if category not in categories[r.id]], reduced.space),
             manifest_path,
@@ -248,7 +248,7 @@ def bench_ingest() -> None:
         manifest_path = generate(SyntheticConfig(scenes=1000, seed=1), folder / "world")
         run = _train_briefly(manifest_path, folder)
         for name in ("new collection", "unchanged collection"):
-            collection = Collection.create(folder / "collection", run)
+            collection = Collection(folder / "collection", run)
             collection.cache = Cache(folder / "cache")
             started = time.perf_counter()
             report = collection.index(
@@ -284,11 +284,9 @@ def bench_kills() -> None:
                 child.send_signal(signal.SIGKILL)
                 child.wait()
                 num_stored.append(
-                    len(Collection.open(folder / "killed")) if (folder / "killed" / "items.lance").exists() else 0
+                    len(Collection(folder / "killed")) if (folder / "killed" / "items.lance").exists() else 0
                 )
-            if (folder / "killed" / "items.lance").exists() and len(Collection.open(folder / "killed")) == len(
-                expected[0]
-            ):
+            if (folder / "killed" / "items.lance").exists() and len(Collection(folder / "killed")) == len(expected[0]):
                 is_same.append(_is_same(read_contents(folder / "killed"), expected))
                 shutil.rmtree(folder / "killed")  # the index is complete: start with an empty collection
                 shutil.rmtree(folder / "cache-killed")
@@ -303,7 +301,7 @@ def bench_kills() -> None:
 
 def read_contents(folder: Path) -> tuple[list[list[object]], np.ndarray]:
     """Return the contents of a collection regardless of order: metadata, and vectors (N, S)."""
-    collection = Collection.open(folder)
+    collection = Collection(folder)
     rows = collection.store.select_rows([*METADATA_COLUMNS, "vector"]).to_pylist() if collection.store else []
     rows.sort(key=lambda row: row["id"])
     assert len({row["id"] for row in rows}) == len(rows)

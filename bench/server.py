@@ -36,7 +36,7 @@ def main() -> None:
             folder / "run",
             show_progress=False,
         )
-        collection = Collection.create(folder / "collection", folder / "run")
+        collection = Collection(folder / "collection", folder / "run")
         collection.index(
             items_from_rows(manifest.read(manifest_path).rows, collection.space), manifest_path, show_progress=False
         )

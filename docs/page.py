@@ -28,7 +28,7 @@ MAX_BYTES = 300_000  # of a screenshot
 
 def main(demo: str = "demo/collection", real: str = "") -> None:
     """Take screenshots of the demo's collection, and of the audio and the map of a collection of real files."""
-    collection = Collection.open(demo)
+    collection = Collection(demo)
     text, label = _find_example(collection)
     with _serve(collection) as open_page:
         page = open_page()
@@ -38,7 +38,7 @@ def main(demo: str = "demo/collection", real: str = "") -> None:
         _show_dark_theme(open_page(color_scheme="dark"), text)
         _show_search(open_page(viewport={"width": 390, "height": 844}, device_scale_factor=1.5), text, "page-phone")
     if real:
-        with _serve(Collection.open(real)) as open_page:
+        with _serve(Collection(real)) as open_page:
             page = open_page()
             _show_audio(page)
             _show_map(page, "a dog", "page-real-map", "")

@@ -32,7 +32,7 @@ print(space.embed_one(triptych.Source("text", "two red bells")).embedding.sum().
 
 def test_a_pretrained_folder_loads_after_being_moved(run_dir, tmp_path):
     space = triptych.load(run_dir)
-    triptych.save_pretrained(space, tmp_path / "shared")
+    space.save_pretrained(tmp_path / "shared")
     names = {"model.safetensors", "config.json", "recipe.toml", "tokenizer.json", "README.md"}
     assert {p.name for p in (tmp_path / "shared").iterdir()} == names
     shutil.move(tmp_path / "shared", tmp_path / "elsewhere")
@@ -45,7 +45,7 @@ def test_a_pretrained_folder_loads_after_being_moved(run_dir, tmp_path):
 
 
 def test_a_pretrained_folder_holds_no_local_paths(run_dir, tmp_path):
-    triptych.save_pretrained(triptych.load(run_dir), tmp_path / "shared")
+    triptych.load(run_dir).save_pretrained(tmp_path / "shared")
     data = Recipe.load(run_dir / "recipe.toml").data
     assert "/" in data.manifest
     for path in (tmp_path / "shared").iterdir():
@@ -57,7 +57,7 @@ def test_a_pretrained_folder_holds_no_local_paths(run_dir, tmp_path):
 
 def test_a_pretrained_folder_loads_offline(run_dir, tmp_path):
     space = triptych.load(run_dir)
-    triptych.save_pretrained(space, tmp_path / "shared")
+    space.save_pretrained(tmp_path / "shared")
     command = [sys.executable, "-c", OFFLINE, str(tmp_path / "shared")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
@@ -67,7 +67,7 @@ def test_a_pretrained_folder_loads_offline(run_dir, tmp_path):
 
 def test_config_and_tokenizer_follow_the_hub_format(run_dir, tmp_path):
     space = triptych.load(run_dir)
-    triptych.save_pretrained(space, tmp_path)
+    space.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["model_type"] == "triptych"
     assert config["encoders"] == {m: part.name for m, part in space.recipe.space.encoders.items()}
@@ -79,7 +79,7 @@ def test_config_and_tokenizer_follow_the_hub_format(run_dir, tmp_path):
 def test_the_model_card_lists_training_data_scores_and_usage(run_dir, tmp_path):
     space = triptych.load(run_dir)
     space.history["valid"] = 12.345
-    triptych.save_pretrained(space, tmp_path)
+    space.save_pretrained(tmp_path)
     card = ModelCard.load(tmp_path / "README.md")
     metadata = card.data.to_dict()
     assert metadata["library_name"] == "triptych"
@@ -94,7 +94,7 @@ def test_the_model_card_lists_training_data_scores_and_usage(run_dir, tmp_path):
 
 
 def test_a_folder_of_another_model_type_is_not_a_space(run_dir, tmp_path):
-    triptych.save_pretrained(triptych.load(run_dir), tmp_path)
+    triptych.load(run_dir).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(CheckpointError, match=r"no space\.safetensors in this folder"):
         triptych.load(tmp_path)

@@ -11,8 +11,8 @@ from triptych.data import manifest
 from triptych.data.loader import sources_of
 from triptych.errors import InputError, MediaError, UsageError
 from triptych.interfaces import Source, Waveform
+from triptych.pooling import apply_geometry
 from triptych.similarities.matchmap import Matchmap
-from triptych.space import apply_geometry
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,14 @@
-"""Train one embedding space for audio, images and text on your own pairs, evaluate the space, and search with it.
+"""One embedding space for audio, images and text: train, evaluate, audit and search.
 
     import triptych
-    space = triptych.train(triptych.Recipe.load("trimodal", ["data.manifest=pairs.csv"]), "runs/first")
-    hits = triptych.Collection.open("collection").search(triptych.Source("text", "rain on a tin roof"))
 
+    space = triptych.load("runs/mine")
+    embeddings = space.encode(["a dog barks", Path("bark.wav"), Image.open("dog.jpg")])
+    media = triptych.Collection("media", space)
+    media.add("~/recordings")
+    hits = media.search("rain on a tin roof", modality="audio", k=5)
+
+`triptych.losses` has the training losses for your own loop, `triptych.evaluation` measures score matrices of any model.
 Importing the package is fast: torch and other libraries are imported when a name is first used.
 """
 
@@ -13,18 +18,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from triptych.checkpoint import load, save_pretrained
+    from triptych.checkpoint import load
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
     from triptych.interfaces import Source
     from triptych.recipe import Recipe
     from triptych.search.collection import Collection
+    from triptych.search.item import Hit, Hits
+    from triptych.search.query import Filter, Query, StoredItem
     from triptych.space import Space
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Recipe", "Source", "Space", "__version__"]
-__all__ += ["compare", "evaluate", "load", "save_pretrained", "train"]
 
 # OpenMP threads should sleep while they wait. By default, waiting OpenMP threads spin. On a busy machine, a spinning
 # thread takes the processor from the thread for which it waits. OpenMP reads this environment variable when torch is
@@ -34,15 +39,20 @@ if "torch" not in sys.modules:
 
 _MODULE_BY_NAME = {
     "Collection": "triptych.search.collection",
+    "Filter": "triptych.search.query",
+    "Hit": "triptych.search.item",
+    "Hits": "triptych.search.item",
+    "Query": "triptych.search.query",
     "Recipe": "triptych.recipe",
     "Source": "triptych.interfaces",
     "Space": "triptych.space",
+    "StoredItem": "triptych.search.query",
     "compare": "triptych.evaluation.comparison",
     "evaluate": "triptych.evaluation.evaluate",
     "load": "triptych.checkpoint",
-    "save_pretrained": "triptych.checkpoint",
     "train": "triptych.training.loop",
 }
+__all__ = ["__version__", *_MODULE_BY_NAME]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,29 +64,41 @@ def save(
 
 
 def load(path: str | Path) -> Space:
-    """Load a space for inference from a run folder, a `save_pretrained` folder, a space file or a joint model.
+    """Load a space for inference.
 
-    For a joint model (CLIP, SigLIP, CLAP), `path` is a folder or a name on the Hugging Face hub, such as
-    hf:laion/clap-htsat-unfused.
+    Args:
+        path: A run folder, a folder that `Space.save_pretrained` wrote, a space file, the folder of a joint model of
+            transformers (CLIP, SigLIP, CLAP), or a name on the Hugging Face hub, such as hf:laion/clap-htsat-unfused.
+
+    Returns:
+        The space, in evaluation mode.
+
+    Raises:
+        CheckpointError: The path does not exist, cannot be read, or contains no space.
+
+    Example:
+        >>> space = triptych.load("runs/mine")
+        >>> space.modalities
+        ('image', 'audio', 'text')
     """
     return load_with_extras(path)[0]
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
     """Return the space in a file, the tensors of the file that are not weights of the space, and the file's header."""
-    path = resolve_path(path)
+    path = resolve_path(path).resolve()
     if path.is_dir():
-        return _load_joint_model(path), {}, {}
-    tensors, header = _read_safetensors(path)
-    extra_tensors = {name: value for name, value in tensors.items() if not name.startswith(WEIGHTS_PREFIX)}
-    return _restore_space(path, tensors, header), extra_tensors, header
+        space, extra_tensors, header = _load_joint_model(path), dict[str, Tensor](), dict[str, Any]()
+    else:
+        tensors, header = _read_safetensors(path)
+        extra_tensors = {name: value for name, value in tensors.items() if not name.startswith(WEIGHTS_PREFIX)}
+        space = _restore_space(path, tensors, header)
+    space.path = path
+    return space, extra_tensors, header
 
 
 def save_pretrained(space: Space, folder: str | Path) -> None:
-    """Write the weights, config, recipe, tokenizer and model card of a space in the layout of the Hugging Face hub.
-
-    Paths of this machine are removed from the recipe. `load` can read the folder on any machine without network access.
-    """
+    """Write a space in the layout of the Hugging Face hub; `Space.save_pretrained` documents the files."""
     folder, recipe = Path(folder), space.recipe.without_local_paths()
     save(space, folder / PRETRAINED_FILE, extra_header={"recipe": recipe.to_toml()})
     encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
@@ -107,12 +120,26 @@ def save_pretrained(space: Space, folder: str | Path) -> None:
         write_text(folder / name, text)
 
 
+def push_to_hub(space: Space, name: str, private: bool, token: str | None, branch: str | None) -> str:
+    """Upload a space to the Hugging Face hub in one commit, and return the address of the commit."""
+    from huggingface_hub import HfApi
+
+    api = HfApi(token=token, library_name="triptych", library_version=__version__)
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(space, folder)
+        try:
+            api.create_repo(name, private=private, exist_ok=True)
+            return str(api.upload_folder(repo_id=name, folder_path=folder, revision=branch).commit_url)
+        except Exception as error:  # huggingface_hub raises many exception types for network and name problems
+            raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error, 'uploaded to')}") from error
+
+
 def resolve_path(path: str | Path) -> Path:
     """Return the path of the space file for a file or a folder; for a joint model, return its folder.
 
     A model name with the prefix `hf:` is downloaded from the Hugging Face hub on first use.
     """
-    resolved = Path(path)
+    resolved = Path(path).expanduser()
     if str(path).startswith(HUB_PREFIX):
         resolved = _download_from_hub(str(path).removeprefix(HUB_PREFIX))
     if resolved.is_dir():
@@ -150,7 +177,7 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
         "licences; their hash is checked when the space is loaded.\n"
     )
-    example = '"text", "a dog barks"' if "text" in encoders else '"image", pathlib.Path("dog.jpg")'
+    example = '"a dog barks"' if "text" in encoders else 'pathlib.Path("dog.jpg")'
     return f"""---
 {_render_card_metadata(recipe, encoders, history)}
 ---
@@ -180,8 +207,7 @@ Training objectives: {objectives or "none; this is a pretrained joint model"}.
 import triptych
 
 space = triptych.load("path/to/this/folder")
-features = space.embed_one(triptych.Source({example}))
-print(features.embedding)
+print(space.encode({example}))
 ```
 """
 
@@ -335,8 +361,8 @@ def _download_from_hub(name: str) -> Path:
         raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error)}") from error
 
 
-def _describe_hub_error(error: Exception) -> str:
-    """Explain why a model could not be downloaded from the Hugging Face hub, and what to do."""
+def _describe_hub_error(error: Exception, action: str = "downloaded from") -> str:
+    """Explain why a model could not be downloaded or uploaded, and what to do."""
     if isinstance(error, ImportError):
         return f"downloading a model needs huggingface_hub, which cannot be imported; run: {INSTALL_PRETRAINED}"
     from huggingface_hub import errors
@@ -353,4 +379,4 @@ def _describe_hub_error(error: Exception) -> str:
             "connect to the network once, or give a folder that contains the model"
         )
     reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return f"cannot be downloaded from the Hugging Face hub: {reason[:200]}"
+    return f"cannot be {action} the Hugging Face hub: {reason[:200]}"

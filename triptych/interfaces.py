@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.errors import InputError
@@ -142,6 +143,25 @@ def features_from_embeddings(embeddings: Tensor | np.ndarray, modality: Modality
     tensor = tensor.reshape(-1, tensor.shape[-1])
     mask = torch.ones(len(tensor), 1, dtype=torch.bool, device=tensor.device)
     return Features(tensor, tensor.unsqueeze(1), mask, modality)
+
+
+def concat_features(features: list[Features], embed_dim: int, modality: Modality | None) -> Features:
+    """Concatenate batches of features of one modality, with part vectors padded to the largest number of parts."""
+    if not features:
+        return features_from_embeddings(torch.empty(0, embed_dim), modality)
+    max_parts = max(f.parts.shape[1] for f in features)
+    return Features(
+        torch.cat([f.embedding for f in features]),
+        torch.cat([F.pad(f.parts, (0, 0, 0, max_parts - f.parts.shape[1])) for f in features]),
+        torch.cat([F.pad(f.mask, (0, max_parts - f.mask.shape[1])) for f in features]),
+        modality,
+    )
+
+
+def iter_blocks(features: Features, block_size: int) -> Iterator[tuple[int, Features]]:
+    """Split features into blocks of at most `block_size` rows; yield each block's first row index and features."""
+    for first in range(0, len(features.embedding), block_size):
+        yield first, features.take(slice(first, first + block_size))
 
 
 @dataclass(frozen=True)

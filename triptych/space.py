@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Any, Literal, cast, overload
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.data.cache import Cache, to_float16
-from triptych.data.features import CachedFeatures, compute_or_load
-from triptych.data.loader import collate, prepare_sources
+from triptych.embedding import EmbedResult, embed_in_batches
 from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
 from triptych.inputs import Input, is_one_input, to_source
@@ -31,22 +28,21 @@ from triptych.interfaces import (
     Source,
     features_from_embeddings,
 )
+from triptych.pooling import apply_geometry, masked_max, masked_mean
 from triptych.progress import ProgressBar, track_progress
-from triptych.recipe import Geometry, Recipe, SpaceConfig
+from triptych.recipe import Recipe, SpaceConfig
 from triptych.similarities import SIMILARITIES
 
-PreparedSource = tuple[Source, Tensor | MediaError]
 PROGRESS_BAR_INPUTS = 64  # `encode` shows a progress bar for more inputs
-InputBlock = tuple[list[int], tuple[Tensor, Tensor]]  # the positions, the inputs and the mask of some sources
 
 
-@dataclass(frozen=True)
-class EmbedResult:
-    """The features of the readable sources, and error messages for the unreadable sources."""
+class EncodeOptions(TypedDict, total=False):
+    """The options of `Space.encode_query` and `Space.encode_document`; `Space.encode` describes them."""
 
-    indices: list[int]  # indices[i] is the position in `sources` of row i of `features`
-    features: Features
-    failures: dict[Source, str]
+    batch_size: int
+    workers: int
+    show_progress_bar: bool | None
+    cache: Cache | None
 
 
 class Space(nn.Module):
@@ -56,6 +52,7 @@ class Space(nn.Module):
         """Create a space with untrained heads, and with the existing `encoders` or (by default) new encoders."""
         super().__init__()
         self.recipe = recipe
+        self.path: Path | None = None  # the file or folder from which the space was loaded
         self.history: dict[str, Any] = {}  # describes the training data and the validation score, for the model card
         config = recipe.space
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
@@ -168,37 +165,19 @@ class Space(nn.Module):
         With a cache, the outputs of a frozen encoder are read from the cache, and missing outputs are added to the
         cache.
         """
+        encoder, device = self.encoder(modality), next(self.parameters()).device
+
+        def compute_features(inputs: tuple[Tensor, Tensor], input_kind: InputKind) -> Features:
+            on_device = (x.to(device) for x in inputs)
+            return self(modality, *on_device, input_kind, with_parts).to(torch.device("cpu"))
+
         was_training = self.training
         self.eval()
         try:
-            failures: dict[Source, str] = {}
-            input_kind: InputKind = "inputs"
-            if cache and modality in self.frozen_modalities:
-                sources = list(sources)
-                cached = compute_or_load(self.encoder(modality), sources, cache, workers, progress)
-                failures, input_kind = cached.failures, "parts" if with_parts else "pooled"
-                stream = _iter_cached_inputs(cached, sources, batch_size, with_parts)
-            else:
-                prepared = prepare_sources(sources, self.encoder(modality), workers)
-                stream = _iter_inputs(prepared, batch_size, failures, progress)
-            indices: list[int] = []
-            blocks: list[Features] = []
-            for block_indices, inputs in stream:
-                block = self._forward_on_device(modality, inputs, input_kind, with_parts)
-                if not torch.isfinite(block.embedding).all():
-                    raise InputError(f"an embedding of {modality} contains NaN or infinity; train the space again")
-                indices += block_indices
-                blocks.append(block)
+            options = batch_size, workers, progress, with_parts, cache if encoder.frozen else None
+            return embed_in_batches(compute_features, encoder, sources, self.recipe.space.embed_dim, *options)
         finally:
             self.train(was_training)
-        return EmbedResult(indices, concat_features(blocks, self.recipe.space.embed_dim, modality), failures)
-
-    def _forward_on_device(
-        self, modality: Modality, inputs: tuple[Tensor, Tensor], input_kind: InputKind, with_parts: bool
-    ) -> Features:
-        """Compute features on the device of the weights, and return the features on the CPU."""
-        device = next(self.parameters()).device
-        return self(modality, *(x.to(device) for x in inputs), input_kind, with_parts).to(torch.device("cpu"))
 
     @overload
     def encode(
@@ -260,7 +239,7 @@ class Space(nn.Module):
         Example:
             >>> embeddings = space.encode(["a dog barks", Path("bark.wav"), Image.open("dog.jpg")])
             >>> embeddings.shape
-            (3, 16)
+            (3, 32)
         """
         is_single = is_one_input(inputs)
         values = cast("list[Input]", [inputs] if is_single else list(cast("Iterable[Input]", inputs)))
@@ -281,6 +260,93 @@ class Space(nn.Module):
                 embeddings[rows] = result.features.embedding
         output = embeddings[0] if is_single else embeddings
         return output if convert_to_tensor else output.numpy()
+
+    def encode_query(
+        self, inputs: Input | Iterable[Input], modality: Modality | None = None, **options: Unpack[EncodeOptions]
+    ) -> np.ndarray:
+        """Embed queries: the same as `encode`, except that a model with a prompt for queries gets this prompt.
+
+        Args:
+            inputs: One input or a list of inputs, as for `encode`.
+            modality: The modality of all inputs. Default: each input's type determines its modality.
+            **options: The options batch_size, workers, show_progress_bar and cache of `encode`.
+
+        Returns:
+            The embeddings as for `encode`: (N, embed_dim) float32, or (embed_dim,) for one input.
+
+        Example:
+            >>> queries = space.encode_query(["a dog barks", "rain on a tin roof"])
+            >>> space.similarity(queries, space.encode_document([Path("bark.wav")])).shape
+            torch.Size([2, 1])
+        """
+        return self.encode(inputs, modality, **options)
+
+    def encode_document(
+        self, inputs: Input | Iterable[Input], modality: Modality | None = None, **options: Unpack[EncodeOptions]
+    ) -> np.ndarray:
+        """Embed the items that are searched: as `encode`, but a model with a prompt for documents gets this prompt.
+
+        The arguments and the result are those of `encode_query`, which has an example.
+        """
+        return self.encode(inputs, modality, **options)
+
+    @staticmethod
+    def from_pretrained(path: str | Path) -> Space:
+        """Load a space from a folder, or from the Hugging Face hub by its name.
+
+        Args:
+            path: A folder that `save_pretrained` wrote, or a model name on the hub, such as "user/my-space". All other
+                forms that `triptych.load` accepts work too.
+
+        Returns:
+            The space, in evaluation mode.
+
+        Example:
+            >>> space.save_pretrained("my-space")
+            >>> Space.from_pretrained("my-space").modalities
+            ('image', 'audio', 'text')
+        """
+        from triptych.checkpoint import HUB_PREFIX, load
+
+        is_hub_name = isinstance(path, str) and path.count("/") == 1 and ":" not in path and not Path(path).exists()
+        return load(f"{HUB_PREFIX}{path}" if is_hub_name else path)
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the weights, config, recipe, tokenizer and model card in the layout of the Hugging Face hub.
+
+        Paths of this machine are removed from the recipe. `triptych.load` reads the folder on any machine, without
+        network access. Weights of frozen encoders are not written; only their hash is.
+
+        Args:
+            folder: The folder to write; it is created if necessary.
+
+        Example:
+            >>> space.save_pretrained("my-space")
+            >>> sorted(path.name for path in Path("my-space").iterdir())
+            ['README.md', 'config.json', 'model.safetensors', 'recipe.toml', 'tokenizer.json']
+        """
+        from triptych.checkpoint import save_pretrained
+
+        save_pretrained(self, folder)
+
+    def push_to_hub(self, name: str, private: bool = True, token: str | None = None, branch: str | None = None) -> str:
+        """Upload the space to the Hugging Face hub in one commit.
+
+        Args:
+            name: The name of the repository, such as "user/my-space". The repository is created if necessary.
+            private: Whether a new repository is private.
+            token: A token with write access. Default: the token of `hf auth login`.
+            branch: The branch to commit to. Default: the main branch.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            CheckpointError: The hub cannot be reached, or refuses the upload.
+        """
+        from triptych.checkpoint import push_to_hub
+
+        return push_to_hub(self, name, private, token, branch)
 
     def supports(self, modality: str) -> bool:
         """Return whether the space has an encoder for a modality.
@@ -307,30 +373,6 @@ class Space(nn.Module):
         return result.features
 
 
-def _iter_inputs(
-    prepared: Iterable[PreparedSource], batch_size: int, failures: dict[Source, str], progress: ProgressBar | None
-) -> Iterator[InputBlock]:
-    """Yield the positions and the inputs of each batch's readable sources; add unreadable sources to `failures`."""
-    stream = enumerate(prepared)
-    while chunk := list(islice(stream, batch_size)):
-        readable = [(i, tensor) for i, (_, tensor) in chunk if not isinstance(tensor, MediaError)]
-        failures |= {source: str(error) for _, (source, error) in chunk if isinstance(error, MediaError)}
-        if readable:
-            yield [i for i, _ in readable], collate([tensor for _, tensor in readable])
-        if progress:
-            progress.advance(len(chunk))
-
-
-def _iter_cached_inputs(
-    cached: CachedFeatures, sources: Sequence[Source], batch_size: int, with_parts: bool
-) -> Iterator[InputBlock]:
-    """Yield the positions and the cached encoder outputs of each batch's readable sources."""
-    readable = [i for i, source in enumerate(sources) if source in cached.index_of]
-    for first in range(0, len(readable), batch_size):
-        indices = readable[first : first + batch_size]
-        yield indices, cached.load_batch([cached.index_of[sources[i]] for i in indices], with_parts)
-
-
 def make_head(config: SpaceConfig, modality: str, feature_dim: int) -> nn.Module:
     """Create the projection head, which maps pooled encoder outputs to the embedding dimension."""
     input_dim = feature_dim * (2 if config.pooling == "mean_max" else 1)
@@ -349,42 +391,3 @@ def make_mlp(input_dim: int, hidden_dim: int, output_dim: int, dropout: float) -
     return nn.Sequential(
         nn.Linear(input_dim, hidden_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden_dim, output_dim)
     )
-
-
-def masked_mean(parts: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the parts that are not padding: (N, P, W) becomes (N, W)."""
-    weights = mask.to(parts.dtype).unsqueeze(2)
-    return (parts * weights).sum(dim=1) / weights.sum(dim=1).clamp_min(1)
-
-
-def masked_max(parts: Tensor, mask: Tensor) -> Tensor:
-    """Return the elementwise maximum over the parts that are not padding: (N, P, W) becomes (N, W)."""
-    return parts.masked_fill(~mask.unsqueeze(2), -torch.inf).amax(dim=1)
-
-
-def apply_geometry(geometry: Geometry, z: Tensor) -> Tensor:
-    """Map vectors z onto a geometry: z/|z| for sphere, z/max(1, |z|) for ball, unchanged z for free."""
-    if geometry == "sphere":
-        return F.normalize(z, dim=-1)
-    if geometry == "ball":
-        return z / z.norm(dim=-1, keepdim=True).clamp_min(1)
-    return z
-
-
-def concat_features(features: list[Features], embed_dim: int, modality: Modality | None) -> Features:
-    """Concatenate batches of features of one modality, with part vectors padded to the largest number of parts."""
-    if not features:
-        return features_from_embeddings(torch.empty(0, embed_dim), modality)
-    max_parts = max(f.parts.shape[1] for f in features)
-    return Features(
-        torch.cat([f.embedding for f in features]),
-        torch.cat([F.pad(f.parts, (0, 0, 0, max_parts - f.parts.shape[1])) for f in features]),
-        torch.cat([F.pad(f.mask, (0, max_parts - f.mask.shape[1])) for f in features]),
-        modality,
-    )
-
-
-def iter_blocks(features: Features, block_size: int) -> Iterator[tuple[int, Features]]:
-    """Split features into blocks of at most `block_size` rows; yield each block's first row index and features."""
-    for first in range(0, len(features.embedding), block_size):
-        yield first, features.take(slice(first, first + block_size))

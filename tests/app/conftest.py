@@ -20,7 +20,7 @@ def files(synthetic_manifest, tmp_path_factory):
 @pytest.fixture(scope="session")
 def collection(run_dir, files, tmp_path_factory):
     """A collection of 80 scenes: images, audio and captions."""
-    indexed = Collection.create(tmp_path_factory.mktemp("indexed") / "collection", run_dir)
+    indexed = Collection(tmp_path_factory.mktemp("indexed") / "collection", run_dir)
     indexed.index(
         items_from_rows(manifest.read(files / "manifest.csv").rows, indexed.space),
         files / "manifest.csv",

@@ -13,8 +13,8 @@ from triptych.objectives.distill import class_kl_divergence, score_cross_entropy
 from triptych.objectives.infonce import InfoNCE, infonce_loss
 from triptych.objectives.sigmoid import Sigmoid, sigmoid_loss
 from triptych.objectives.triplet import Triplet
+from triptych.pooling import apply_geometry
 from triptych.similarities.cosine import Cosine
-from triptych.space import apply_geometry
 
 
 def make_infonce(log_scale: Tensor | float, block: int = 0) -> InfoNCE:

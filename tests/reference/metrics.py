@@ -11,8 +11,8 @@ from tests.reference.case import Case, CaseError, is_different, make_features, m
 from tests.reference.contrastive import make_infonce
 from tests.reference.transport import make_metric
 from triptych.evaluation.retrieval import MEAN_RANK, compute_retrieval_metrics, rank_positives
+from triptych.pooling import apply_geometry
 from triptych.similarities.cosine import Cosine
-from triptych.space import apply_geometry
 from triptych.transport import sinkhorn_plan
 
 ROUNDING = 1e-12  # rounding of a fraction

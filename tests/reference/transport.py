@@ -9,8 +9,8 @@ from torch import Tensor
 
 from tests.reference.case import Case, is_different, make_features, make_pair, max_relative_error
 from triptych.objectives.matching import matching_loss
+from triptych.pooling import apply_geometry
 from triptych.similarities.mahalanobis import Mahalanobis, project_to_psd
-from triptych.space import apply_geometry
 from triptych.transport import plan_cross_entropy, sinkhorn_plan, transport_plan
 
 UNROLLED_RTOL = 3e-4  # tolerance for gradients unrolled through iterations that may not have converged

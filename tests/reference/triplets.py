@@ -16,8 +16,8 @@ from tests.reference.case import (
 )
 from triptych.objectives.align_uniform import AlignUniform, align_loss, uniform_loss
 from triptych.objectives.triplet import LossName, NegativeMining, Triplet, mine_negatives, triplet_loss
+from triptych.pooling import apply_geometry
 from triptych.similarities.matchmap import Matchmap
-from triptych.space import apply_geometry
 
 
 def check_hardest(case: Case) -> None:

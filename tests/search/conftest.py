@@ -25,7 +25,7 @@ def files(synthetic_manifest, tmp_path):
 
 @pytest.fixture
 def collection(run_dir, files, tmp_path):
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     return collection
 

@@ -50,23 +50,13 @@ def test_hits_of_several_modalities_are_sorted_by_relevance(collection):
 
 def test_an_open_reader_sees_new_captions(run_dir, files, tmp_path, monkeypatch):
     image = next((files / "images").iterdir())
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index([Item(Source("image", image), ("a bell",))], files, show_progress=False)
-    reader = Collection.open(tmp_path / "collection")
+    reader = Collection(tmp_path / "collection")
     assert [hit.item.captions for hit in reader.search(Source("image", image), include_query=True)] == [("a bell",)]
     collection.index([Item(Source("image", image), ("renamed",))], files, show_progress=False)
     monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
     assert [hit.item.captions for hit in reader.search(Source("image", image), include_query=True)] == [("renamed",)]
-
-
-def test_the_item_cache_is_bounded_and_changes_no_hit(collection, monkeypatch):
-    queries = [Query((QueryPart(entry.id),)) for entry in collection.list_items()]
-    before = [collection.search(query, ["image"], k=1) for query in queries]
-    assert [collection.search(query, ["image"], k=1) for query in queries] == before
-    again = Collection.open(collection.folder)
-    monkeypatch.setattr("triptych.search.collection.MAX_CACHED_ITEMS", 4)
-    assert [again.search(query, ["image"], k=1) for query in queries] == before
-    assert len(again._load_snapshot()._items) <= 4 < len(collection._load_snapshot()._items)
 
 
 def test_another_space_raises(run_dir, collection, tmp_path):
@@ -74,19 +64,19 @@ def test_another_space_raises(run_dir, collection, tmp_path):
     next(changed.parameters()).data += 0.1
     save(changed, tmp_path / "other.safetensors")
     with pytest.raises(CollectionError, match="made with another space"):
-        Collection.create(collection.folder, tmp_path / "other.safetensors")
+        Collection(collection.folder, tmp_path / "other.safetensors")
 
 
 def test_folders_that_are_not_collections_raise(run_dir, tmp_path):
     with pytest.raises(CollectionError, match="no collection here; create one with `triptych index"):
-        Collection.open(tmp_path)
+        Collection(tmp_path)
     (tmp_path / "items.parquet").write_text("no")
     with pytest.raises(CollectionError, match="earlier version"):
-        Collection.open(tmp_path)
+        Collection(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").write_text("text")
     with pytest.raises(CollectionError, match="contains other files"):
-        Collection.create(tmp_path / "other", run_dir)
+        Collection(tmp_path / "other", run_dir)
 
 
 def test_an_unreadable_query_raises(collection, tmp_path):
@@ -97,11 +87,11 @@ def test_an_unreadable_query_raises(collection, tmp_path):
 
 
 def test_a_collection_can_be_at_an_object_store_uri(run_dir, files, tmp_path):
-    collection = Collection.create("memory://triptych-test", run_dir)
+    collection = Collection("memory://triptych-test", run_dir)
     result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     assert result.added == len(collection) == 11
     assert collection.search(Source("text", "a bell"), k=3)
     uri = f"file://{tmp_path}/elsewhere"
-    Collection.create(uri, run_dir).index(items_from_folder(files, collection.space), files, show_progress=False)
-    assert len(Collection.open(uri)) == 11
+    Collection(uri, run_dir).index(items_from_folder(files, collection.space), files, show_progress=False)
+    assert len(Collection(uri)) == 11
     assert Path(tmp_path / "elsewhere").is_dir()

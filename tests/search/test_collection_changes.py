@@ -26,7 +26,7 @@ def refresh_on_every_search(monkeypatch):
 
 
 def index_folder(uri, run, files, rebuild=False):
-    collection = Collection.create(uri, run, rebuild)
+    collection = Collection(uri, run, rebuild=rebuild)
     return collection.index(items_from_folder(files, collection.space), files, show_progress=False)
 
 
@@ -65,7 +65,7 @@ def image_folder(files):
 @pytest.fixture
 def reader(image_folder, run_dir, tmp_path):
     index_folder(tmp_path / "images", run_dir, image_folder)
-    reader = Collection.open(tmp_path / "images")
+    reader = Collection(tmp_path / "images")
     assert len(search_scores(reader, TEXT_QUERY)) == 5
     return reader
 
@@ -76,7 +76,7 @@ def test_row_ids_are_never_reused(reader, image_folder, synthetic_manifest, run_
     (row_id,) = {entry.row_id for entry in reader.list_items()} - before
     assert row_id > max(before)
     query = Source("image", new)
-    assert search_scores(reader, query) == search_scores(Collection.open(reader.uri), query)
+    assert search_scores(reader, query) == search_scores(Collection(reader.uri), query)
     assert search_scores(reader, query)[new.name] == pytest.approx(1, abs=1e-3)
     for file in (image_folder / "images").iterdir():
         file.unlink()
@@ -84,7 +84,7 @@ def test_row_ids_are_never_reused(reader, image_folder, synthetic_manifest, run_
     index_folder(reader.uri, run_dir, image_folder)
     assert [entry.row_id for entry in reader.list_items()] == [row_id]
     new.unlink()
-    Collection.create(reader.uri, run_dir).index([], image_folder, show_progress=False)
+    Collection(reader.uri, run_dir).index([], image_folder, show_progress=False)
     copy_new_image(synthetic_manifest, image_folder, 8)
     index_folder(reader.uri, run_dir, image_folder)
     assert [entry.row_id for entry in reader.list_items()] == [row_id + 1], "also after the collection was empty"
@@ -99,20 +99,20 @@ def test_an_ivf_index_on_disk_does_not_score_a_new_file_as_a_removed_one(
     )
     monkeypatch.setattr(search_index, "MAX_UNINDEXED_FRACTION", 1.0)  # the index is not rebuilt
     new = replace_newest_image(reader, image_folder, synthetic_manifest, run_dir)
-    fresh = Collection.open(reader.uri)
+    fresh = Collection(reader.uri)
     assert search_scores(fresh, Source("image", new))[new.name] == pytest.approx(1, abs=1e-3)
     assert fresh._load_snapshot().load_gallery("image").ivf_index is not None
 
 
 def test_a_reader_reloads_a_rebuilt_collection(collection, files, run_dir, synthetic_manifest):
-    reader = Collection.open(collection.uri)
+    reader = Collection(collection.uri)
     item_filter = Filter(folder=files / "images")
     assert len(search_scores(reader, TEXT_QUERY, item_filter=item_filter)) == 5
     first, second, *_ = sorted((files / "images").iterdir())
     first.unlink()  # the same number of files, with other row ids
     copy_new_image(synthetic_manifest, files)
     index_folder(collection.uri, run_dir, files, rebuild=True)
-    query, fresh = Source("image", second), Collection.open(collection.uri)
+    query, fresh = Source("image", second), Collection(collection.uri)
     assert search_scores(reader, query) == search_scores(fresh, query)
     assert search_scores(reader, query, item_filter=item_filter) == search_scores(fresh, query, item_filter=item_filter)
     relevance, expected = ([hit.relevance for hit in c.search(TEXT_QUERY, k=100)] for c in (reader, fresh))
@@ -120,7 +120,7 @@ def test_a_reader_reloads_a_rebuilt_collection(collection, files, run_dir, synth
 
 
 def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection, files, run_dir, tmp_path):
-    reader = Collection.open(collection.uri)
+    reader = Collection(collection.uri)
     (entry, *_) = reader.list_items()
     changed = load(run_dir)
     next(changed.parameters()).data += 0.1
@@ -136,7 +136,7 @@ def test_a_collection_rebuilt_with_another_space_rejects_old_readers(collection,
     with pytest.raises(CollectionError, match="another space"):
         reader.index(items_from_folder(files, reader.space), files, show_progress=False)
     index_folder(collection.uri, run_dir, files, rebuild=True)
-    assert search_scores(reader, TEXT_QUERY) == search_scores(Collection.open(collection.uri), TEXT_QUERY)
+    assert search_scores(reader, TEXT_QUERY) == search_scores(Collection(collection.uri), TEXT_QUERY)
 
 
 @pytest.mark.parametrize("has_index", [False, True])
@@ -151,12 +151,12 @@ def test_a_filter_reads_current_metadata(run_dir, synthetic_manifest, tmp_path, 
             writer = csv.DictWriter(file, [*lines[0]])
             writer.writeheader()
             writer.writerows(lines)
-        collection = Collection.create(tmp_path / "tags", run_dir)
+        collection = Collection(tmp_path / "tags", run_dir)
         collection.index(items_from_rows(manifest.read(pairs).rows, collection.space), pairs, show_progress=False)
 
     try:
         index_with_tags("aabbbb")
-        reader, item_filter = Collection.open(tmp_path / "tags"), Filter(columns={"tag": "a"})
+        reader, item_filter = Collection(tmp_path / "tags"), Filter(columns={"tag": "a"})
         assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 2
         index_with_tags("aaaaab")
         assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 5
@@ -170,7 +170,7 @@ def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, f
     excerpt = note.read_text().strip()
 
     def stored_excerpts() -> set[str | None]:
-        reader = Collection.open(collection.uri)
+        reader = Collection(collection.uri)
         (entry,) = [e for e in reader.list_items() if e.source.content == note.resolve()]
         (hit,) = [hit for hit in reader.search(TEXT_QUERY, ["text"]) if hit.id == entry.id]
         return {entry.excerpt, hit.item.excerpt}
@@ -187,7 +187,7 @@ def test_the_excerpt_of_a_text_file_is_that_of_the_indexed_content(collection, f
 
 
 def test_a_snapshot_is_replaced_with_the_version_of_the_store(collection, files, run_dir, synthetic_manifest):
-    reader = Collection.open(collection.uri)
+    reader = Collection(collection.uri)
     item_filter = Filter(folder=files / "images")
     reader.search(TEXT_QUERY, item_filter=item_filter)
     first = reader._load_snapshot()

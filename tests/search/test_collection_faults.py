@@ -35,7 +35,7 @@ ingest.ITEMS_PER_CHUNK, ingest.SAVE_SECONDS = 8, 0.0
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        collection = Collection.create(uri, run)
+        collection = Collection(uri, run)
         print("started", os.getpid(), flush=True)
         collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
         os._exit(0)
@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 def read_contents(folder):
     """Return the metadata and vectors of all items, in an order that does not depend on the indexing."""
-    store = Collection.open(folder).store
+    store = Collection(folder).store
     assert store is not None
     rows = sorted(store.select_rows([*METADATA_COLUMNS, "vector"]).to_pylist(), key=lambda row: row["id"])
     assert len({row["id"] for row in rows}) == len(rows), "duplicate ids"
@@ -81,12 +81,12 @@ def test_an_index_killed_and_resumed_equals_an_uninterrupted_one(run_dir, synthe
                 with suppress(ProcessLookupError):  # it may have finished
                     os.kill(int(pid), signal.SIGKILL)
             assert server.stdout.readline().strip() == "ended"
-            sizes.append(len(Collection.open(interrupted)) if (interrupted / "items.lance").exists() else 0)
+            sizes.append(len(Collection(interrupted)) if (interrupted / "items.lance").exists() else 0)
         server.stdin.close()
     assert sizes == sorted(sizes), "stored items were lost"
     assert sizes[0] < sizes[-1] == 160, "no process was killed before it had finished"
     monkeypatch.setenv("TRIPTYCH_CACHE", str(tmp_path / "another cache"))
-    collection = Collection.create(uninterrupted, run_dir)
+    collection = Collection(uninterrupted, run_dir)
     collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
     assert_same_contents(read_contents(interrupted), read_contents(uninterrupted))
 
@@ -111,9 +111,9 @@ def test_a_damaged_store_raises_and_is_rebuilt_from_the_cache(collection, files,
     before = read_contents(collection.folder)
     damage_store(collection.folder, damage)
     with pytest.raises(CollectionError, match=r"rebuild it|no collection here"):
-        Collection.open(collection.folder).search(Source("text", "a bell"))
+        Collection(collection.folder).search(Source("text", "a bell"))
     monkeypatch.setattr("triptych.space._iter_inputs", lambda *a: pytest.fail("the encoder ran"))
-    rebuilt = Collection.create(collection.folder, run_dir, rebuild=True)
+    rebuilt = Collection(collection.folder, run_dir, rebuild=True)
     assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11
     assert_same_contents(read_contents(collection.folder), before)
 

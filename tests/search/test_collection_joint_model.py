@@ -23,12 +23,12 @@ def test_a_joint_model_indexes_and_searches_without_training(tmp_path):
     rng = np.random.default_rng(0)
     for i in range(4):
         Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(tmp_path / "files" / f"{i}.png")
-    collection = Collection.create(tmp_path / "collection", model)
+    collection = Collection(tmp_path / "collection", model)
     assert (
         collection.index(items_from_folder(tmp_path / "files", space), tmp_path / "files", show_progress=False).added
         == 4
     )
-    again = Collection.open(tmp_path / "collection")
+    again = Collection(tmp_path / "collection")
     hits = again.search(Source("image", tmp_path / "files" / "2.png"), ["image"], k=4, include_query=True)
     assert str(hits[0].source.content).endswith("2.png")
     assert hits[0].score == pytest.approx(1.0, abs=1e-5)

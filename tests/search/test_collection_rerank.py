@@ -33,9 +33,9 @@ def test_hits_are_sorted_by_the_similarity_of_the_space(name, synthetic_manifest
     space = Space(Recipe.load("trimodal", [*TINY_OVERRIDES, *SIMILARITIES[name]]))
     space.encoder("text").fit_vocabulary([Source("text", text) for row in rows for text in row.texts])
     save(space.eval(), tmp_path / "space.safetensors")
-    collection = Collection.create(tmp_path / "collection", tmp_path / "space.safetensors")
+    collection = Collection(tmp_path / "collection", tmp_path / "space.safetensors")
     collection.index(items_from_rows(rows, collection.space), synthetic_manifest, show_progress=False)
-    collection = Collection.open(tmp_path / "collection")
+    collection = Collection(tmp_path / "collection")
     space = load(tmp_path / "space.safetensors")
     audio = next(e for e in collection.list_items() if e.source.modality == "audio")
     for query in (Source("text", rows[3].texts[0]), audio.source):

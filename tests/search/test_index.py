@@ -102,10 +102,10 @@ def test_a_large_collection_builds_an_ivf_index_with_the_same_hits(collection, f
 
     before = collection.search(Source("text", "a bell"), k=11, fold_duplicates=False)
     monkeypatch.setattr(search_index, "MIN_INDEXED_KEYS", 4)
-    again = Collection.open(collection.folder)
+    again = Collection(collection.folder)
     again.index(items_from_folder(files, again.space), files, show_progress=False)
     assert (collection.folder / "ivf" / "image").is_dir()
-    reader = Collection.open(collection.folder)
+    reader = Collection(collection.folder)
     hits = reader.search(Source("text", "a bell"), k=11, fold_duplicates=False)
     assert {h.id for h in hits} == {h.id for h in before}
     assert sorted(h.score for h in hits) == pytest.approx(sorted(h.score for h in before), abs=1e-6)

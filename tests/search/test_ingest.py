@@ -19,7 +19,7 @@ from triptych.search.store import Writer
 
 
 def test_reindexing_embeds_only_new_and_changed_files(collection, files):
-    again = Collection.open(collection.folder)
+    again = Collection(collection.folder)
     assert again.list_items() == collection.list_items()
     for entry in collection.list_items():
         assert torch.equal(again.load_features(entry.id).embedding, collection.load_features(entry.id).embedding)
@@ -29,7 +29,7 @@ def test_reindexing_embeds_only_new_and_changed_files(collection, files):
     shutil.copy(images[3], files / "images" / "new.png")
     result = again.index(items_from_folder(files, again.space), files, show_progress=False)
     assert (result.added, result.unchanged, result.removed) == (2, 9, 1)
-    assert len(Collection.open(collection.folder)) == 11
+    assert len(Collection(collection.folder)) == 11
 
 
 def test_two_folders_share_a_collection(collection, files, tmp_path):
@@ -42,7 +42,7 @@ def test_two_folders_share_a_collection(collection, files, tmp_path):
     (other / "again.png").unlink()
     result = collection.index(items_from_folder(other, collection.space), other, show_progress=False)
     assert (result.added, result.unchanged, result.removed) == (0, 0, 1)
-    assert len(Collection.open(collection.folder)) == 11
+    assert len(Collection(collection.folder)) == 11
 
 
 def test_indexing_saves_intermediate_results(run_dir, files, tmp_path, monkeypatch):
@@ -51,7 +51,7 @@ def test_indexing_saves_intermediate_results(run_dir, files, tmp_path, monkeypat
     saves = []
     add = Writer.upsert
     monkeypatch.setattr(Writer, "upsert", lambda self, rows: (saves.append(len(rows)), add(self, rows)))
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     assert len(saves) >= 4
     assert sum(saves) == 11
@@ -60,14 +60,14 @@ def test_indexing_saves_intermediate_results(run_dir, files, tmp_path, monkeypat
 def test_unreadable_files_are_reported_and_the_rest_is_indexed(run_dir, files, tmp_path):
     (files / "broken.wav").write_text("not audio")
     (files / "empty.txt").write_text("")
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     assert len(collection) == 11
     assert sorted(source.path.name for source in result.failures) == ["broken.wav", "empty.txt"]
 
 
 def test_interrupted_indexing_keeps_stored_items(run_dir, files, tmp_path, monkeypatch):
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     items = list(items_from_folder(files, collection.space))
     monkeypatch.setattr("triptych.search.ingest.ITEMS_PER_CHUNK", 3)
     embed, calls = Ingest._embed, []
@@ -82,21 +82,21 @@ def test_interrupted_indexing_keeps_stored_items(run_dir, files, tmp_path, monke
     with pytest.raises(KeyboardInterrupt):
         collection.index(items, files, show_progress=False)
     monkeypatch.setattr(Ingest, "_embed", embed)
-    again = Collection.open(tmp_path / "collection")
+    again = Collection(tmp_path / "collection")
     result = again.index(items, files, show_progress=False)
     assert result.unchanged > 0
     assert result.unchanged + result.added == 11
 
 
 def test_nothing_is_embedded_twice(run_dir, files, tmp_path, monkeypatch):
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
 
     def fail_if_called(*arguments, **named):
         raise AssertionError("embedded again")
 
     monkeypatch.setattr("triptych.space._iter_inputs", fail_if_called)
-    again = Collection.create(tmp_path / "collection", run_dir)
+    again = Collection(tmp_path / "collection", run_dir)
     assert again.index(items_from_folder(files, again.space), files, show_progress=False).unchanged == 11
     shutil.move(files / "note.txt", files / "moved.txt")  # the same content at another path
     result = again.index(items_from_folder(files, again.space), files, show_progress=False)
@@ -107,7 +107,7 @@ def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, mo
     monkeypatch.setattr("triptych.search.ingest.ITEMS_PER_CHUNK", 2)
     monkeypatch.setattr("triptych.search.ingest.SAVE_SECONDS", 0.0)
     monkeypatch.setattr("triptych.search.collection.REFRESH_SECONDS", 0.0)
-    writer = Collection.create(tmp_path / "collection", run_dir)
+    writer = Collection(tmp_path / "collection", run_dir)
     writer.index(items_from_folder(files / "images", writer.space), files / "images", show_progress=False)
     embed, has_started = Ingest._embed, threading.Event()
 
@@ -120,7 +120,7 @@ def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, mo
     thread = threading.Thread(
         target=lambda: writer.index(items_from_folder(files, writer.space), files, show_progress=False)
     )
-    reader, hit_counts = Collection.open(tmp_path / "collection"), []
+    reader, hit_counts = Collection(tmp_path / "collection"), []
     thread.start()
     has_started.wait(10)
     while thread.is_alive():
@@ -133,7 +133,7 @@ def test_a_search_during_indexing_sees_stored_items(run_dir, files, tmp_path, mo
 
 
 def test_two_processes_cannot_index_at_once(collection, files):
-    other = Collection.open(collection.folder)
+    other = Collection(collection.folder)
     message = f"process {os.getpid()} on .* is indexing into this collection; wait until that process has ended"
     with acquire_write_access(collection.uri), pytest.raises(CollectionError, match=message):
         other.index(items_from_folder(files, other.space), files, show_progress=False)
@@ -164,7 +164,7 @@ def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_i
     run_dir, synthetic_manifest, tmp_path
 ):
     rows, folder = manifest.read(synthetic_manifest).rows[:4], synthetic_manifest.parent / "images"
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     image_paths = {row.image.resolve() for row in rows if row.image}
     items = [item for item in items_from_folder(folder, collection.space) if item.source.content in image_paths]
     assert len(items) == 4
@@ -199,7 +199,7 @@ def test_an_item_of_two_origins_keeps_its_captions_until_the_last_origin_drops_i
 
 
 def test_the_result_reports_the_seconds_of_each_phase(run_dir, files, tmp_path):
-    collection, started = Collection.create(str(tmp_path / "timed"), run_dir), time.perf_counter()
+    collection, started = Collection(str(tmp_path / "timed"), run_dir), time.perf_counter()
     result = collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     elapsed = time.perf_counter() - started
     assert set(result.seconds) == {"scanning", "embedding", "storing"}

@@ -140,9 +140,9 @@ def test_items_of_the_same_source_are_merged():
 def test_a_file_of_several_rows_is_one_item_with_all_captions(run_dir, files, tmp_path):
     image = next((files / "images").iterdir())
     items = [Item(Source("image", image), ("a bell",)), Item(Source("image", image), ("one bell", "a bell"))]
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items, files, show_progress=False)
     assert [e.captions for e in collection.list_items()] == [("a bell", "one bell")]
     collection.index([Item(Source("image", image), ("renamed",))], files, show_progress=False)
-    hits = Collection.open(tmp_path / "collection").search(Source("image", image), k=5, include_query=True)
+    hits = Collection(tmp_path / "collection").search(Source("image", image), k=5, include_query=True)
     assert [hit.item.captions for hit in hits] == [("renamed",)]

@@ -76,7 +76,7 @@ def test_a_store_without_conditional_writes_is_not_written(run_dir, files, monke
     with s3_server("ignore-conditions") as variables:
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        collection = Collection.create(f"s3://{BUCKET}/collection", run_dir)
+        collection = Collection(f"s3://{BUCKET}/collection", run_dir)
         with pytest.raises(CollectionError, match=r"ignores conditional writes .* can be searched, but not changed"):
             collection.index(items_from_folder(files, collection.space), files, show_progress=False)
         assert Store.open(f"s3://{BUCKET}/collection") is None, "a table was written"

@@ -16,14 +16,14 @@ from triptych.data import manifest
 from triptych.errors import UsageError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
-from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, parse_date
+from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, StoredItem, parse_date
 from triptych.search.scan import items_from_folder, items_from_rows, query_content_hashes
 
 
 @pytest.fixture(scope="module")
 def manifest_collection(run_dir, synthetic_manifest, tmp_path_factory):
     """A collection of all synthetic data, with captions and columns. Tests must not change it."""
-    collection = Collection.create(tmp_path_factory.mktemp("query") / "collection", run_dir)
+    collection = Collection(tmp_path_factory.mktemp("query") / "collection", run_dir)
     collection.index(
         items_from_rows(manifest.read(synthetic_manifest).rows, collection.space),
         synthetic_manifest,
@@ -62,7 +62,7 @@ def test_query_parts_are_standardised_weighted_and_negatives_clipped(manifest_co
 def test_a_negative_part_lowers_similar_items(manifest_collection):
     plain = manifest_collection.search(Source("text", "a red bell"), ["image"], k=5)
     best_id = plain[0].id
-    query = Query((QueryPart(Source("text", "a red bell")), QueryPart(best_id, -2.0)))
+    query = Query((QueryPart(Source("text", "a red bell")), QueryPart(StoredItem(best_id), -2.0)))
     assert best_id not in {hit.id for hit in manifest_collection.search(query, ["image"], k=5)}
     similar_id = manifest_collection.search_similar(best_id, ["image"], k=1)[0].id
     order = [hit.id for hit in manifest_collection.search(query, ["image"], k=80)]
@@ -97,12 +97,12 @@ def test_search_excludes_the_query_file_and_its_duplicates(duplicated):
     query_names = {image.name, "copy.png"}
     note = f"the query is in the collection ({image.name}, copy.png) and is not shown"
     embedded_query = EmbeddedQuery(collection.space.embed_one(outside), query_content_hashes(outside, collection.space))
-    for value in (outside, embedded_query, entries["copy.png"].id):
+    for value in (outside, embedded_query, StoredItem(entries["copy.png"].id)):
         query = Query((QueryPart(value),))
         assert {hit.source.path.name for hit in collection.search(query, k=100)} == entries.keys() - query_names
         all_hits = collection.search(query, k=100, fold_duplicates=False, include_query=True)
         assert {hit.source.path.name for hit in all_hits} == entries.keys()
-        if isinstance(value, str):  # the note names the other copy, not the given item
+        if isinstance(value, StoredItem):  # the note names the other copy, not the given item
             assert collection.describe_excluded_items(query) == note.replace(", copy.png", "")
         else:
             assert collection.describe_excluded_items(query) == note
@@ -126,13 +126,13 @@ def test_a_long_query_file_is_excluded_with_all_its_segments(run_dir, tmp_path):
     folder.mkdir()
     for name, pitch in (("low.wav", 200), ("high.wav", 2500)):
         soundfile.write(folder / name, 0.3 * np.sin(2 * np.pi * pitch * np.arange(25 * rate) / rate), rate)
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
     assert len(collection) == 6
     hits = collection.search(Source("audio", folder / "low.wav"), k=10, fold_duplicates=False)
     assert {hit.source.path.name for hit in hits} == {"high.wav"}
     segment = next(entry for entry in collection.list_items() if entry.source.start == 10)
-    for query in (segment.source, Query((QueryPart(segment.id),))):  # excludes only this segment
+    for query in (segment.source, Query.combine(StoredItem(segment.id))):  # excludes only this segment
         hits = collection.search(query, k=10, fold_duplicates=False)
         assert {hit.id for hit in hits} == {entry.id for entry in collection.list_items()} - {segment.id}
 
@@ -165,7 +165,7 @@ def test_any_manifest_column_can_be_filtered(run_dir, synthetic_manifest, tmp_pa
     lines = ["audio,text,split,recorder's name"]
     lines += [f"{row.audio},caption {i},{'test' if i else 'train'},o'neil {i % 2}" for i, row in enumerate(rows)]
     (tmp_path / "pairs.csv").write_text("\n".join(lines))
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     table = manifest.read(tmp_path / "pairs.csv", allow_outside=True)
     collection.index(items_from_rows(table.rows, collection.space), tmp_path, show_progress=False)
     query = Source("text", "a bell")

@@ -6,7 +6,15 @@ import pytest
 
 from triptych.errors import UsageError
 from triptych.interfaces import Source
-from triptych.search.query import Query, QueryInputs, QueryPart, parse_modalities, parse_pairs, parse_weights
+from triptych.search.query import (
+    Query,
+    QueryInputs,
+    QueryPart,
+    StoredItem,
+    parse_modalities,
+    parse_pairs,
+    parse_weights,
+)
 
 
 def test_inputs_become_weighted_parts_in_order():
@@ -17,7 +25,7 @@ def test_inputs_become_weighted_parts_in_order():
         QueryPart(Source("text", "rain")),
         QueryPart(Source("audio", Path("a.wav")), 0.5),
         QueryPart(Source("image", Path("b.png"))),
-        QueryPart("id"),
+        QueryPart(StoredItem("id")),
         QueryPart(Source("text", "speech"), -2.0),
     )
     assert inputs.make_query(("image", "audio", "text")) == Query(expected)

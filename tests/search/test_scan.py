@@ -46,7 +46,7 @@ def messy_folder(files):
 
 def test_every_skipped_file_has_a_reason(run_dir, messy_folder, tmp_path):
     skipped = []
-    collection = Collection.create(messy_folder / "collection", run_dir)
+    collection = Collection(messy_folder / "collection", run_dir)
     items = list(items_from_folder(messy_folder, collection.space, skipped))
     assert collection.index(items, messy_folder, show_progress=False).added == len(items) == 11
     assert Counter((path.reason, path.extension) for path in skipped) == {
@@ -75,7 +75,7 @@ def test_files_of_a_modality_that_the_space_lacks_are_skipped(run_dir, files):
 def test_the_not_indexed_file_is_replaced_and_removed(run_dir, messy_folder, tmp_path):
     skipped = []
     (messy_folder / "broken.wav").write_text("not audio")
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     result = collection.index(
         items_from_folder(messy_folder, collection.space, skipped), messy_folder, show_progress=False
     )
@@ -95,30 +95,30 @@ def test_the_not_indexed_file_is_replaced_and_removed(run_dir, messy_folder, tmp
 
 def test_stale_temporary_files_are_ignored_and_removed(run_dir, files, tmp_path):
     folder = tmp_path / "collection"
-    collection = Collection.create(folder, run_dir)
+    collection = Collection(folder, run_dir)
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     write_not_indexed(
         collection.not_indexed_path, {Source("text", "a\nb"): "why"}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)]
     )
     (folder / f".{NOT_INDEXED_FILE}.0123abcd.part").write_text("incomplete")
-    Collection.create(folder, run_dir, rebuild=True)
+    Collection(folder, run_dir, rebuild=True)
     (folder / "thesis.tex").write_text("text")
     with pytest.raises(CollectionError, match="contains other files"):
-        Collection.create(folder, run_dir, rebuild=True)
+        Collection(folder, run_dir, rebuild=True)
     assert write_not_indexed(collection.not_indexed_path, {}, [SkippedPath(files / "x.psd", UNSUPPORTED_FORMAT)])
     assert not list(folder.glob(".*.part"))
 
 
 def test_an_object_store_collection_has_its_not_indexed_file_in_the_local_cache(run_dir):
-    collection = Collection.create("memory://triptych-not-indexed", run_dir)
+    collection = Collection("memory://triptych-not-indexed", run_dir)
     assert collection.not_indexed_path.is_relative_to(collection.cache.folder)
-    other = Collection.create("memory://triptych-another", run_dir)
+    other = Collection("memory://triptych-another", run_dir)
     assert other.not_indexed_path != collection.not_indexed_path
 
 
 def test_items_of_a_manifest_have_its_captions(run_dir, synthetic_manifest, tmp_path):
     rows = manifest.read(synthetic_manifest).rows[:4]
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items_from_rows(rows, collection.space), synthetic_manifest, show_progress=False)
     image = source_of(rows[0], "image")
     hit = collection.search(image, ["image"], k=1, include_query=True)[0]
@@ -132,7 +132,7 @@ def test_long_audio_is_split_into_segments(run_dir, tmp_path):
     soundfile.write(tmp_path / "long.wav", 0.3 * np.sin(2 * np.pi * pitch * np.arange(200_000) / 8000), 8000)
     segments = list(split_into_segments(Item(Source("audio", tmp_path / "long.wav")), load(run_dir)))
     assert [(i.source.start, i.source.end) for i in segments] == [(0, 10), (10, 20), (15, 25)]
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     collection.index(segments, tmp_path, show_progress=False)
     hit = collection.search(segments[1].source, ["audio"], k=1, include_query=True)[0]
     assert (hit.source.start, hit.source.end) == (10, 20)

@@ -23,7 +23,7 @@ def test_a_video_is_indexed_as_image_and_audio_segments(run_dir, tmp_path):
     assert times[:3] == times[3:]
     assert [end for _, end in times[:2]] == [1.5, 3.0]
     save(space, tmp_path / "space.safetensors")
-    collection = Collection.create(tmp_path / "collection", tmp_path / "space.safetensors")
+    collection = Collection(tmp_path / "collection", tmp_path / "space.safetensors")
     result = collection.index(items, tmp_path / "videos", show_progress=False)
     assert [str(source.content).rsplit("/", 1)[1] for source in result.failures] == ["broken.mp4"]
     assert result.added == 7
@@ -43,7 +43,7 @@ def test_a_damaged_video_does_not_stop_indexing(run_dir, tmp_path, late_stream):
     videos.mkdir()
     (videos / "a.flv").write_bytes(make_flv(late_stream))
     save_video(videos / "b.mp4", seconds=1.0)
-    collection = Collection.create(tmp_path / "collection", run_dir)
+    collection = Collection(tmp_path / "collection", run_dir)
     result = collection.index(items_from_folder(videos, collection.space), videos, show_progress=False)
     assert {source.path.name for source in result.failures} == {"a.flv"}
     assert all(str(videos / "a.flv") in message for message in result.failures.values())

@@ -56,7 +56,7 @@ def work(number):
     folder = Path(folders[number])
     while True:
         try:
-            collection = Collection.create(uri, run)
+            collection = Collection(uri, run)
             collection.index(items_from_folder(folder, collection.space), folder, show_progress=False)
             return
         except CollectionError as error:
@@ -132,7 +132,7 @@ def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch
     output = wait_for(
         start_program(FORK_PROGRAM + INDEX_PROGRAM, run_dir, uri, files, files, files / "images", files / "audio")
     )
-    collection = Collection.open(uri)
+    collection = Collection(uri)
     rows = collection.store.select_rows(["id", "row_id", "origins"]).to_pylist() if collection.store else []
     expected_ids = {item.id for item in items_from_folder(files, collection.space)}
     assert Counter(row["id"] for row in rows) == dict.fromkeys(expected_ids, 1)
@@ -232,8 +232,8 @@ def test_a_collection_of_another_format_version_raises_and_is_rebuilt(run_dir, f
         patch.setattr("triptych.search.store.FORMAT_VERSION", 2)
         Writer.create(uri, CollectionMetadata("space", "fingerprint", format_version=2), 2, WriteAccess())
     with pytest.raises(CollectionError, match=r"made by an earlier version of triptych; index again: .* --rebuild"):
-        Collection.open(uri)
-    rebuilt = Collection.create(uri, run_dir, rebuild=True)
+        Collection(uri)
+    rebuilt = Collection(uri, run_dir, rebuild=True)
     assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11
 
 

@@ -53,7 +53,7 @@ def run_demo(folder: Path, restart: bool = False) -> None:
     terminal.stdout.rule("4 · index and search the held-out files", align="left")
     if restart:
         shutil.rmtree(folder / "collection", ignore_errors=True)  # the old collection belongs to the old space
-    collection = Collection.create(folder / "collection", folder / "run")
+    collection = Collection(folder / "collection", folder / "run")
     collection.index(items_from_rows(held_out, collection.space), pairs)
     _run_example_searches(collection, held_out)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from triptych.errors import InputError
 from triptych.evaluation.items import EvalItems
-from triptych.interfaces import Features, Modality
+from triptych.interfaces import Features, Modality, iter_blocks
 from triptych.objectives.align_uniform import uniform_loss
-from triptych.space import Space, iter_blocks
+from triptych.space import Space
 
 SAMPLE_SIZE = 4096  # maximum number of items per modality, because uniformity and hubness have quadratic cost
 NUM_NEIGHBOURS = 10  # number of nearest items per query that hubness is computed from

@@ -11,9 +11,10 @@ from torch import Tensor
 from triptych.data.cache import Cache
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
+from triptych.embedding import EmbedResult
 from triptych.interfaces import Features, Modality, Source
 from triptych.progress import track_progress
-from triptych.space import EmbedResult, Space
+from triptych.space import Space
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from triptych.data.synthetic import SceneAnnotation, read_annotations
 from triptych.data.synthetic.annotations import ObjectAnnotation
 from triptych.errors import MediaError, UsageError
 from triptych.evaluation.items import embed_sources
-from triptych.interfaces import MODALITIES, Features, Modality, Region, Source
+from triptych.interfaces import MODALITIES, Features, Modality, Region, Source, iter_blocks
 from triptych.media import image
-from triptych.space import Space, iter_blocks
+from triptych.space import Space
 
 Direction = tuple[Modality, Modality]  # modality of the query, and modality of the gallery
 DIRECTIONS: tuple[Direction, ...] = (("text", "image"), ("text", "audio"), ("audio", "image"), ("image", "audio"))

@@ -17,7 +17,8 @@ from torch import Tensor
 from triptych.checkpoint import compute_fingerprint, load
 from triptych.errors import UsageError
 from triptych.interfaces import MODALITIES, Modality, Source, features_from_embeddings
-from triptych.space import Space, apply_geometry
+from triptych.pooling import apply_geometry
+from triptych.space import Space
 
 PAIR_BLOCK = 256  # number of pairs that are scored at once
 

@@ -13,8 +13,8 @@ from triptych.errors import ManifestError, UsageError
 from triptych.evaluation import classification
 from triptych.evaluation.classification import ClassificationResults, measure_accuracy
 from triptych.evaluation.items import embed_sources
-from triptych.interfaces import Features, Modality, Source
-from triptych.space import Space, iter_blocks
+from triptych.interfaces import Features, Modality, Source, iter_blocks
+from triptych.space import Space
 
 PROMPTS: dict[Modality, tuple[str, ...]] = {"audio": ("this is a sound of {}",), "image": ("this is a picture of {}",)}
 PLACEHOLDER = "{}"  # the class name replaces the placeholder in a prompt

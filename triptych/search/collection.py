@@ -6,33 +6,41 @@ import hashlib
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from triptych import checkpoint
 from triptych.data.cache import Cache
-from triptych.errors import CollectionError, UsageError
+from triptych.errors import CollectionError, UsageError, describe_unknown
 from triptych.files import find_stale_temp_files, lock_file_names
-from triptych.interfaces import Features, Modality, Source, features_from_embeddings
-from triptych.search.index import NUM_CALIBRATION_QUERIES, Gallery, GalleryMask, build_ivf_index
+from triptych.inputs import Input
+from triptych.interfaces import MODALITIES, Features, Modality, Source, features_from_embeddings
+from triptych.search.index import NUM_CALIBRATION_QUERIES, Gallery, build_ivf_index
 from triptych.search.ingest import IndexResult, Ingest
 from triptych.search.item import (
     METADATA_COLUMNS,
+    PUBLIC_COLUMNS,
     VECTOR_COLUMNS,
-    Hit,
+    Hits,
     Item,
     features_from_rows,
     item_from_row,
+    make_schema,
     merge_items,
 )
 from triptych.search.lease import LOCK_FILE, WriteAccess, acquire_write_access
-from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, quote_sql
-from triptych.search.ranking import BackgroundScores, EmbeddedPart, RankedItems, Ranker, ScoreDistribution, merge_hits
-from triptych.search.scan import query_content_hashes
-from triptych.search.store import TABLE, CollectionMetadata, Store, Version, Writer
+from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, StoredItem, quote_sql
+from triptych.search.ranking import BackgroundScores, EmbeddedPart, merge_hits
+from triptych.search.scan import PathScan, query_content_hashes, scan_path, write_not_indexed
+from triptych.search.snapshot import Snapshot
+from triptych.search.store import TABLE, CollectionMetadata, Store, Writer
 from triptych.space import Space
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEGACY_TABLE_FILE = "items.parquet"
 INDEX_FOLDER, LEGACY_INDEX_FOLDER = "ivf", "lists"
@@ -40,104 +48,52 @@ NOT_INDEXED_FILE = "not-indexed.tsv"
 COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
 OVERFETCH = 3  # number of items that are ranked per requested hit; near-duplicates are folded after ranking
 REFRESH_SECONDS = 0.5  # minimum time between two checks for a newer version of the store
-MAX_CACHED_ITEMS, MAX_CACHED_FILTERS = 20_000, 16  # a cache that exceeds its limit is emptied
 NOTE_TEXT_LENGTH = 40  # maximum number of characters of a text that a note shows
 NOTE_MAX_NAMES = 3  # maximum number of items that a note names
 
 
-class Snapshot:
-    """The data in memory that is derived from one version of the store. Each new version gets a new snapshot.
+class Collection:
+    """Items embedded with one space, on disk or on an object store. A query can be of any modality of the space.
 
-    If the table was not rebuilt, the galleries of the previous snapshot are updated instead of loaded again.
+    Args:
+        uri: A folder, or a URI on an object store (s3://…). It is created when items are added.
+        space: The space, as `triptych.load` returns it, or anything that `triptych.load` accepts. Default: the space of
+            the existing collection.
+        rebuild: If True, the first call of `add` or `index` deletes the existing items, even if the store is damaged.
+            Embeddings are taken from the cache where possible.
+
+    Raises:
+        CollectionError: The folder contains no collection and `space` is not given, the folder contains other files, or
+            the collection was made with another space.
+
+    Example:
+        >>> media = triptych.Collection("media", space)
+        >>> result = media.add("recordings")
+        >>> hits = media.search("rain on a tin roof", modality="audio", k=5)
+        >>> hits[0].source.modality
+        'audio'
     """
 
-    def __init__(
-        self, store: Store, space: Space, background: BackgroundScores, index_folder: Path, previous: Snapshot | None
-    ) -> None:
-        self.version: Version = store.version
-        self.store, self.space = store, space
-        self._background, self._index_folder = background, index_folder
-        self._galleries, self._previous_galleries = dict[Modality, Gallery](), dict[Modality, Gallery]()
-        # After a rebuild, the same row id belongs to another item.
-        if previous is not None and previous.version[0] == self.version[0]:
-            self._previous_galleries = previous._previous_galleries | previous._galleries
-        self._filtered_row_ids: dict[str, np.ndarray] = {}
-        self._masks: dict[tuple[Modality, str], GalleryMask] = {}
-        self._items: dict[int, Item] = {}
-        self._distributions: dict[tuple[Modality, Modality], ScoreDistribution] = {}
-
-    def load_gallery(self, modality: Modality) -> Gallery:
-        """Return the gallery of a modality, which contains the keys of its items."""
-        if modality not in self._galleries:
-            previous = self._previous_galleries.get(modality)
-            self._galleries[modality] = Gallery.load(self.store, modality, self._index_folder, previous)
-        return self._galleries[modality]
-
-    def load_items(self, row_ids: Sequence[int]) -> dict[int, Item]:
-        """Return a dictionary from row id to item. The dictionary also contains items that were loaded before."""
-        missing = [row_id for row_id in row_ids if row_id not in self._items]
-        if len(self._items) + len(missing) > MAX_CACHED_ITEMS:
-            self._items.clear()
-            missing = list(row_ids)
-        if missing:
-            self._items |= {n: item_from_row(row) for n, row in self.store.take(METADATA_COLUMNS, missing).items()}
-        return self._items
-
-    def filter_row_ids(self, sql: str) -> np.ndarray:
-        """Return the row ids of the items that satisfy an SQL condition, in ascending order."""
-        if sql not in self._filtered_row_ids:
-            if len(self._filtered_row_ids) >= MAX_CACHED_FILTERS:
-                self._filtered_row_ids.clear()
-                self._masks.clear()
-            self._filtered_row_ids[sql] = np.sort(self.store.select_rows(["row_id"], sql)["row_id"].to_numpy())
-        return self._filtered_row_ids[sql]
-
-    def make_mask(self, modality: Modality, sql: str) -> GalleryMask | None:
-        """Return the mask of the items that satisfy an SQL condition; None if the condition is empty."""
-        if not sql:
-            return None
-        row_ids = self.filter_row_ids(sql)
-        if (modality, sql) not in self._masks:
-            self._masks[modality, sql] = self.load_gallery(modality).make_mask(row_ids)
-        return self._masks[modality, sql]
-
-    def estimate_background(self, part: EmbeddedPart, modality: Modality) -> ScoreDistribution:
-        """Return the scores of random queries, of the same modality as the query part, with random items of `modality`.
-
-        If no random queries are available, the query part itself is scored, and the scores are not cached.
-        """
-        query_modality = part.features.require_modality()
-        key = query_modality, modality
-        if key in self._distributions:
-            return self._distributions[key]
-        gallery, query_gallery = self.load_gallery(modality), self.load_gallery(query_modality)
-        row_ids, sampled = self._background.sample_queries(self.store, query_modality, query_gallery)
-        queries = part.features if sampled is None else sampled
-        distribution = self._background.score_items(self.store, row_ids, queries, modality, gallery)
-        if sampled is not None:
-            self._distributions[key] = distribution
-        return distribution
-
-    def rank(self, parts: Sequence[EmbeddedPart], modality: Modality, k: int, sql: str) -> RankedItems:
-        """Return the k best items of a modality among those that satisfy an SQL condition."""
-        distributions = [self.estimate_background(part, modality) for part in parts]
-        ranker = Ranker(self.space, self.store, self.load_gallery(modality), modality, parts, distributions)
-        return ranker.rank(k, self.make_mask(modality, sql))
-
-
-class Collection:
-    """Items embedded with one space. A query can be of any modality of the space."""
-
-    def __init__(self, uri: str, space_path: Path, store: Store | None, rebuild: bool = False) -> None:
-        self.uri, self.space_path, self.store = uri, space_path, store
-        self.space: Space = checkpoint.load(space_path)
-        self.fingerprint = checkpoint.compute_fingerprint(space_path)
+    def __init__(self, uri: str | Path, space: Space | str | Path | None = None, *, rebuild: bool = False) -> None:
+        self.uri = str(uri) if "://" in str(uri) else str(Path(uri).expanduser())
+        self.store = None if rebuild else Store.open(self.uri)
+        if space is None:
+            space = self._find_space()
+        elif self.store is None and "://" not in self.uri:
+            _check_folder(self.folder)
+        self.space: Space = space if isinstance(space, Space) else checkpoint.load(space)
+        if self.space.path is None:
+            raise CollectionError(
+                f"{self.uri}: the space is only in memory; write it with space.save_pretrained(FOLDER), and give FOLDER"
+            )
+        self.space_path: Path = self.space.path
+        self.fingerprint = checkpoint.compute_fingerprint(self.space_path)
         self.cache = Cache.default()
         self._rebuild = rebuild  # the first call of `index` replaces the existing table
         self._background = BackgroundScores(self.space)
         self._snapshot: Snapshot | None = None
-        if store is not None:
-            self._check_space(store.metadata)
+        if self.store is not None:
+            self._check_space(self.store.metadata)
 
     def __len__(self) -> int:
         return self.store.count() if self.store else 0
@@ -152,31 +108,37 @@ class Collection:
         """The path of the list of skipped files. The list exists only if the last `triptych index` skipped files."""
         return (self._index_folder if "://" in self.uri else self.folder) / NOT_INDEXED_FILE
 
-    @staticmethod
-    def create(uri: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
-        """Create a collection in a folder or at a URI (s3://…), or open an existing collection of the same space.
+    def add(
+        self, path: str | Path, *, split: str | None = None, allow_outside: bool = False, show_progress: bool = True
+    ) -> IndexResult:
+        """Add a folder, a file or a manifest. Only new and changed files are embedded.
 
-        If `rebuild` is True, the first call of `index` deletes the existing items, even if the store is damaged.
-        Embeddings are taken from the cache where possible.
+        Files that are in the collection, but no longer in the folder or manifest, are removed. Files that cannot be
+        indexed are listed with the reason in `not_indexed_path`. After an interruption, call `add` again to resume.
+
+        Args:
+            path: A folder of media files, one file, or a manifest (CSV, JSONL or Parquet) with captions.
+            split: Add only this split of a manifest.
+            allow_outside: Accept files of a manifest that are outside the folder of the manifest.
+            show_progress: Show a progress bar on stderr.
+
+        Returns:
+            The numbers of added, unchanged and removed items, and the failures.
+
+        Example:
+            >>> result = media.add("recordings")
+            >>> result.added + result.unchanged
+            9
         """
-        space_path = checkpoint.resolve_path(space).resolve()
-        store = None if rebuild else Store.open(str(uri))
-        if store is None and "://" not in str(uri):
-            _check_folder(Path(uri))
-        return Collection(str(uri), space_path, store, rebuild)
+        scan = scan_path(Path(path).expanduser(), self.space, split, allow_outside, exclude=self.folder)
+        return self.add_scan(scan, show_progress)
 
-    @staticmethod
-    def open(uri: str | Path) -> Collection:
-        """Open an existing collection."""
-        store = Store.open(str(uri))
-        if store is None and "://" not in str(uri) and (Path(uri) / LEGACY_TABLE_FILE).exists():
-            raise CollectionError(f"{uri}: made by an earlier version of triptych; delete the folder and index again")
-        if store is None:
-            raise CollectionError(f"{uri}: no collection here; create one with `triptych index FOLDER --space RUN`")
-        space_path = Path(store.metadata.space_path)
-        if not space_path.exists():
-            raise CollectionError(f"{uri}: the space {space_path} does not exist; index again with --space RUN")
-        return Collection(str(uri), space_path, store)
+    def add_scan(self, scan: PathScan, show_progress: bool = True) -> IndexResult:
+        """Add the items of a scanned folder, file or manifest, and list the files that were not indexed."""
+        scan.check_not_empty(self.space)
+        result = self.index(scan.items, scan.path, show_progress)
+        write_not_indexed(self.not_indexed_path, result.failures, scan.skipped)
+        return result
 
     def index(self, items: Iterable[Item], origin: str | Path, show_progress: bool = True) -> IndexResult:
         """Add or update the items of an origin (a folder or manifest); remove its stored items that are not in `items`.
@@ -196,38 +158,78 @@ class Collection:
     @torch.inference_mode()
     def search(
         self,
-        query: Source | Query,
-        modalities: Sequence[Modality] = (),
+        query: Input | Query,
+        modality: Modality | Sequence[Modality] | None = None,
         k: int = 10,
+        *,
         item_filter: Filter | None = None,
         fold_duplicates: bool = True,
         include_query: bool = False,
-    ) -> list[Hit]:
-        """Return the k most relevant items of the modalities (default: all), most relevant first.
+    ) -> Hits:
+        """Return the k most relevant items, most relevant first.
 
-        Of several near-duplicates only the first is returned, with the ids of the others in `Hit.duplicates`. To return
-        all near-duplicates, set `fold_duplicates` to False. Items that are in the query are excluded: items given by
-        id, items with the same content as a query file, and the query file itself. To return these items, set
-        `include_query` to True.
+        Args:
+            query: A text, a path, a PIL image, (samples, rate) or another form that `Space.encode` accepts; or a
+                `Query`, which combines several inputs.
+            modality: The modality of the hits, or several modalities. Default: all.
+            k: The maximum number of hits.
+            item_filter: Conditions that hits must satisfy.
+            fold_duplicates: If True, only the first of several near-duplicates is returned. The ids of the others are
+                in `Hit.duplicates`.
+            include_query: If False, items that are in the query are not returned: items given by id, and items with the
+                same content as a query file.
+
+        Returns:
+            The hits, a list with the methods `to_pandas`, `to_arrow` and `to_dicts`.
+
+        Example:
+            >>> hits = media.search("rain on a tin roof", modality="audio", k=5)
+            >>> hits = media.search(triptych.Query.combine("rain", negatives=["speech"]))
         """
+        modalities = (modality,) if isinstance(modality, str) else tuple(modality or self.space.modalities)
+        for name in modalities:
+            if name not in MODALITIES:
+                raise UsageError(describe_unknown("modality", name, MODALITIES))
         if self.store is None:
-            return []
+            return Hits()
         snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
-        embedded_parts = [self._embed_part(part) for part in parts]
+        embedded_parts = [self.embed_part(part) for part in parts]
         query_row_ids = set[int]() if include_query else self._find_query_rows(snapshot, parts)
         sql, num_ranked = item_filter.sql if item_filter else "", OVERFETCH * k + len(query_row_ids)
-        searched: list[Modality] = [m for m in modalities or self.space.modalities if len(snapshot.load_gallery(m))]
+        searched: list[Modality] = [m for m in modalities if len(snapshot.load_gallery(m))]
         ranked = [snapshot.rank(embedded_parts, modality, num_ranked, sql) for modality in searched]
         items = snapshot.load_items([int(row_id) for ranking in ranked for row_id in ranking.row_ids])
-        return merge_hits(items, ranked, query_row_ids, k, fold_duplicates)
+        return Hits(merge_hits(items, ranked, query_row_ids, k, fold_duplicates))
 
-    def search_similar(
-        self, item_id: str, modalities: Sequence[Modality] = (), k: int = 10, item_filter: Filter | None = None
-    ) -> list[Hit]:
-        """Return the items most similar to an item of the collection."""
-        return self.search(Query((QueryPart(item_id),)), modalities, k, item_filter)
+    def search_similar(self, item_id: str, modality: Modality | Sequence[Modality] | None = None, k: int = 10) -> Hits:
+        """Return the items most similar to an item of the collection, given by its id."""
+        return self.search(Query.combine(StoredItem(item_id)), modality, k)
 
-    def describe_excluded_items(self, query: Source | Query) -> str | None:
+    def to_arrow(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pa.Table:
+        """Return the items as an Arrow table: id, modality, file or text, segment, captions and columns.
+
+        Args:
+            item_filter: Conditions that items must satisfy.
+            with_vectors: If True, the column `vector` contains the index vector of each item.
+
+        Returns:
+            A table with one row per item.
+
+        Example:
+            >>> media.to_arrow(with_vectors=True).column_names[:3]
+            ['id', 'modality', 'file']
+        """
+        columns = [*PUBLIC_COLUMNS, *(["vector"] if with_vectors else [])]
+        if self.store is None:
+            return make_schema(1).empty_table().select(columns)
+        self.store.refresh()
+        return self.store.select_rows(columns, item_filter.sql if item_filter else "").select(columns)
+
+    def to_pandas(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pd.DataFrame:
+        """Return the items as a pandas data frame; see `to_arrow`. pandas must be installed."""
+        return self.to_arrow(item_filter, with_vectors).to_pandas()
+
+    def describe_excluded_items(self, query: Input | Query) -> str | None:
         """Return a sentence that names the items that a search excludes, without the items given by id.
 
         Return None if no item is excluded.
@@ -237,7 +239,7 @@ class Collection:
         snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
         row_ids = sorted(self._find_query_rows(snapshot, parts))
         items = snapshot.load_items(row_ids)
-        query_ids = {part.value for part in parts if isinstance(part.value, str)}
+        query_ids = {part.value.id for part in parts if isinstance(part.value, StoredItem)}
         excluded = [items[row_id] for row_id in row_ids if row_id in items and items[row_id].id not in query_ids]
         names = list(dict.fromkeys(_display_name(item.source) for item in excluded))
         if not names:
@@ -270,19 +272,34 @@ class Collection:
         rows = self.store.take(METADATA_COLUMNS, row_ids)
         return [item_from_row(rows[int(row_id)]) for row_id in row_ids], keys
 
-    def _embed_part(self, part: QueryPart) -> EmbeddedPart:
+    def _find_space(self) -> Path:
+        """Return the path of the space that embedded the items of the existing collection."""
+        if self.store is None and "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
+            message = "made by an earlier version of triptych; delete the folder and index again"
+            raise CollectionError(f"{self.uri}: {message}")
+        if self.store is None:
+            message = "no collection here; create one with `triptych index FOLDER --space RUN`"
+            raise CollectionError(f"{self.uri}: {message}")
+        space_path = Path(self.store.metadata.space_path)
+        if not space_path.exists():
+            message = f"the space {space_path} does not exist; index again with --space RUN"
+            raise CollectionError(f"{self.uri}: {message}")
+        return space_path
+
+    def embed_part(self, part: QueryPart) -> EmbeddedPart:
+        """Return the features of a query part. The features of an item of the collection are stored."""
         if isinstance(part.value, EmbeddedQuery):
             return EmbeddedPart(part.value.features, part.weight)
         if isinstance(part.value, Source):
             return EmbeddedPart(self.space.embed_one(part.value), part.weight)
-        return EmbeddedPart(self.load_features(part.value), part.weight)
+        return EmbeddedPart(self.load_features(part.value.id), part.weight)
 
     def _find_query_rows(self, snapshot: Snapshot, parts: Sequence[QueryPart]) -> set[int]:
         """Return the row ids of the items with the content of a query part. For a file, include all of its segments."""
         item_hashes, file_hashes = set[str](), set[str]()
         for value in (part.value for part in parts):
-            if isinstance(value, str):
-                item_hashes.add(self._load_row(value, ["content_hash"])["content_hash"])
+            if isinstance(value, StoredItem):
+                item_hashes.add(self._load_row(value.id, ["content_hash"])["content_hash"])
             elif isinstance(value, EmbeddedQuery):
                 file_hashes |= value.content_hashes
             else:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from triptych.data.cache import Cache, FeatureStore
 from triptych.errors import MediaError
-from triptych.interfaces import Features, Modality, Source, features_from_embeddings
+from triptych.interfaces import Features, Modality, Source, concat_features, features_from_embeddings
 from triptych.media import text
 from triptych.progress import ProgressBar, track_progress
 from triptych.search.item import METADATA_COLUMNS, VECTOR_COLUMNS, Item, item_from_row, make_metadata_table, to_arrow
 from triptych.search.store import SQL_BATCH, Writer
-from triptych.space import Space, concat_features
+from triptych.space import Space
 
 ITEMS_PER_CHUNK = 256  # number of items that are embedded together
 SAVE_SECONDS = 2.0  # time between two commits; an interruption loses the work since the last commit

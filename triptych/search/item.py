@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, astuple, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,9 @@ from triptych.data.cache import to_float16
 from triptych.data.loader import collate
 from triptych.errors import CollectionError, InputError
 from triptych.interfaces import MODALITIES, Features, Modality, Similarity, Source, features_from_embeddings
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STRING, STRINGS, FLOAT, INTEGER = pa.string(), pa.list_(pa.string()), pa.float64(), pa.int64()
 PRIMARY_KEY = {"lance-schema:unenforced-primary-key": "true"}  # makes Lance detect that two merges insert the same id
@@ -130,8 +133,7 @@ class Item:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of the id, the source and the public columns, for JSON."""
-        names = [name for name, metadata in STORED_FIELDS.items() if metadata["is_public"]]
-        return {"id": self.id, **_encode_source(self), **{name: getattr(self, name) for name in names}}
+        return {"id": self.id, **_encode_source(self), **{name: getattr(self, name) for name in PUBLIC_FIELDS}}
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,32 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of the item and its scores, for JSON."""
-        names = ("score", "relevance", "part_scores", "duplicates")
-        return self.item.to_dict() | {name: getattr(self, name) for name in names}
+        return self.item.to_dict() | {name: getattr(self, name) for name in SCORE_COLUMNS}
+
+
+class Hits(list[Hit]):
+    """The hits of a search, best first: a list that can be converted to a table.
+
+    Example:
+        >>> hits = collection.search("rain on a tin roof", k=3)
+        >>> hits.to_pandas()[["file", "score", "relevance"]].shape
+        (3, 3)
+    """
+
+    def to_dicts(self) -> list[dict[str, Any]]:
+        """Return the hits as dictionaries, as `triptych search --json` prints them."""
+        return [hit.to_dict() for hit in self]
+
+    def to_arrow(self) -> pa.Table:
+        """Return the hits as an Arrow table with one row per hit."""
+        table = make_metadata_table([hit.item for hit in self]).select(PUBLIC_COLUMNS)
+        for name, arrow_type in SCORE_COLUMNS.items():
+            table = table.append_column(name, pa.array([getattr(hit, name) for hit in self], arrow_type))
+        return table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the hits as a pandas data frame with one row per hit. pandas must be installed."""
+        return self.to_arrow().to_pandas()
 
 
 STORED_FIELDS = {f.name: f.metadata for f in fields(Item) if f.metadata}
@@ -170,6 +196,9 @@ METADATA_SCHEMA = pa.schema(
     ]
 )
 METADATA_COLUMNS = tuple(METADATA_SCHEMA.names)
+PUBLIC_FIELDS = [name for name, metadata in STORED_FIELDS.items() if metadata["is_public"]]
+PUBLIC_COLUMNS = ["id", "modality", "file", "text", "start", "end", *PUBLIC_FIELDS]
+SCORE_COLUMNS = {"score": FLOAT, "relevance": FLOAT, "part_scores": pa.list_(FLOAT), "duplicates": STRINGS}  # of `Hit`
 
 
 def make_schema(key_dim: int) -> pa.Schema:

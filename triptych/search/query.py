@@ -10,6 +10,7 @@ from datetime import date, datetime, time
 from pathlib import Path
 
 from triptych.errors import MediaError, UsageError, describe_unknown
+from triptych.inputs import Input, to_source
 from triptych.interfaces import MODALITIES, Features, Modality, Source
 from triptych.media import modalities_of, video
 
@@ -23,10 +24,17 @@ class EmbeddedQuery:
 
 
 @dataclass(frozen=True)
+class StoredItem:
+    """An item of the collection, given by its id, as a query part."""
+
+    id: str
+
+
+@dataclass(frozen=True)
 class QueryPart:
     """One part of a query: a source, or an item of the collection. A negative weight ranks similar items lower."""
 
-    value: Source | EmbeddedQuery | str  # a string is the id of an item
+    value: Source | EmbeddedQuery | StoredItem
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -38,7 +46,13 @@ class QueryPart:
 
 @dataclass(frozen=True)
 class Query:
-    """A query of one or several parts."""
+    """A query of one or several parts.
+
+    Example:
+        >>> query = Query.combine("rain", Path("roof.wav"), negatives=["speech"])
+        >>> [part.weight for part in query.parts]
+        [1.0, 1.0, -1.0]
+    """
 
     parts: tuple[QueryPart, ...]
 
@@ -47,9 +61,24 @@ class Query:
             raise UsageError("empty query: give a text, a file or an item")
 
     @staticmethod
-    def wrap(query: Source | Query) -> Query:
-        """Convert a source to a query of one part; return a query unchanged."""
-        return query if isinstance(query, Query) else Query((QueryPart(query),))
+    def wrap(query: Input | Query) -> Query:
+        """Convert an input to a query of one part; return a query unchanged."""
+        return query if isinstance(query, Query) else Query.combine(query)
+
+    @staticmethod
+    def combine(*inputs: Input | StoredItem, negatives: Sequence[Input | StoredItem] = ()) -> Query:
+        """Combine several inputs into one query.
+
+        Args:
+            *inputs: Texts, paths, PIL images, (samples, rate) and all other forms that `Space.encode` accepts, or
+                items of the collection as `StoredItem(id)`. Items that are similar to the inputs are ranked higher.
+            negatives: Inputs of the same forms. Items that are similar to a negative input are ranked lower.
+
+        Returns:
+            The query, in which each input has the weight 1, and each negative input the weight -1.
+        """
+        weighted = [*((value, 1.0) for value in inputs), *((value, -1.0) for value in negatives)]
+        return Query(tuple(QueryPart(v if isinstance(v, StoredItem) else to_source(v), w) for v, w in weighted))
 
 
 @dataclass(frozen=True)
@@ -116,7 +145,7 @@ class QueryInputs:
                 *(QueryPart(Source("audio", path), weights["audio"]) for path in self.audio),
                 *(QueryPart(Source("image", path), weights["image"]) for path in self.images),
                 *(part for path in self.videos for part in make_video_parts(path, modalities, weights["video"])),
-                *(QueryPart(item_id, weights["item"]) for item_id in self.items),
+                *(QueryPart(StoredItem(item_id), weights["item"]) for item_id in self.items),
                 *(part for text in self.negatives for part in make_negative_parts(text, modalities, weights["not"])),
             )
         )

@@ -67,7 +67,7 @@ class PathScan:
 def scan_path(
     path: Path, space: Space, split: str | None = None, allow_outside: bool = False, exclude: Path | None = None
 ) -> PathScan:
-    """Collect the items of a folder, without the folder `exclude`, or of a manifest, with captions."""
+    """Collect the items of a folder, without the folder `exclude`, of one file, or of a manifest, with captions."""
     if path.is_dir():
         if split:
             raise UsageError(f"--split {split}: {path} is a folder; give a manifest, which has splits")
@@ -76,7 +76,10 @@ def scan_path(
         has_manifest = any((path / name).exists() for name in manifest.MANIFEST_NAMES)
         return PathScan(path, items, skipped, None, has_manifest)
     if modalities_of(path):
-        raise UsageError(f"{path} is a single file; give the folder that contains the file, or a manifest")
+        reason = _reason_to_skip(path, [m for m in modalities_of(path) if m in space.modalities])
+        if reason:
+            raise UsageError(f"{path}: {reason}")
+        return PathScan(path, list(_items_from_file(path, space)), [], None)
     table = manifest.read(path, allow_outside)
     rows = (table.split(split) if split else table).rows
     return PathScan(path, list(items_from_rows(rows, space)), [], table)
@@ -111,8 +114,14 @@ def items_from_folder(
             if reason:
                 skipped_paths.append(SkippedPath(path, reason))
                 continue
-            for modality in modalities if len(modalities) == 1 else _available_modalities(path, modalities):
-                yield from split_into_segments(Item(Source(modality, path.resolve())), space)
+            yield from _items_from_file(path, space)
+
+
+def _items_from_file(path: Path, space: Space) -> Iterator[Item]:
+    """Yield the items of a file: one item per modality of the space, and per segment of a long file."""
+    modalities: list[Modality] = [m for m in modalities_of(path) if m in space.modalities]
+    for modality in modalities if len(modalities) == 1 else _available_modalities(path, modalities):
+        yield from split_into_segments(Item(Source(modality, path.resolve())), space)
 
 
 def _reason_to_skip(path: Path, modalities: Sequence[Modality]) -> str | None:

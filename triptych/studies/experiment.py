@@ -21,12 +21,12 @@ from triptych.data.manifest import Row
 from triptych.encoders import ENCODERS
 from triptych.errors import UsageError, describe_unknown
 from triptych.evaluation.retrieval import rank_positives
-from triptych.interfaces import Batch, Encoder, Features, InputKind, Modality, Source
+from triptych.interfaces import Batch, Encoder, Features, InputKind, Modality, Source, concat_features
 from triptych.objectives import OBJECTIVES
 from triptych.recipe import ObjectiveConfig, Recipe, SpaceConfig, TrainingConfig
 from triptych.settings import Component, read_component
 from triptych.similarities import SIMILARITIES
-from triptych.space import Space, concat_features
+from triptych.space import Space
 from triptych.training.epoch import train_one_epoch
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer

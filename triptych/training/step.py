@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from triptych.errors import InputError
-from triptych.interfaces import Batch, Features, Modality, features_from_embeddings
+from triptych.interfaces import Batch, Features, Modality, concat_features, features_from_embeddings
 from triptych.recipe import Precision, TrainingConfig
-from triptych.space import Space, concat_features
+from triptych.space import Space
 from triptych.training.distributed import SINGLE_PROCESS, DistributedContext, read_rng_state, set_rng_state
 from triptych.training.objective_set import ObjectiveSet
 

@@ -47,7 +47,7 @@ def address(synthetic_manifest, tmp_path_factory):
     (folder / "mine").mkdir()
     for name in ("images/000000.png", "images/000001.png", "audio/000000.wav"):
         shutil.copy(synthetic_manifest.parent / name, folder / "mine")
-    indexed = Collection.create(folder / "collection", folder / "space.safetensors")
+    indexed = Collection(folder / "collection", folder / "space.safetensors")
     indexed.index(items_from_folder(folder / "mine", indexed.space), folder / "mine", show_progress=False)
     with run_server(create_app(indexed)) as url:
         yield url

@@ -15,7 +15,7 @@ from triptych.app.server import create_app
 from triptych.app.server.limits import Limits
 from triptych.app.server.search import _weighted_medoid
 from triptych.interfaces import Source
-from triptych.search.query import Query, QueryPart
+from triptych.search.query import Query, QueryPart, StoredItem
 
 
 def test_search_matches_collection_search(client, collection):
@@ -31,7 +31,11 @@ def test_weighted_and_negative_parts(client, collection, ids):
     parts = [{"text": QUERY_TEXT}, {"item": ids["image"], "weight": 0.5}, {"text": "a frog", "weight": -1}]
     response_hits = search(client, *parts, modalities=["audio"], k=5)["hits"]
     query = Query(
-        (QueryPart(Source("text", QUERY_TEXT)), QueryPart(ids["image"], 0.5), QueryPart(Source("text", "a frog"), -1))
+        (
+            QueryPart(Source("text", QUERY_TEXT)),
+            QueryPart(StoredItem(ids["image"]), 0.5),
+            QueryPart(Source("text", "a frog"), -1),
+        )
     )
     assert [hit["id"] for hit in response_hits] == [hit.id for hit in collection.search(query, ["audio"], 5)]
     assert all(len(hit["part_scores"]) == 3 for hit in response_hits)

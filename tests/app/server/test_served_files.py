@@ -37,7 +37,7 @@ def media_folder(run_dir, files, tmp_path_factory):
             (folder / "media" / "inner" / file.name).write_bytes(file.read_bytes())
     (folder / "media" / "inner" / "a.txt").write_text(TEXT)
     (folder / "secret.txt").write_bytes(SECRET)
-    created = Collection.create(folder / "collection", run_dir)
+    created = Collection(folder / "collection", run_dir)
     created.index(items_from_folder(folder / "media", created.space), folder / "media", show_progress=False)
     return folder
 
@@ -58,7 +58,7 @@ def client(server):
 def items(media_folder):
     """Id and path of one file of each modality."""
     items_by_modality = {}
-    for entry in Collection.open(media_folder / "collection").list_items():
+    for entry in Collection(media_folder / "collection").list_items():
         items_by_modality.setdefault(entry.source.modality, (entry.id, entry.source.content))
     return items_by_modality
 
@@ -209,7 +209,7 @@ def linked(run_dir, files, tmp_path):
     (tmp_path / "disk" / "linked.png").symlink_to("blob")
     (tmp_path / "disk" / "manifest.csv").write_text("image,text\nplain.png,a red bell\nlinked.png,a blue drum\n")
     (tmp_path / "way").symlink_to("disk")
-    created = Collection.create(tmp_path / "collection", run_dir)
+    created = Collection(tmp_path / "collection", run_dir)
     rows = manifest.read(tmp_path / "way" / "manifest.csv").rows
     created.index(items_from_rows(rows, created.space), tmp_path / "way" / "manifest.csv", show_progress=False)
     return created, tmp_path

@@ -85,11 +85,11 @@ def test_too_many_uploads_return_503(collection, files, monkeypatch):
 
 def test_roots_follow_collection_changes(run_dir, files, tmp_path):
     def build_collection(folder, rebuild):
-        created = Collection.create(tmp_path / "collection", run_dir, rebuild)
+        created = Collection(tmp_path / "collection", run_dir, rebuild=rebuild)
         created.index(list(items_from_folder(folder, created.space))[:3], folder, show_progress=False)
 
     build_collection(files / "images", rebuild=False)
-    reader, roots = Collection.open(tmp_path / "collection"), RootCache()
+    reader, roots = Collection(tmp_path / "collection"), RootCache()
     assert [root.name for root in roots.load_roots(reader)] == ["images"]
     build_collection(files / "audio", rebuild=True)
     reader.list_items()

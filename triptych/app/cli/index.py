@@ -14,7 +14,7 @@ Rebuild = Annotated[bool, typer.Option(help="Delete the collection and index aga
 
 
 def index(
-    path: Annotated[Path, typer.Argument(help="Folder of media files, or a manifest with captions.")],
+    path: Annotated[Path, typer.Argument(help="Folder of media files, one file, or a manifest with captions.")],
     space: Space,
     uri: Annotated[str, typer.Option("--collection", help="Collection: a folder or s3://….")] = "collection",
     split: Annotated[str | None, typer.Option(help="Index only this split of a manifest.")] = None,
@@ -36,16 +36,14 @@ def index(
     """
     from triptych.app import terminal
     from triptych.search.collection import Collection
-    from triptych.search.scan import scan_path, write_not_indexed
+    from triptych.search.scan import scan_path
 
-    collection = Collection.create(uri, space, rebuild)
+    collection = Collection(uri, space, rebuild=rebuild)
     scan = scan_path(path, collection.space, split, allow_outside, exclude=collection.folder)
     terminal.print_scan(scan)
-    scan.check_not_empty(collection.space)
-    result = collection.index(scan.items, path)
-    has_list = write_not_indexed(collection.not_indexed_path, result.failures, scan.skipped)
+    result = collection.add_scan(scan)
     terminal.print_failures(result.failures.values(), collection.not_indexed_path)
-    if has_list:
+    if collection.not_indexed_path.exists():
         terminal.stderr.print(f"files not indexed: {terminal.relative_path(collection.not_indexed_path)}")
     terminal.stdout.print(
         f"{uri}: {len(collection)} items ({result.added} new, {result.unchanged} unchanged, {result.removed} removed)"

@@ -58,13 +58,13 @@ def search(
     first, last = (None if day is None else queries.parse_date(day) for day in (since, until))
     columns = queries.parse_pairs(where or (), "--where")
     item_filter = queries.Filter(folder, min_duration, max_duration, first, last, columns)
-    collection = Collection.open(uri)
+    collection = Collection(uri)
     query = inputs.make_query(collection.space.modalities)
-    hits = collection.search(query, modalities, k, item_filter, include_query=include_query)
+    hits = collection.search(query, modalities, k, item_filter=item_filter, include_query=include_query)
     note = None if include_query else collection.describe_excluded_items(query)
     if note:
         terminal.stderr.print(f"{note}; --include-query shows it")
     if as_json:
-        terminal.print_json([hit.to_dict() for hit in hits])
+        terminal.print_json(hits.to_dicts())
     else:
         terminal.print_search_results(hits)

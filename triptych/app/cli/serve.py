@@ -30,7 +30,7 @@ def serve(
     from triptych.search.collection import Collection
 
     server.check_linked_pages(report, review)
-    collection, token = Collection.open(uri), server.make_token(host)
+    collection, token = Collection(uri), server.make_token(host)
     with server.bind_socket(host, port) as listener:
         app = server.create_app(collection, token=token, report=report, review=review)
         terminal.stdout.print(f"{uri}: {len(collection)} items at {server.format_url(host, listener, token)}")

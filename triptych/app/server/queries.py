@@ -24,7 +24,7 @@ from triptych.interfaces import Modality, Source
 from triptych.media import modalities_of
 from triptych.media.inspection import MediaInfo, inspect_file
 from triptych.media.limits import check_pixels
-from triptych.search.query import EmbeddedQuery, Filter, QueryPart
+from triptych.search.query import EmbeddedQuery, Filter, QueryPart, StoredItem
 from triptych.search.scan import query_content_hashes
 
 RequestModel = TypeVar("RequestModel", bound=BaseModel)
@@ -123,7 +123,7 @@ async def resolve_parts(
     for part_index, (part, sources) in enumerate(pairs):
         for source in sources:
             content_hashes = await _content_hashes(state, source, files.get(part.file or ""))
-            query_input = part.item or EmbeddedQuery(next(features), content_hashes)
+            query_input = StoredItem(part.item) if part.item else EmbeddedQuery(next(features), content_hashes)
             resolved.append(ResolvedPart(source, QueryPart(query_input, part.weight / len(sources)), part_index))
     return resolved
 

@@ -38,7 +38,7 @@ from triptych.app.server.schemas import (
 )
 from triptych.app.server.state import AppState, StateDep
 from triptych.explain import ExplainedItem, Explanation, describe_method, explain
-from triptych.interfaces import Features, Source
+from triptych.interfaces import Source
 from triptych.search import query as search_queries
 from triptych.search.collection import Collection
 from triptych.search.projection import project_2d
@@ -68,7 +68,9 @@ async def search(state: StateDep, request: Request) -> SearchResponse:
         def work(collection: Collection) -> tuple[list[HitResponse], str | None]:
             roots = state.root_cache.load_roots(collection)
             item_filter = make_filter(query.filter, roots)
-            hits = collection.search(search_query, modalities, k, item_filter, include_query=query.include_query)
+            hits = collection.search(
+                search_query, modalities, k, item_filter=item_filter, include_query=query.include_query
+            )
             note = None if query.include_query else collection.describe_excluded_items(search_query)
             return make_hit_responses(hits, roots), note
 
@@ -128,7 +130,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
         resolved_parts = await resolve_parts(state, query.parts, files)
         hit_features = await state.read_collection(lambda collection: collection.load_features(query.item))
         query_features = [
-            await state.read_collection(lambda c, resolved=resolved: _part_features(c, resolved))
+            await state.read_collection(lambda c, resolved=resolved: c.embed_part(resolved.part).features)
             for resolved in resolved_parts
         ]
 
@@ -145,13 +147,6 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
 
         parts = await state.run_with_files(state.explain_executor, list(entries_by_source.values()), work)
     return ExplainResponse(item=make_item_response(entry), parts=parts, method=describe_method(state.collection.space))
-
-
-def _part_features(collection: Collection, resolved: ResolvedPart) -> Features:
-    query_input = resolved.part.value
-    if isinstance(query_input, EmbeddedQuery):
-        return query_input.features
-    return collection.load_features(str(query_input))
 
 
 def _make_part_explanation(explanation: Explanation, resolved: ResolvedPart) -> PartExplanation:
