@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 
 import triptych
 from tests.conftest import have_identical_weights
+from tests.hub_server import hub_server
 from triptych.checkpoint import resolve_path
 from triptych.errors import CheckpointError
 from triptych.interfaces import Source
@@ -27,6 +28,18 @@ socket.socket.connect = refuse
 import triptych
 space = triptych.load(sys.argv[1])
 print(space.embed_one(triptych.Source("text", "two red bells")).embedding.sum().item())
+"""
+
+PUSH = """
+import sys
+import triptych, triptych.errors
+space = triptych.load(sys.argv[1])
+try:
+    print(space.push_to_hub("me/space", token=sys.argv[2]))
+    copy = triptych.Space.from_pretrained("me/space")
+    print((copy.encode("two red bells") == space.encode("two red bells")).all(), copy.path.name)
+except triptych.errors.TriptychError as error:
+    print(error)
 """
 
 
@@ -98,3 +111,22 @@ def test_a_folder_of_another_model_type_is_not_a_space(run_dir, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(CheckpointError, match=r"no space\.safetensors in this folder"):
         triptych.load(tmp_path)
+
+
+def test_a_space_is_pushed_to_the_hub_and_loaded_from_it(run_dir, tmp_path):
+    def push(token):
+        environment = os.environ | {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+        environment.pop("HF_HUB_OFFLINE", None)
+        command = [sys.executable, "-c", PUSH, str(run_dir), token]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout.splitlines()
+
+    with hub_server("secret") as (address, files):
+        (refusal,) = push("wrong")
+        assert refusal.startswith("hf:me/space: ")
+        assert "hf auth login" in refusal
+        assert files == {}
+        commit_url, result = push("secret")
+    assert commit_url.startswith(f"{address}/me/space/commit/")
+    assert set(files) >= {"model.safetensors", "config.json", "recipe.toml", "tokenizer.json", "README.md"}
+    assert result == "True model.safetensors"
+    assert str(run_dir).encode() not in b"".join(files.values())

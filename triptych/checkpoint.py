@@ -373,6 +373,8 @@ def _describe_hub_error(error: Exception, action: str = "downloaded from") -> st
         return "the model is gated: accept the terms on its page on the hub, then run: hf auth login"
     if isinstance(error, errors.RepositoryNotFoundError):
         return "the Hugging Face hub has no public model of this name; if the model is private, run: hf auth login"
+    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in {401, 403}:
+        return "the Hugging Face hub refuses access; run: hf auth login, or give a token with the necessary permission"
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
         return (
             "the Hugging Face hub cannot be reached, and the model has not been downloaded before; "

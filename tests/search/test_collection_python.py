@@ -103,8 +103,8 @@ def test_one_file_can_be_added_and_the_rest_stays(media, space, tmp_path):
     assert media.search(path, "image", k=1, include_query=True)[0].source.path == path
     with pytest.raises(UsageError, match=r"gone\.png: not a regular file"):
         media.add(tmp_path / "gone.png")
+    (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="contains nothing that this space can embed"):
-        (tmp_path / "empty").mkdir()
         media.add(tmp_path / "empty")
 
 
@@ -122,7 +122,7 @@ def test_bad_input_is_refused_with_one_clear_error(media, tmp_path, tiny_recipe)
     torch.manual_seed(0)
     with pytest.raises(CollectionError, match=r"the space is only in memory; write it with space\.save_pretrained"):
         triptych.Collection(tmp_path / "none", Space(tiny_recipe))
+    Space(tiny_recipe).save_pretrained(tmp_path / "other")
     with pytest.raises(CollectionError, match="another space"):
-        Space(tiny_recipe).save_pretrained(tmp_path / "other")
         triptych.Collection(media.folder, tmp_path / "other")
     assert not (tmp_path / "none").exists()
