@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,14 @@ def test_every_example_runs(example_folder, monkeypatch):
             assert result.failed == 0, name
             num_examples += result.attempted
     assert num_examples > 20
+
+
+@pytest.mark.slow
+def test_the_code_of_the_page_runs(example_folder, monkeypatch, capsys):
+    page = Path(__file__).parent.parent / "docs" / "python.md"
+    monkeypatch.chdir(example_folder)
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)), {})
+    assert ".wav" in capsys.readouterr().out
 
 
 def test_public_names_are_pinned():
