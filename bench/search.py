@@ -166,11 +166,8 @@ def bench_synthetic() -> None:
         manifest_path = generate(SyntheticConfig(scenes=3000, seed=0), folder / "world")
         train(Recipe.load("trimodal", [f"data.manifest={manifest_path}"]), folder / "run", show_progress=False)
         measure_synthetic(manifest_path, folder / "run", folder)
-        terminal.stdout.print(
-            terminal.make_localisation_table(
-                localise(checkpoint.load(folder / "run"), manifest_path.parent, show_progress=False)
-            )
-        )
+        space = checkpoint.load(folder / "run")
+        terminal.print_localisation(localise(space, manifest_path.parent, show_progress=False))
 
 
 def measure_synthetic(manifest_path: Path, run: Path, folder: Path) -> None:

@@ -16,7 +16,7 @@ from triptych.errors import ManifestError, UsageError
 from triptych.evaluation.probe import (
     INVERSE_REGULARISATIONS,
     compute_frozen_features,
-    fit_classifier,
+    make_classifier,
     probe,
     probe_space,
     select_inverse_regularisation,
@@ -85,7 +85,7 @@ def cross_validated_correct(features, labels, inverse_regularisation):
     for held_out in range(3):
         inside = [i for i, f in enumerate(fold) if f != held_out]
         outside = [i for i, f in enumerate(fold) if f == held_out]
-        classifier = fit_classifier(features[inside], labels[inside], inverse_regularisation)
+        classifier = make_classifier(inverse_regularisation).fit(features[inside], labels[inside])
         num_correct += sum(classifier.predict(features[[i]])[0] == labels[i] for i in outside)
     return num_correct
 

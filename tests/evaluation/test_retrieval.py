@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triptych.evaluation.chance import compute_chance_recall
 from triptych.evaluation.retrieval import (
     MAX_POSITIVES,
     PositiveRanks,
     average_precision,
     compute_chance_levels,
-    compute_chance_recall,
     compute_retrieval_metrics,
     ndcg,
     rank_positives,

@@ -15,7 +15,8 @@ def test_text_and_audio_align_through_images(experiment, monkeypatch):
     assert not ((table.vector_counts["text"] > 0) & (table.vector_counts["audio"] > 0)).any()
     assert int((table.vector_counts["image"] > 0).sum()) == len(table) // 2
     recipe = transitivity.make_recipe(experiment, "ranking", 1.0)
-    recalls = transitivity.measure(experiment, transitivity.compute_teacher_targets(experiment), 1.0, recipe)
+    table = transitivity.make_disjoint_pairs(experiment.splits["train"], 1.0)
+    recalls = transitivity.measure(experiment, table, transitivity.compute_teacher_targets(experiment), recipe)
     assert recalls[transitivity.UNTRAINED_KEY] > 80 > 2 * recalls["chance"] - 10
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.table import Table
 
-from triptych.app.terminal import MAX_PROBLEMS, relative_path, stdout
+from triptych.app.terminal import MAX_PROBLEMS, make_table, relative_path, stdout
 
 if TYPE_CHECKING:
     from triptych.evaluation.comparison import Comparison, Flip, Slice
@@ -26,10 +25,8 @@ def print_comparisons(comparisons: Sequence[Comparison], show_all: bool = False)
 
 def make_comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Return a table of B − A for every direction and metric, in percentage points, with interval and verdict."""
-    table = Table(title="in %; B − A with its 95% interval", title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → gallery", "", "A", "B", "B − A", "95% interval", "verdict"):
-        is_left = heading in {"query → gallery", "", "verdict"}
-        table.add_column(heading, justify="left" if is_left else "right", no_wrap=True)
+    headings = ("query → gallery", "", "A", "B", "B − A", "95% interval", "verdict")
+    table = make_table(headings, {"query → gallery", "", "verdict"}, "in %; B − A with its 95% interval")
     for c in comparisons:
         for name in METRICS:
             diff = c.differences[name]

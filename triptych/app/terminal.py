@@ -6,7 +6,8 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,22 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201
 
 
+def print_results(results: Sequence[Any], as_json: bool, print_table: Callable[[Sequence[Any]], None]) -> None:
+    """Print dataclasses as JSON, or call a function that prints them as a table."""
+    if as_json:
+        print_json([asdict(result) for result in results])
+    else:
+        print_table(results)
+
+
+def make_table(headings: Sequence[str], left: Container[str], title: str | None = None, no_wrap: bool = True) -> Table:
+    """Return an empty table. The columns in `left` are aligned to the left, the other columns to the right."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=no_wrap)
+    return table
+
+
 def read_manifest(path: Path, allow_outside: bool = False) -> Manifest:
     """Read a manifest and print a warning if some of its rows are unusable."""
     from triptych.data import manifest
@@ -62,9 +79,8 @@ def make_recall_table(directions: Iterable[RetrievalResult], transductive: Itera
     cuts = (1, 10) if joint else (1, 5, 10)
     extra = ("median rank", "mAP@10", "items") if is_wide and not joint else ()
     joint_headings = tuple(f"transductive\nR@{k}" for k in cuts if joint)
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → gallery", *(f"R@{k}" for k in cuts), "chance", *extra, *joint_headings):
-        table.add_column(heading, justify="left" if "→" in heading else "right", no_wrap=True)
+    headings = ("query → gallery", *(f"R@{k}" for k in cuts), "chance", *extra, *joint_headings)
+    table = make_table(headings, {"query → gallery"}, title)
     for d in directions:
         cells = [format_metric(d, f"R@{k}", is_wide) for k in cuts] + [f"{100 * d.chance_recall[10]:.1f}"]
         if extra:
@@ -102,20 +118,19 @@ def format_metric(direction: RetrievalResult, name: str, show_interval: bool = T
     return f"{100 * direction.metrics[name]:.1f}" + (f" ±{100 * interval.half_width:.1f}" if interval else "")
 
 
-def make_localisation_table(results: Iterable[LocalisationResult]) -> Table:
-    """Return a table of pointing accuracy, attribution mass and discrimination, with chance levels."""
+def print_localisation(results: Iterable[LocalisationResult]) -> None:
+    """Print a table of pointing accuracy, attribution mass and discrimination, with chance levels."""
     title = (
         "in %; hit: the maximum is on the object; mass: attribution inside the object; discrimination: attribution is "
         "higher on the object than on the scene's other objects (chance level 50)"
     )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("query → gallery", "factor", "queries", "hit", "chance", "mass", "chance", "discrimination"):
-        table.add_column(heading, justify="left" if heading in {"query → gallery", "factor"} else "right", no_wrap=True)
+    headings = ("query → gallery", "factor", "queries", "hit", "chance", "mass", "chance", "discrimination")
+    table = make_table(headings, {"query → gallery", "factor"}, title)
     for result in results:
         values = (result.hit, result.hit_chance_level, result.mass, result.mass_chance_level, result.discrimination)
         cells = ["–" if value is None else f"{100 * value:.1f}" for value in values]
         table.add_row(f"{result.query} → {result.gallery}", result.factor, f"{result.num_queries}", *cells)
-    return table
+    stdout.print(table)
 
 
 def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
@@ -268,26 +283,26 @@ def _suggest_evaluation(folder: Path, recipe: Recipe) -> str:
     return f"next: {format_command('evaluate', folder, '--data', path, '--split', name, *options)}"
 
 
-def make_runs_table(summaries: Iterable[RunSummary]) -> Table:
-    """Return a table of runs with state, epochs, loss, validation score and training time."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("run", "recipe", "state", "epochs", "loss", "valid", "time"):
-        is_left = heading in {"run", "recipe", "state"}
-        overflow = "fold" if heading == "run" else "ellipsis"
-        table.add_column(heading, justify="left" if is_left else "right", overflow=overflow)
+def print_runs(summaries: Sequence[RunSummary]) -> None:
+    """Print a table of runs with state, epochs, loss, validation score and training time, and why runs stopped."""
+    headings = ("run", "recipe", "state", "epochs", "loss", "valid", "time")
+    table = make_table(headings, {"run", "recipe", "state"}, no_wrap=False)
+    table.columns[0].overflow = "fold"
     for run in summaries:
         numbers = ("–" if run.loss is None else f"{run.loss:.3f}", "–" if run.valid is None else f"{run.valid:.1f}")
         minutes, seconds = divmod(round(run.seconds), 60)
         name, epochs = Text(relative_path(Path(run.folder))), f"{run.epochs}/{run.total_epochs}"
         table.add_row(name, run.recipe, run.state, epochs, *numbers, f"{minutes}:{seconds:02}")
-    return table
+    stdout.print(table)
+    for run in summaries:
+        if run.stop_reason:
+            stderr.print(f"{run.folder}: {run.stop_reason}")
 
 
-def make_export_table(results: Iterable[ExportResult]) -> Table:
-    """Return a table of exported graphs, with their deviation from PyTorch and their speed."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("modality", "encoder", "MB", "items", "1 - cosine", "ONNX ms", "PyTorch ms", "ratio (range)"):
-        table.add_column(heading, justify="left" if heading in {"modality", "encoder"} else "right", no_wrap=True)
+def print_export(results: Sequence[ExportResult]) -> None:
+    """Print a table of exported graphs, with their deviation from PyTorch and their speed, and failed exports."""
+    headings = ("modality", "encoder", "MB", "items", "1 - cosine", "ONNX ms", "PyTorch ms", "ratio (range)")
+    table = make_table(headings, {"modality", "encoder"})
     for result in results:
         if result.time_ratio is None or result.time_ratio_range is None:
             table.add_row(result.modality, result.encoder, *["–"] * 6)
@@ -295,14 +310,16 @@ def make_export_table(results: Iterable[ExportResult]) -> Table:
         ratio = f"{result.time_ratio:.2f}× ({result.time_ratio_range[0]:.2f}–{result.time_ratio_range[1]:.2f})"
         sizes = (f"{result.megabytes:.1f}", f"{result.num_items}", f"{result.max_cosine_distance:.1e}")
         table.add_row(result.modality, result.encoder, *sizes, f"{result.onnx_ms:.1f}", f"{result.eager_ms:.1f}", ratio)
-    return table
+    stdout.print(table)
+    for result in results:
+        if result.problem:
+            stderr.print(f"{result.modality}: export failed: {result.problem}")
 
 
 def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
     """Print a table of encoders, the origin of their weights, and the reasons why encoders are not available."""
-    table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "available"):
-        table.add_column(heading, justify="right" if heading in {"feature_dim", "parameters"} else "left", no_wrap=True)
+    headings = ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "available")
+    table = make_table(headings, set(headings) - {"feature_dim", "parameters"})
     for info in encoders:
         parameters = "–" if info.parameters is None else f"{info.parameters / 1e6:.1f} M"
         feature_dim = "–" if info.feature_dim is None else str(info.feature_dim)

@@ -90,11 +90,9 @@ class Cache:
                     if i % SQL_BATCH == 0:
                         connection.commit()  # an open transaction blocks other processes
                 connection.commit()
-        keys: list[bytes | MediaError] = []
-        for source in sources:
-            digest = hashes[source.content] if isinstance(source.content, Path) else f"text {source.content}"
-            keys.append(digest if isinstance(digest, MediaError) else content_key(source, digest))
-        return keys
+        digests = (hashes[s.content] if isinstance(s.content, Path) else f"text {s.content}" for s in sources)
+        pairs = zip(sources, digests, strict=True)
+        return [digest if isinstance(digest, MediaError) else content_key(source, digest) for source, digest in pairs]
 
     def lookup_file(self, path: Path) -> FileRecord | None:
         """Return the recorded state and hash of a file, or None if there is no record. The cache is not changed."""
@@ -153,7 +151,9 @@ class FeatureStore:
                 records |= {key: FeatureRecord(*rest) for key, *rest in rows}
         paths = {record.file: self.folder / record.file for record in records.values()}
         sizes = {name: path.stat().st_size if path.is_file() else 0 for name, path in paths.items()}
-        return {k: r for k, r in records.items() if r.offset + self._record_bytes(r.num_parts) <= sizes[r.file]}
+        # A record has two float32 vectors, the mean and the maximum, and a float16 vector for each part.
+        ends = {key: r.offset + self.feature_dim * (8 + 2 * r.num_parts) for key, r in records.items()}
+        return {key: record for key, record in records.items() if ends[key] <= sizes[record.file]}
 
     def add(self, items: Sequence[tuple[bytes, Tensor]]) -> None:
         """Store the parts (P, feature_dim) of each key: sync the parts to disk first, then add them to the index."""
@@ -183,9 +183,6 @@ class FeatureStore:
         raw = self._memory_map(record.file)[first : first + 2 * self.feature_dim * record.num_parts]
         return raw.view(np.float16).reshape(record.num_parts, self.feature_dim)
 
-    def _record_bytes(self, num_parts: int) -> int:
-        return self.feature_dim * (8 + 2 * num_parts)
-
     def _memory_map(self, file: str) -> np.memmap:
         if file not in self._maps:
             self._maps[file] = np.memmap(self.folder / file, np.uint8, "r")
@@ -213,14 +210,8 @@ def fingerprint_encoder(encoder: Encoder) -> str:
 
     The hash of a frozen encoder is computed once, because its weights do not change.
     """
-    if not encoder.frozen:
-        return _compute_fingerprint(encoder)
-    if encoder not in _FINGERPRINTS:
-        _FINGERPRINTS[encoder] = _compute_fingerprint(encoder)
-    return _FINGERPRINTS[encoder]
-
-
-def _compute_fingerprint(encoder: Encoder) -> str:
+    if encoder.frozen and encoder in _FINGERPRINTS:
+        return _FINGERPRINTS[encoder]
     # The path of the weights is not hashed, because the weights themselves are hashed below.
     names = [name for name in inspect.signature(type(encoder)).parameters if name not in {"frozen", "weights"}]
     settings = {name: getattr(encoder, name) for name in names}
@@ -229,7 +220,8 @@ def _compute_fingerprint(encoder: Encoder) -> str:
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
+    _FINGERPRINTS[encoder] = digest.hexdigest()[:16]
+    return _FINGERPRINTS[encoder]
 
 
 CREATE_RECORDS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import numpy as np
 
-from triptych.csv_files import read_rows, write_rows
+from triptych.csv_files import format_csv, read_rows
 from triptych.errors import UsageError, describe_unknown
+from triptych.files import write_text
 
 if TYPE_CHECKING:
     from triptych.interfaces import Modality  # an import at run time would load torch
@@ -134,8 +135,7 @@ def take_columns(row: Mapping[str, str], donor: Mapping[str, str], modality: Mod
 
 def write_swaps(path: Path, swaps: Sequence[Swap]) -> None:
     """Save swaps as CSV. The list is the ground truth for methods that detect mismatched pairs."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        write_rows(file, [field.name for field in fields(Swap)], (asdict(item) for item in swaps))
+    write_text(path, format_csv([field.name for field in fields(Swap)], (asdict(swap) for swap in swaps)))
 
 
 def read_swaps(path: Path) -> list[Swap]:
@@ -151,9 +151,9 @@ def read_swaps(path: Path) -> list[Swap]:
 
 def _group_into_pools(labels: Sequence[str]) -> list[list[int]]:
     """Group row indices by label. Drop labels with a single row, for which there is no donor."""
-    rows: defaultdict[str, list[int]] = defaultdict(list)
+    rows: dict[str, list[int]] = {}
     for row, label in enumerate(labels):
-        rows[label].append(row)
+        rows.setdefault(label, []).append(row)
     return [members for members in rows.values() if len(members) > 1]
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, Literal, TypeVar
 
-from triptych.data.manifest_problems import InvalidCellError, ManifestProblem, to_printable
+from triptych.data.manifest_problems import InvalidCellError, ManifestProblem, Severity, to_printable
 from triptych.errors import describe_unknown
 from triptych.media import AUDIO_EXTENSIONS, IMAGE_EXTENSIONS, VIDEO_EXTENSIONS
 
@@ -21,6 +21,9 @@ MEDIA_EXTENSIONS: dict[MediaType, frozenset[str]] = {
     "audio": AUDIO_EXTENSIONS,
     "image": IMAGE_EXTENSIONS,
     "video": VIDEO_EXTENSIONS,
+}
+MEDIA_TYPE_BY_EXTENSION: dict[str, MediaType] = {
+    extension: media_type for media_type, extensions in MEDIA_EXTENSIONS.items() for extension in extensions
 }
 METADATA_COLUMNS = ("id", "group", "split", "label")
 SEGMENT_COLUMNS = ("start", "end")
@@ -143,9 +146,9 @@ class RowParser:
         metadata = {name: self._parse_cell(name, _parse_string, cells.get(name)) for name in METADATA_COLUMNS}
         start, end = (self._parse_cell(name, _parse_seconds, cells.get(name)) for name in SEGMENT_COLUMNS)
         if end is not None and end <= (start or 0.0):
-            self._add_error("wrong time", "end", f"{end:g} s is not after start, {start or 0:g} s")
+            self._add_problem("error", "wrong time", "end", f"{end:g} s is not after start, {start or 0:g} s")
         if not self._has_error and not texts and not any(files.values()):
-            self._add_error("empty row", None, "has no audio, image, video or text")
+            self._add_problem("error", "empty row", None, "has no audio, image, video or text")
         return None if self._has_error else ParsedRow(files, texts, metadata, start, end)
 
     def _parse_files(self, cells: dict[str, Any]) -> dict[MediaType, Path | None]:
@@ -160,11 +163,11 @@ class RowParser:
                 continue
             if files[media_type] is not None:
                 message = f"a second {media_type} file: {to_printable(name)}; use one row per file"
-                self._add_error("two files", column, message)
+                self._add_problem("error", "two files", column, message)
             elif _extension(name) not in MEDIA_EXTENSIONS[media_type]:
                 extensions = " ".join(sorted(MEDIA_EXTENSIONS[media_type]))
                 message = f"{to_printable(name)} has none of the extensions for {media_type}: {extensions}"
-                self._add_warning("unexpected extension", column, message)
+                self._add_problem("warning", "unexpected extension", column, message)
             files[media_type] = path
         return files
 
@@ -177,10 +180,11 @@ class RowParser:
                 cell = _parse_json_list(cell)
             for text in self._parse_cell(column, _parse_captions, cell) or ():
                 if not text.strip():
-                    self._add_warning("empty caption", column, "is empty and ignored")
+                    self._add_problem("warning", "empty caption", column, "is empty and ignored")
                     continue
                 if text in unique_texts:
-                    self._add_warning("duplicate caption", column, f"is repeated in this row: {to_printable(text, 60)}")
+                    message = f"is repeated in this row: {to_printable(text, 60)}"
+                    self._add_problem("warning", "duplicate caption", column, message)
                 texts.append(text)
                 unique_texts.add(text)
         return tuple(texts)
@@ -189,15 +193,12 @@ class RowParser:
         try:
             return parse(cell)
         except InvalidCellError as error:
-            self._add_error(error.category, column, error.message)
+            self._add_problem("error", error.category, column, error.message)
             return None
 
-    def _add_error(self, category: str, column: str | None, message: str) -> None:
-        self._has_error = True
-        self.problems.append(ManifestProblem("error", category, self._row_number, column, message))
-
-    def _add_warning(self, category: str, column: str | None, message: str) -> None:
-        self.problems.append(ManifestProblem("warning", category, self._row_number, column, message))
+    def _add_problem(self, severity: Severity, category: str, column: str | None, message: str) -> None:
+        self._has_error |= severity == "error"
+        self.problems.append(ManifestProblem(severity, category, self._row_number, column, message))
 
 
 def _caption_sort_key(column: str) -> tuple[int, str]:
@@ -256,26 +257,22 @@ def _extension(name: str) -> str:
 
 def media_type_from_suffix(path: PurePath) -> MediaType | None:
     """Return the media type, which is also the manifest column, for a file's suffix; None if the suffix is unknown."""
-    suffix = path.suffix.lower()
-    return next((media_type for media_type, suffixes in MEDIA_EXTENSIONS.items() if suffix in suffixes), None)
+    return MEDIA_TYPE_BY_EXTENSION.get(path.suffix.lower())
 
 
 def _media_type_of_column(column: str) -> MediaType | None:
     """Return the media type in a column's name; None if the file's extension decides, as for `file_name`."""
     match = FILE_NAME_COLUMN.fullmatch(column)
     type_name = match[1] if match else column
-    media_types: dict[str, MediaType] = {name: name for name in MEDIA_EXTENSIONS}
-    return media_types.get(type_name)
+    return next((media_type for media_type in MEDIA_EXTENSIONS if media_type == type_name), None)
 
 
 def _media_type_of_file(name: str) -> MediaType:
-    for media_type, extensions in MEDIA_EXTENSIONS.items():
-        if _extension(name) in extensions:
-            return media_type
-    hint = "use a column named audio, image or video"
-    raise InvalidCellError(
-        "unknown extension", f"{to_printable(name)} has no extension of audio, image or video; {hint}"
-    )
+    media_type = MEDIA_TYPE_BY_EXTENSION.get(_extension(name))
+    if media_type is None:
+        problem = f"{to_printable(name)} has no extension of audio, image or video"
+        raise InvalidCellError("unknown extension", f"{problem}; use a column named audio, image or video")
+    return media_type
 
 
 def _parse_seconds(cell: Any) -> float | None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triptych.evaluation.retrieval import compute_chance_recall
-
 
 @dataclass(frozen=True)
 class RelevanceCounts:
@@ -35,6 +33,16 @@ def discount_ranks(num_ranks: int) -> NDArray[np.float64]:
         array([1.        , 0.63092975, 0.5       ])
     """
     return 1 / np.log2(np.arange(2, num_ranks + 2))
+
+
+def compute_chance_recall(num_items: int, num_positives: int, k: int) -> float:
+    """Return the recall@k that is expected under random ranking: 1 - C(items - positives, k) / C(items, k)."""
+    if num_positives == 0:
+        return 0.0
+    if num_items - num_positives < k:
+        return 1.0
+    offsets = np.arange(k)
+    return 1 - float(np.prod((num_items - num_positives - offsets) / (num_items - offsets)))
 
 
 def compute_cutoff_chance_levels(counts: RelevanceCounts, k: int) -> dict[str, NDArray[np.float64]]:

@@ -116,9 +116,7 @@ def _compare_direction(
     items: dict[Modality, EvalItems], a: Sequence[RetrievalResult], b: Sequence[RetrievalResult], num_resamples: int
 ) -> Comparison:
     reference = a[0]
-    names = list(reference.per_query.values)
-    tables = [[np.column_stack([run.per_query.values[name] for name in names]) for run in side] for side in (a, b)]
-    differences_over = partial(_compute_differences, names, *tables, reference, num_resamples)
+    differences_over = partial(_compute_differences, a, b, num_resamples)
     rank_a, rank_b = (np.median([run.per_query.best_rank for run in side], axis=0) for side in (a, b))
     query, gallery = (items[cast(Modality, name)] for name in (reference.query, reference.gallery))
     query_items = [query.entries[i] for i in reference.per_query.item_index]
@@ -138,20 +136,17 @@ def _compare_direction(
 
 
 def _compute_differences(
-    metrics: Sequence[str],
-    a: Sequence[NDArray],
-    b: Sequence[NDArray],
-    reference: RetrievalResult,
-    num_resamples: int,
-    mask: NDArray,
+    a: Sequence[RetrievalResult], b: Sequence[RetrievalResult], num_resamples: int, mask: NDArray
 ) -> dict[str, Difference]:
     """Return the difference between A and B in every metric, over the queries that `mask` selects."""
-    first, second = ([table[mask] for table in side] for side in (a, b))
-    cluster = reference.per_query.group[mask]
+    metrics, cluster = list(a[0].per_query.values), a[0].per_query.group[mask]
+    first, second = (
+        [np.column_stack([run.per_query.values[name][mask] for name in metrics]) for run in side] for side in (a, b)
+    )
     if len(first) > 1:
         intervals = significance.compute_run_difference_intervals(first, second, cluster)
     else:
-        metric_ranges = [metric_bounds(name, reference.num_items) for name in metrics]
+        metric_ranges = [metric_bounds(name, a[0].num_items) for name in metrics]
         bounds = [(low - high, high - low) for low, high in metric_ranges]
         differences = second[0] - first[0]
         intervals = significance.bootstrap_intervals(differences, cluster, bounds, num_resamples=num_resamples)
@@ -163,8 +158,8 @@ def _compute_differences(
 def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[tuple[str, str, NDArray]]:
     """Slice the queries by caption length in words, by audio duration in seconds, and by label."""
     slices = []
-    for attribute, modality, measure_length in (("words", "text", _count_words), ("seconds", "audio", _audio_seconds)):
-        lengths = _query_lengths(query_items, gallery, modality, measure_length)
+    for attribute, modality in (("words", "text"), ("seconds", "audio")):
+        lengths = _query_lengths(query_items, gallery, modality)
         has_length = np.isfinite(lengths)
         if not has_length.any():
             continue
@@ -179,26 +174,25 @@ def _slice_queries(query_items: Sequence[EvalItem], gallery: EvalItems) -> list[
     return slices
 
 
-def _query_lengths(query_items: Sequence[EvalItem], gallery: EvalItems, modality: str, measure_length: Any) -> NDArray:
+def _query_lengths(query_items: Sequence[EvalItem], gallery: EvalItems, modality: str) -> NDArray:
     """Return the length of each query, or the mean length of its positives if the query has another modality.
 
     The length is NaN if neither the query nor the positives have the modality.
     """
     if query_items[0].source.modality == modality:
-        return np.array([measure_length(item.source) for item in query_items])
+        return np.array([_measure_length(item.source) for item in query_items])
     by_group: dict[str, list[float]] = defaultdict(list)
     if gallery.modality == modality:
         for item in gallery.entries:
-            by_group[item.group].append(measure_length(item.source))
+            by_group[item.group].append(_measure_length(item.source))
     return np.array([np.mean(by_group[item.group]) if item.group in by_group else np.nan for item in query_items])
 
 
-def _count_words(source: Source) -> float:
-    return float(len(str(source.content).split()))
-
-
 @lru_cache(maxsize=1 << 16)  # cached, because several directions need the duration of the same file
-def _audio_seconds(source: Source) -> float:
+def _measure_length(source: Source) -> float:
+    """Return the number of words of a text, or the duration of audio in seconds."""
+    if source.modality == "text":
+        return float(len(str(source.content).split()))
     try:
         end = audio.read_duration(source.path) if source.end is None else source.end
     except MediaError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +71,6 @@ def to_matrix(name: str, values: ArrayLike | Tensor) -> Tensor:
 def make_judgements(
     shape: tuple[int, int],
     relevance: RelevanceLike | None = None,
-    *,
     query_groups: Labels | None = None,
     gallery_groups: Labels | None = None,
     query_ids: Labels | None = None,
@@ -97,22 +96,25 @@ def make_judgements(
         >>> judgements.grades(slice(0, 1))
         tensor([[0., 1., 1.]], dtype=torch.float64)
     """
-    _check_combination(relevance, query_groups, gallery_groups, query_ids, gallery_ids)
+    if (query_groups is None) != (gallery_groups is None):
+        raise InputError("query_groups and gallery_groups belong together: pass both or neither")
+    if relevance is not None and query_groups is not None:
+        raise InputError("relevance and groups both define the relevant items: pass only one of these arguments")
     if isinstance(relevance, Mapping | str | os.PathLike):
+        if query_ids is None or gallery_ids is None:
+            raise InputError(
+                "qrels need query_ids and gallery_ids: the ids of the rows and of the columns of the scores"
+            )
         judgements = _judge_by_qrels(shape, relevance, query_ids, gallery_ids)
+    elif query_ids is not None or gallery_ids is not None:
+        raise InputError("query_ids and gallery_ids are used with qrels only; pass qrels as relevance")
     elif relevance is not None:
         judgements = Judgements(_check_grades(shape, relevance), np.arange(shape[0]))
     else:
-        if query_groups is None and shape[0] != shape[1]:
-            raise InputError(
-                f"scores have shape {shape}; without relevance judgements, the matrix must be square, and its diagonal "
-                "is relevant. Pass relevance, or query_groups and gallery_groups"
-            )
         judgements = _judge_by_groups(shape, query_groups, gallery_groups)
     if clusters is None:
         return judgements
-    cluster = number_labels(_check_length("clusters", clusters, shape[0]))[0]
-    return Judgements(judgements.grades, cluster, judgements.missing_grades, judgements.num_ignored_queries)
+    return replace(judgements, cluster=number_labels(_check_length("clusters", clusters, shape[0]))[0])
 
 
 def number_labels(*sides: Sequence[Hashable]) -> list[NDArray[np.int64]]:
@@ -132,25 +134,6 @@ def number_labels(*sides: Sequence[Hashable]) -> list[NDArray[np.int64]]:
     return [np.array([numbers.setdefault(x, len(numbers)) for x in side], np.int64) for side in sides]
 
 
-def _check_combination(
-    relevance: RelevanceLike | None,
-    query_groups: object,
-    gallery_groups: object,
-    query_ids: object,
-    gallery_ids: object,
-) -> None:
-    """Raise InputError unless the arguments describe the relevance in exactly one way."""
-    if (query_groups is None) != (gallery_groups is None):
-        raise InputError("query_groups and gallery_groups belong together: pass both or neither")
-    if relevance is not None and query_groups is not None:
-        raise InputError("relevance and groups both define the relevant items: pass only one of these arguments")
-    is_qrels = isinstance(relevance, Mapping | str | os.PathLike)
-    if is_qrels and (query_ids is None or gallery_ids is None):
-        raise InputError("qrels need query_ids and gallery_ids: the ids of the rows and of the columns of the scores")
-    if not is_qrels and (query_ids is not None or gallery_ids is not None):
-        raise InputError("query_ids and gallery_ids are used with qrels only; pass qrels as relevance")
-
-
 def _check_length(name: str, labels: Labels, length: int) -> list[Hashable]:
     """Return labels as a list of Python objects."""
     if isinstance(labels, str) or not (isinstance(labels, Sequence) or hasattr(labels, "tolist")):
@@ -165,7 +148,12 @@ def _check_length(name: str, labels: Labels, length: int) -> list[Hashable]:
 
 def _judge_by_groups(shape: tuple[int, int], query_groups: Labels | None, gallery_groups: Labels | None) -> Judgements:
     if query_groups is None or gallery_groups is None:
-        query, gallery = np.arange(shape[0]), np.arange(shape[1])  # the diagonal is relevant
+        if shape[0] != shape[1]:
+            raise InputError(
+                f"scores have shape {shape}; without relevance judgements, the matrix must be square, and its diagonal "
+                "is relevant. Pass relevance, or query_groups and gallery_groups"
+            )
+        query = gallery = np.arange(shape[0])  # the diagonal is relevant
     else:
         query, gallery = number_labels(
             _check_length("query_groups", query_groups, shape[0]),
@@ -180,8 +168,9 @@ def _check_grades(shape: tuple[int, int], relevance: Any) -> GradeFunction:
     grades = relevance.detach().cpu() if is_bool else to_matrix("relevance", relevance)
     if tuple(grades.shape) != shape:
         raise InputError(f"relevance has shape {tuple(grades.shape)}, scores have shape {shape}; need equal shapes")
-    if not is_bool and (grades.isinf() | (grades < 0)).any():
-        row, column = (grades.isinf() | (grades < 0)).nonzero()[0].tolist()
+    invalid = [] if is_bool else (grades.isinf() | (grades < 0)).nonzero().tolist()
+    if invalid:
+        row, column = invalid[0]
         raise InputError(
             f"relevance: row {row}, column {column}: grade {grades[row, column].item():g}; need a finite number from 0 "
             "(0 means not relevant)"
@@ -190,61 +179,44 @@ def _check_grades(shape: tuple[int, int], relevance: Any) -> GradeFunction:
 
 
 def _judge_by_qrels(
-    shape: tuple[int, int],
-    relevance: QrelsLike | PathLike,
-    query_ids: Labels | None,
-    gallery_ids: Labels | None,
+    shape: tuple[int, int], relevance: QrelsLike | PathLike, query_ids: Labels, gallery_ids: Labels
 ) -> Judgements:
-    rows = index_ids("query_ids", _check_length("query_ids", query_ids if query_ids is not None else [], shape[0]))
-    columns = index_ids(
-        "gallery_ids", _check_length("gallery_ids", gallery_ids if gallery_ids is not None else [], shape[1])
-    )
+    rows = index_ids("query_ids", _check_length("query_ids", query_ids, shape[0]))
+    columns = index_ids("gallery_ids", _check_length("gallery_ids", gallery_ids, shape[1]))
     qrels = relevance if isinstance(relevance, Mapping) else read_qrels(relevance)
-    present: dict[int, tuple[list[int], list[float]]] = {}
+    judged_queries = {rows[str(query)]: query for query in qrels if str(query) in rows}
+    present: dict[int, dict[int, float]] = {row: {} for row in judged_queries}  # row -> column -> grade
     missing: dict[int, list[float]] = {}
-    num_ignored = 0
-    for query, judged in qrels.items():
-        row = rows.get(str(query))
-        if row is None:
-            num_ignored += 1
-            continue
-        present[row] = ([], [])
-        for document, grade in to_grades(query, judged).items():
+    num_ignored = sum(str(query) not in rows for query in qrels)
+    for row, query in judged_queries.items():
+        for document, grade in to_grades(query, qrels[query]).items():
             if not 0 <= grade < np.inf:
                 raise InputError(
                     f"qrels: query {query!r}, document {document!r}: grade {grade:g}; need a finite number "
                     "from 0 (0 means not relevant)"
                 )
             if document in columns:
-                present[row][0].append(columns[document])
-                present[row][1].append(grade)
+                present[row][columns[document]] = grade
             elif grade:
                 missing.setdefault(row, []).append(grade)
-    _check_overlap(qrels, rows, columns, present)
-
-    def grades(block: slice) -> Tensor:
-        block_rows = range(*block.indices(shape[0]))
-        result = torch.zeros(len(block_rows), shape[1], dtype=torch.double)
-        for i, row in enumerate(block_rows):
-            if row in present:
-                result[i, present[row][0]] = torch.tensor(present[row][1], dtype=torch.double)
-        return result
-
-    return Judgements(grades, np.arange(shape[0]), missing, num_ignored)
-
-
-def _check_overlap(
-    qrels: QrelsLike, rows: dict[str, int], columns: dict[str, int], present: dict[int, tuple[list[int], list[float]]]
-) -> None:
-    """Raise InputError if no query id, or no document id, of the qrels belongs to the score matrix."""
     if not present:
         raise InputError(
             f"no query of the qrels is in query_ids (the qrels have {next(iter(qrels), 'empty')!r} …; "
             f"query_ids has {next(iter(rows))!r} …)"
         )
-    if not any(documents for documents, _ in present.values()):
-        judged = (document for query in qrels for document in to_grades(query, qrels[query]))
+    if not any(present.values()):
+        document = next((document for query in qrels for document in to_grades(query, qrels[query])), "empty")
         raise InputError(
-            f"no document of the qrels is in gallery_ids (the qrels have {next(judged, 'empty')!r} …; "
+            f"no document of the qrels is in gallery_ids (the qrels have {document!r} …; "
             f"gallery_ids has {next(iter(columns))!r} …)"
         )
+
+    def grades(block: slice) -> Tensor:
+        block_rows = range(*block.indices(shape[0]))
+        result = torch.zeros(len(block_rows), shape[1], dtype=torch.double)
+        for i, row in enumerate(block_rows):
+            judged = present.get(row, {})
+            result[i, list(judged)] = torch.tensor(list(judged.values()), dtype=torch.double)
+        return result
+
+    return Judgements(grades, np.arange(shape[0]), missing, num_ignored)

@@ -73,9 +73,7 @@ def localise(space: Space, folder: Path, split: str = "test", show_progress: boo
         problem = f"{folder}: has only videos, in which objects move, but no images"
         raise UsageError(f"{problem}; generate synthetic data without --video")
     image_size = image.load(_scene_sources(folder, scenes[0], "image")[0].path).size
-    features: dict[Source, Features] = {}
-    for modality in space.modalities:
-        features |= _embed_scenes(space, folder, scenes, modality, show_progress)
+    features = _embed_scenes(space, folder, scenes, show_progress)
     localisations: list[LocalisationResult] = []
     for direction in DIRECTIONS:
         if not set(direction) <= set(space.modalities):
@@ -141,9 +139,7 @@ def region_size(region: Region) -> float:
 
 def _is_on_target(part: Region, target: Region) -> bool:
     """Return True if at least half of the part lies in the target, or at least half of the target lies in the part."""
-    return (
-        bool(part) and intersection_size(part, target) >= MIN_OVERLAP * min(region_size(part), region_size(target)) > 0
-    )
+    return intersection_size(part, target) >= MIN_OVERLAP * min(region_size(part), region_size(target)) > 0
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float | None:
@@ -160,14 +156,17 @@ def _scene_sources(folder: Path, scene: SceneAnnotation, modality: Modality) -> 
 
 
 def _embed_scenes(
-    space: Space, folder: Path, scenes: Sequence[SceneAnnotation], modality: Modality, show_progress: bool
+    space: Space, folder: Path, scenes: Sequence[SceneAnnotation], show_progress: bool
 ) -> dict[Source, Features]:
-    """Return the features of each source of one modality in all scenes."""
-    sources = list(dict.fromkeys(source for scene in scenes for source in _scene_sources(folder, scene, modality)))
-    embedded = embed_sources(space, sources, modality, show_progress, with_parts=True)
-    for message in embedded.failures.values():
-        raise MediaError(message)
-    return {source: row for source, (_, row) in zip(sources, iter_blocks(embedded.features, 1), strict=True)}
+    """Return the features of each source in all scenes."""
+    features: dict[Source, Features] = {}
+    for modality in space.modalities:
+        sources = list(dict.fromkeys(source for scene in scenes for source in _scene_sources(folder, scene, modality)))
+        embedded = embed_sources(space, sources, modality, show_progress, with_parts=True)
+        for message in embedded.failures.values():
+            raise MediaError(message)
+        features |= {source: row for source, (_, row) in zip(sources, iter_blocks(embedded.features, 1), strict=True)}
+    return features
 
 
 def _iter_pointing_results(
@@ -178,10 +177,9 @@ def _iter_pointing_results(
     for factor, query_parts, object_index in _iter_queries(attribution, scene, direction, image_size):
         distractors = [_object_region(annotation, direction[1], image_size) for annotation in scene.objects]
         target = distractors.pop(object_index)
-        if query_parts:
-            result = score_pointing(values[query_parts].mean(dim=0), gallery_regions, target, distractors)
-            if result:
-                yield factor, result
+        mean = values[query_parts].mean(dim=0)
+        if query_parts and (result := score_pointing(mean, gallery_regions, target, distractors)):
+            yield factor, result
 
 
 def _iter_queries(
@@ -213,15 +211,13 @@ def _object_region(annotation: ObjectAnnotation, modality: Modality, image_size:
 
 
 def _average_results(direction: Direction, factor: str, results: Sequence[PointingResult]) -> LocalisationResult:
+    names = ("hit", "hit_chance_level", "mass", "mass_chance_level")
     discriminations = [r.discrimination for r in results if r.discrimination is not None]
     return LocalisationResult(
         *direction,
         factor,
         num_queries=len(results),
-        hit=fmean(result.hit for result in results),
-        hit_chance_level=fmean(result.hit_chance_level for result in results),
-        mass=fmean(result.mass for result in results),
-        mass_chance_level=fmean(result.mass_chance_level for result in results),
+        **{name: fmean(getattr(result, name) for result in results) for name in names},
         discrimination=fmean(discriminations) if discriminations else None,
         num_discrimination_queries=len(discriminations),
     )

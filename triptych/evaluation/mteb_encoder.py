@@ -77,24 +77,17 @@ class MTEBEncoder:
     def mteb_model_meta(self) -> Any:
         """The ModelMeta that mteb stores with the results."""
         meta = import_module("mteb.models.model_meta")  # mteb is an optional dependency
+        unknown = ("loader", "release_date", "languages", "memory_usage_mb", "max_tokens", "license", "open_weights")
+        unknown += ("public_training_code", "public_training_data", "training_datasets")
         return meta.ModelMeta(
-            loader=None,
+            **dict.fromkeys(unknown),
             name=self.name,
             revision=self.revision,
-            release_date=None,
-            languages=None,
             n_parameters=sum(p.numel() for p in self.space.parameters()),
-            memory_usage_mb=None,
-            max_tokens=None,
             embed_dim=self.space.recipe.space.embed_dim,
-            license=None,
-            open_weights=None,
-            public_training_code=None,
-            public_training_data=None,
             framework=["PyTorch"],
             similarity_fn_name=meta.ScoringFunction.CUSTOM,
             use_instructions=False,
-            training_datasets=None,
             modalities=cast(Any, list(self.space.modalities)),
         )
 
@@ -117,5 +110,5 @@ def _to_source(modality: Modality, content: Any, path: Path) -> Source:
 
 def _to_matrix(embeddings: Tensor | NDArray | Sequence[float]) -> Tensor:
     """Return one or several embeddings as a matrix (N, D)."""
-    rows = torch.as_tensor(np.asarray(embeddings) if not isinstance(embeddings, Tensor) else embeddings)
+    rows = embeddings if isinstance(embeddings, Tensor) else torch.as_tensor(np.asarray(embeddings))
     return rows.float().reshape(-1, rows.shape[-1])

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from triptych.data.cache import Cache, resolve_cache
 from triptych.data.features import compute_or_load
@@ -62,8 +63,9 @@ def probe(
         problem = f"class {unseen[0]!r} does not occur in the training rows"
         raise UsageError(f"{problem}; a probe predicts only the classes that it was fitted on")
     y, c = np.array(train_labels), inverse_regularisation
-    c = select_inverse_regularisation(train_features, y) if c is None else c
-    scores = np.asarray(fit_classifier(train_features, y, c).decision_function(test_features))
+    with threadpool_limits(1):  # on a busy machine, several threads are up to 50 times slower for small matrices
+        c = select_inverse_regularisation(train_features, y) if c is None else c
+        scores = np.asarray(make_classifier(c).fit(train_features, y).decision_function(test_features))
     if len(classes) == 2:  # for two classes, scikit-learn returns only the score of the second class
         scores = np.column_stack([-scores, scores])
     labels = torch.tensor([classes.index(name) for name in test_labels])
@@ -72,30 +74,27 @@ def probe(
 
 def select_inverse_regularisation(features: NDArray, labels: NDArray) -> float:
     """Return the value of C with the best cross-validated accuracy, or the smallest of several best values."""
-    # The order of an item is the number of earlier items of the same class.
-    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+
     if np.unique(labels, return_counts=True)[1].min() < 2:
         return 1.0  # a class with one item cannot be cross-validated
-    fold = order % NUM_FOLDS
-    num_correct = [0] * len(INVERSE_REGULARISATIONS)
-    for held_out in np.unique(fold):
-        is_train, is_test = fold != held_out, fold == held_out
-        for index, c in enumerate(INVERSE_REGULARISATIONS):
-            predicted = fit_classifier(features[is_train], labels[is_train], c).predict(features[is_test])
-            num_correct[index] += int(np.count_nonzero(predicted == labels[is_test]))
-    return INVERSE_REGULARISATIONS[num_correct.index(max(num_correct))]
+    # The order of an item is the number of earlier items of the same class.
+    order = np.array([np.count_nonzero(labels[:i] == name) for i, name in enumerate(labels)])
+    folds = PredefinedSplit(order % NUM_FOLDS)
+
+    def count_correct(c: float) -> int:
+        return int(np.count_nonzero(cross_val_predict(make_classifier(c), features, labels, cv=folds) == labels))
+
+    return max(INVERSE_REGULARISATIONS, key=count_correct)
 
 
-def fit_classifier(features: NDArray, labels: NDArray, inverse_regularisation: float) -> Any:
-    """Standardise features (N, D), and fit logistic regression with C = inverse_regularisation."""
+def make_classifier(inverse_regularisation: float) -> Any:
+    """Return logistic regression on standardised features, with C = inverse_regularisation."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
-    from threadpoolctl import threadpool_limits
 
-    pipeline = make_pipeline(StandardScaler(), LogisticRegression(C=inverse_regularisation, max_iter=2000))
-    with threadpool_limits(1):  # on a busy machine, several threads are up to 50 times slower for small matrices
-        return pipeline.fit(features, labels)
+    return make_pipeline(StandardScaler(), LogisticRegression(C=inverse_regularisation, max_iter=2000))
 
 
 def probe_space(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -44,16 +44,11 @@ class RankedRelevance:
     def select(self, mask: NDArray[np.bool_]) -> RankedRelevance:
         """Return the ranks, grades and counts of the queries that a mask (Q,) selects."""
         counts, rows = self.counts, torch.from_numpy(mask)
+        arrays: list[NDArray[Any]] = [counts.num_present, counts.num_relevant, counts.gain, counts.ideal_gains]
         return RankedRelevance(
             PositiveRanks(self.ranks.rank[rows], self.ranks.num_positives[rows]),
             self.gains[mask],
-            replace(
-                counts,
-                num_present=counts.num_present[mask],
-                num_relevant=counts.num_relevant[mask],
-                gain=counts.gain[mask],
-                ideal_gains=counts.ideal_gains[mask],
-            ),
+            RelevanceCounts(counts.num_items, *(array[mask] for array in arrays)),
         )
 
     def measure(self, k: int, ap_denominator: APDenominator = "relevant") -> dict[str, NDArray[np.float64]]:
@@ -120,28 +115,21 @@ def rank_relevant(
         >>> rank_relevant(torch.tensor([[0.4, 0.3, 0.2, 0.1]]), judgements, depth=3).ranks.rank
         tensor([[2, 4, 0]])
     """
-    ranks, gains, ideal, num_present, num_missing, gain = [], [], [], [], [], []
+    blocks = []
     for first in range(0, len(scores), query_block):
         block = slice(first, first + query_block)
         grades = judgements.grades(block)  # (q, M)
-        block_ranks, block_gains = _rank_block(scores[block], grades, depth)
         missing = [judgements.missing_grades.get(row, []) for row in range(first, first + len(grades))]
-        ranks.append(block_ranks)
-        gains.append(block_gains)
-        ideal.append(_sort_ideal_gains(grades, missing, depth))
-        num_present.append((grades > 0).sum(dim=1).numpy())
-        num_missing.append([len(row) for row in missing])
-        gain.append(grades.sum(dim=1).numpy())
-    present = np.concatenate(num_present)
-    counts = RelevanceCounts(
-        num_items=scores.shape[1],
-        num_present=present,
-        num_relevant=present + np.concatenate(num_missing).astype(np.int64),
-        gain=np.concatenate(gain),
-        ideal_gains=np.concatenate(ideal),
-    )
-    positive_ranks = PositiveRanks(torch.cat(ranks), torch.from_numpy(counts.num_relevant))
-    return RankedRelevance(positive_ranks, np.concatenate(gains), counts)
+        num_present = (grades > 0).sum(dim=1).numpy()
+        num_relevant = num_present + np.array([len(row) for row in missing])
+        ideal_gains = _sort_ideal_gains(grades, missing, depth)
+        counts = num_present, num_relevant, grades.sum(dim=1).numpy(), ideal_gains
+        blocks.append((*_rank_block(scores[block], grades, depth), *counts))
+    ranks, *arrays = zip(*blocks, strict=True)
+    gains, *counts = map(np.concatenate, arrays)
+    relevance_counts = RelevanceCounts(scores.shape[1], *counts)
+    positive_ranks = PositiveRanks(torch.cat(ranks), torch.from_numpy(relevance_counts.num_relevant))
+    return RankedRelevance(positive_ranks, gains, relevance_counts)
 
 
 def _rank_block(scores: Tensor, grades: Tensor, depth: int) -> tuple[Tensor, NDArray[np.float64]]:

@@ -21,18 +21,10 @@ JSON_FILE, CSV_FILE, PARQUET_FILE = "evaluation.json", "evaluation.csv", "querie
 
 def retrieval_to_dict(direction: RetrievalResult) -> dict[str, Any]:
     """Return the result of one retrieval direction as JSON-compatible data, with metrics as fractions."""
-    return {
-        "query": direction.query,
-        "gallery": direction.gallery,
-        "mode": direction.mode,
-        "num_queries": direction.num_queries,
-        "num_items": direction.num_items,
-        "recall": direction.recall,  # the same values as R@k in `metrics`, with k as the key
-        "chance_recall": direction.chance_recall,
-        "metrics": direction.metrics,
-        "chance_levels": direction.chance_levels,
-        "intervals": {name: [interval.low, interval.high] for name, interval in direction.intervals.items()},
-    }
+    # `recall` has the same values as R@k in `metrics`, with k as the key.
+    names = ("query", "gallery", "mode", "num_queries", "num_items", "recall", "chance_recall", "metrics")
+    values = {name: getattr(direction, name) for name in (*names, "chance_levels")}
+    return values | {"intervals": {name: [x.low, x.high] for name, x in direction.intervals.items()}}
 
 
 def build_table(directions: Sequence[RetrievalResult]) -> list[dict[str, Any]]:
@@ -55,19 +47,12 @@ def build_query_table(evaluation: Evaluation) -> pa.Table:
     parts = []
     for d in [*evaluation.directions, *evaluation.transductive]:
         items = [evaluation.items[cast(Modality, d.query)].entries[i] for i in d.per_query.item_index]
-        count = len(items)
-        columns = {
-            "query": pa.array([d.query] * count),
-            "gallery": pa.array([d.gallery] * count),
-            "mode": pa.array([d.mode] * count),
-            "item": pa.array([str(item.source) for item in items]),
-            "row": pa.array([item.row for item in items]),
-            "group": pa.array([item.group for item in items]),
-            "label": pa.array([item.label for item in items], pa.string()),
-            "num_positives": pa.array(d.per_query.num_positives),
-            "best_rank": pa.array(d.per_query.best_rank),
-            **{name: pa.array(values) for name, values in d.per_query.values.items() if name != MEAN_RANK},
-        }
+        columns: dict[str, Any] = {name: [getattr(d, name)] * len(items) for name in ("query", "gallery", "mode")}
+        columns["item"] = [str(item.source) for item in items]
+        columns |= {name: [getattr(item, name) for item in items] for name in ("row", "group", "label")}
+        columns["label"] = pa.array(columns["label"], pa.string())  # the type, in case that no item has a label
+        columns |= {name: getattr(d.per_query, name) for name in ("num_positives", "best_rank")}
+        columns |= {name: values for name, values in d.per_query.values.items() if name != MEAN_RANK}
         parts.append(pa.table(columns))
     return pa.concat_tables(parts)
 

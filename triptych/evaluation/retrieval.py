@@ -16,6 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from triptych.evaluation.chance import (
+    RelevanceCounts,
+    compute_chance_mean_rank,
+    compute_cutoff_chance_levels,
+    discount_ranks,
+)
 from triptych.evaluation.significance import NUM_RESAMPLES, Interval, bootstrap_intervals
 
 RECALL_KS = (1, 5, 10)
@@ -24,6 +30,7 @@ NDCG_K = 10
 MAX_POSITIVES = max(MAP_KS)  # maximum number of positives per query whose ranks are computed
 QUERY_BLOCK, GALLERY_BLOCK = 256, 8192  # number of queries and of gallery items that are scored at once
 MEDIAN_RANK, MEAN_RANK = "median rank", "mean rank"
+METRICS = (*(f"R@{k}" for k in RECALL_KS), *(f"mAP@{k}" for k in MAP_KS), f"nDCG@{NDCG_K}", MEAN_RANK)
 
 ScoreFunction = Callable[[Tensor, Tensor], Tensor]  # indices of queries (q,) and items (m,) -> scores (q, m)
 Mode = Literal["inductive", "transductive"]  # rank each query by itself, or all queries jointly
@@ -169,12 +176,8 @@ def ndcg(ranks: PositiveRanks, cutoff: int) -> Tensor:
     """
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
     gains = torch.where(inside, 1 / (1 + ranks.rank.double()).log2(), 0.0).sum(dim=1)
-    ideal = torch.cat([torch.zeros(1).double(), _discounts(cutoff).cumsum(0)])
-    return gains / ideal[ranks.num_positives.clamp(min=1, max=cutoff)]
-
-
-def _discounts(cutoff: int) -> Tensor:
-    return 1 / torch.arange(2, cutoff + 2).double().log2()
+    ideal = torch.from_numpy(discount_ranks(cutoff).cumsum())
+    return gains / ideal[ranks.num_positives.clamp(min=1, max=cutoff) - 1]
 
 
 def compute_retrieval_metrics(
@@ -206,7 +209,7 @@ def compute_retrieval_metrics(
         num_items=num_items,
         metrics=metrics | {MEDIAN_RANK: float(np.median(best_rank))},
         chance_levels=compute_chance_levels(num_items, num_positives),
-        intervals=_metric_intervals(values, per_query.group, num_items, num_resamples) if num_resamples else {},
+        intervals=compute_metric_intervals(values, per_query.group, num_items, num_resamples) if num_resamples else {},
         mode=mode,
         per_query=per_query,
     )
@@ -217,36 +220,20 @@ def metric_bounds(metric: str, num_items: int) -> tuple[float, float]:
     return (1, num_items) if metric == MEAN_RANK else (0, 1)
 
 
-def _metric_intervals(
+def compute_metric_intervals(
     values: dict[str, NDArray], cluster: NDArray, num_items: int, num_resamples: int
 ) -> dict[str, Interval]:
+    """Return the intervals of metrics, given the values (Q,) of each metric. All metrics are resampled together."""
     table, bounds = np.column_stack(list(values.values())), [metric_bounds(name, num_items) for name in values]
     return dict(zip(values, bootstrap_intervals(table, cluster, bounds, num_resamples=num_resamples), strict=True))
 
 
 def compute_chance_levels(num_items: int, num_positives: NDArray) -> dict[str, float]:
-    """Return the metrics that are expected if M items are ranked at random, for queries with R = num_positives (Q,).
-
-    mAP@k: 1/M · sum_(r <= k) (1 + (r - 1)(R - 1)/(M - 1)) / r      mean rank: (M + 1) / (R + 1)
-    """
+    """Return the metrics that are expected if the items are ranked at random, for queries with num_positives (Q,)."""
     counts, frequencies = np.unique(num_positives, return_counts=True)
-    levels = {f"R@{k}": np.array([compute_chance_recall(num_items, int(r), k) for r in counts]) for k in RECALL_KS}
-    for cutoff in MAP_KS:
-        rank = np.arange(1, min(cutoff, num_items) + 1)
-        expected_others = (counts[:, None] - 1) * (rank - 1) / max(1, num_items - 1)
-        levels[f"mAP@{cutoff}"] = ((1 + expected_others) / rank).sum(axis=1) / num_items
-    discounts = _discounts(NDCG_K).numpy()
-    ideal = discounts.cumsum()[np.minimum(counts, NDCG_K) - 1]
-    levels[f"nDCG@{NDCG_K}"] = counts / num_items * discounts[:num_items].sum() / ideal
-    levels[MEAN_RANK] = (num_items + 1) / (counts + 1)
-    return {name: float(np.average(level, weights=frequencies)) for name, level in levels.items()}
-
-
-def compute_chance_recall(num_items: int, num_positives: int, k: int) -> float:
-    """Return the recall@k that is expected under random ranking: 1 - C(items - positives, k) / C(items, k)."""
-    if num_positives == 0:
-        return 0.0
-    if num_items - num_positives < k:
-        return 1.0
-    offsets = np.arange(k)
-    return 1 - float(np.prod((num_items - num_positives - offsets) / (num_items - offsets)))
+    gains = (np.arange(NDCG_K) < counts[:, None]).astype(np.float64)
+    relevance = RelevanceCounts(num_items, counts, counts, counts.astype(np.float64), ideal_gains=gains)
+    levels = {MEAN_RANK: compute_chance_mean_rank(relevance)}
+    for k in (*RECALL_KS, *MAP_KS):
+        levels |= compute_cutoff_chance_levels(relevance, k)
+    return {name: float(np.average(levels[name], weights=frequencies)) for name in METRICS}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
@@ -36,9 +36,9 @@ from triptych.evaluation.retrieval import (
     MEDIAN_RANK,
     RECALL_KS,
     PerQuery,
-    metric_bounds,
+    compute_metric_intervals,
 )
-from triptych.evaluation.significance import NUM_RESAMPLES, Interval, bootstrap_intervals
+from triptych.evaluation.significance import NUM_RESAMPLES, Interval
 
 METRIC_ORDER = ("R", "IR recall", "P", "MRR", "mAP", "nDCG", MEAN_RANK)
 
@@ -83,23 +83,13 @@ class ScoreEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as a dict for `json.dumps`, without the values of single queries."""
-        rows = {name: self.estimate(name) for name in self.metrics}
-        return {
-            "num_queries": self.num_queries,
-            "num_items": self.num_items,
-            "num_excluded_queries": self.num_excluded_queries,
-            "num_ignored_queries": self.num_ignored_queries,
-            "num_missing_items": self.num_missing_items,
-            "metrics": {
-                name: {
-                    "value": row.value,
-                    "low": row.interval.low if row.interval else None,
-                    "high": row.interval.high if row.interval else None,
-                    "chance": row.chance_level,
-                }
-                for name, row in rows.items()
-            },
-        }
+        counts = {f.name: getattr(self, f.name) for f in fields(self) if f.name.startswith("num_")}
+        metrics = {}
+        for name, value in self.metrics.items():
+            interval = self.intervals.get(name)
+            low, high = (interval.low, interval.high) if interval else (None, None)
+            metrics[name] = {"value": value, "low": low, "high": high, "chance": self.chance_levels.get(name)}
+        return counts | {"metrics": metrics}
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with one row per metric, and the columns value, low, high and chance."""
@@ -113,13 +103,12 @@ class ScoreEvaluation:
     def __repr__(self) -> str:
         """Return a table with one line per metric."""
         width = max(len(name) for name in self.metrics)
-        counts = [
-            f"{self.num_queries} queries",
-            f"{self.num_items} items",
-            *([f"{self.num_excluded_queries} queries without a relevant item"] if self.num_excluded_queries else []),
-            *([f"{self.num_ignored_queries} queries of the qrels ignored"] if self.num_ignored_queries else []),
-            *([f"{self.num_missing_items} relevant items not in the gallery"] if self.num_missing_items else []),
-        ]
+        remarks = (
+            (self.num_excluded_queries, "queries without a relevant item"),
+            (self.num_ignored_queries, "queries of the qrels ignored"),
+            (self.num_missing_items, "relevant items not in the gallery"),
+        )
+        counts = [f"{self.num_queries} queries, {self.num_items} items", *(f"{n} {text}" for n, text in remarks if n)]
         lines = [", ".join(counts), f"{'metric':{width}}     value      95% interval    chance"]
         for name in self.metrics:
             row = self.estimate(name)
@@ -180,14 +169,9 @@ def evaluate_scores(
     matrix, cutoffs = to_matrix("scores", scores), _check_cutoffs(ks)
     if ap_denominator not in ("relevant", "cutoff"):
         raise UsageError(f'ap_denominator = {ap_denominator!r}; need "relevant" or "cutoff"')
+    shape = matrix.shape[0], matrix.shape[1]
     judgements = make_judgements(
-        (matrix.shape[0], matrix.shape[1]),
-        relevance,
-        query_groups=query_groups,
-        gallery_groups=gallery_groups,
-        query_ids=query_ids,
-        gallery_ids=gallery_ids,
-        clusters=clusters,
+        shape, relevance, query_groups, gallery_groups, query_ids, gallery_ids, clusters=clusters
     )
     return _evaluate_judgements(matrix, judgements, cutoffs, ap_denominator, num_resamples)
 
@@ -247,18 +231,9 @@ def _compute_intervals(
     therefore resampled as the same table as in `triptych evaluate`, so that the intervals of both are identical. Every
     other metric is resampled as a table with one column.
     """
-    num_items = ranked.counts.num_items
-    standard = ranked.measure_standard()
-    table = np.column_stack(list(standard.values()))
-    bounds = [metric_bounds(name, num_items) for name in standard]
-    standard_intervals = dict(
-        zip(standard, bootstrap_intervals(table, cluster, bounds, num_resamples=num_resamples), strict=True)
-    )
-    intervals = {}
+    standard, num_items = ranked.measure_standard(), ranked.counts.num_items
+    intervals = compute_metric_intervals(standard, cluster, num_items, num_resamples)
     for name, column in values.items():
-        if name in standard and np.array_equal(column, standard[name]):
-            intervals[name] = standard_intervals[name]
-        else:
-            bound = metric_bounds(name, num_items)
-            intervals[name] = bootstrap_intervals(column, cluster, [bound], num_resamples=num_resamples)[0]
-    return intervals
+        if name not in standard or not np.array_equal(column, standard[name]):
+            intervals |= compute_metric_intervals({name: column}, cluster, num_items, num_resamples)
+    return {name: intervals[name] for name in values}

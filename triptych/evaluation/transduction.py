@@ -78,14 +78,9 @@ def measure_transductive(
                 (b, a, _add_potential(lambda rows, columns, s=scores: s(columns, rows).T, potentials.row)),
             ):
                 ranks = rank_positives(adjusted_scores, query.group_ids, gallery.group_ids)
-                results[query.modality, gallery.modality] = compute_retrieval_metrics(
-                    query.modality,
-                    gallery.modality,
-                    ranks,
-                    query.group_ids,
-                    len(gallery),
-                    num_resamples,
-                    "transductive",
+                direction = query.modality, gallery.modality
+                results[direction] = compute_retrieval_metrics(
+                    *direction, ranks, query.group_ids, len(gallery), num_resamples, "transductive"
                 )
             progress.advance(1)
     return [results[a, b] for a in items for b in items if (a, b) in results]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,10 +85,11 @@ def write_qrels(path: PathLike, qrels: Mapping[str, Mapping[str, float] | Iterab
     for query, judged in qrels.items():
         grades = to_grades(query, judged)
         for document in sorted(grades):
-            grade = grades[document]
-            if not float(grade).is_integer():
-                raise InputError(f"qrels: query {query!r}, document {document!r}: grade {grade}; need an integer")
-            lines.append(f"{_check_id(query)} 0 {_check_id(document)} {int(grade)}\n")
+            if not grades[document].is_integer():
+                raise InputError(
+                    f"qrels: query {query!r}, document {document!r}: grade {grades[document]}; need an integer"
+                )
+            lines.append(f"{_check_id(query)} 0 {_check_id(document)} {int(grades[document])}\n")
     write_text(Path(path), "".join(lines))
 
 
@@ -215,36 +216,27 @@ def _read_table(path: PathLike, columns: str) -> dict[str, dict[str, float]]:
     names = columns.split()
     value_column = names.index("grade" if "grade" in names else "score")
     table: dict[str, dict[str, float]] = {}
-    for number, fields in _read_lines(path):
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    for number, line in enumerate(text.split("\n"), start=1):
+        fields = line.split()
+        if not fields:
+            continue
         if len(fields) != len(names):
             raise InputError(f"{path}, line {number}: {len(fields)} columns; need {len(names)}: {columns}")
-        value = _parse_number(fields[value_column])
-        if value is None:
+        try:
+            value = float(fields[value_column])
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
             raise InputError(f"{path}, line {number}: {names[value_column]} {fields[value_column]!r} is not a number")
         documents = table.setdefault(fields[0], {})
         if fields[2] in documents:
             raise InputError(f"{path}, line {number}: query {fields[0]!r} and document {fields[2]!r} occur twice")
         documents[fields[2]] = value
     return table
-
-
-def _read_lines(path: PathLike) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields of each line that is not empty."""
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    for number, line in enumerate(text.split("\n"), start=1):
-        if fields := line.split():
-            yield number, fields
-
-
-def _parse_number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(value) else value
 
 
 def _check_id(name: Hashable) -> str:

@@ -18,7 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from triptych.evaluation.retrieval import RECALL_KS, RetrievalResult, compute_chance_recall
+from triptych.evaluation.chance import compute_chance_recall
+from triptych.evaluation.retrieval import RECALL_KS, RetrievalResult
 from triptych.report.projections import MatchMatrices, Projection
 
 INK = "#010203"  # placeholder colour that figure_to_svg replaces with currentColor

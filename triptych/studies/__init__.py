@@ -1,17 +1,9 @@
-"""Controlled experiments over frozen encoders, one module each. A new study is one line in STUDIES."""
+"""Controlled experiments over frozen encoders, one module each. A new study is one name in MODULES."""
 
 from __future__ import annotations
 
 from triptych.studies import batch, metric, negatives, noise, normalisation, objectives, transitivity, views
 from triptych.studies.page import Study
 
-STUDIES: dict[str, Study] = {
-    "objectives": objectives.STUDY,
-    "metric": metric.STUDY,
-    "noise": noise.STUDY,
-    "batch": batch.STUDY,
-    "normalisation": normalisation.STUDY,
-    "negatives": negatives.STUDY,
-    "transitivity": transitivity.STUDY,
-    "views": views.STUDY,
-}
+MODULES = (objectives, metric, noise, batch, normalisation, negatives, transitivity, views)
+STUDIES: dict[str, Study] = {module.__name__.rpartition(".")[2]: module.STUDY for module in MODULES}

@@ -8,9 +8,10 @@ from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from triptych.interfaces import Pair, features_from_embeddings
 from triptych.objectives import OBJECTIVES
@@ -20,9 +21,6 @@ from triptych.studies.experiment import Experiment, FeatureTable, configure_obje
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines, set_log_y
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "What do larger batches gain, and what do they cost?"
 SETUP = (
@@ -54,24 +52,24 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     for name, (objective, settings, max_size) in METHODS.items():
         for size in BATCH_SIZES:
             if size <= min(max_size, len(table)):
-                recipe = _make_recipe(experiment, objective, settings, size)
+                training = {"epochs": EPOCHS, "batch_size": size, "learning_rate": 1e-3 * (size / 256) ** 0.5}
+                recipe = experiment.make_recipe(configure_objective(objective, **settings), **training)
                 results[name][size] = cache.load_or_compute(compute, recipe, objective=name, batch_size=size)
-    titles = {METRIC: f"{METRIC} in %", "seconds": "Training time in seconds"}
-    titles["megabytes"] = "Peak memory of one step in MB"
-    tables = {title: _make_records(results, key) for key, title in titles.items()}
+    titles = {f"{METRIC} in %": METRIC, "Training time in seconds": "seconds"}
+    titles["Peak memory of one step in MB"] = "megabytes"
+    tables: dict[str, list[Record]] = {
+        title: [
+            {"objective": name} | {f"{size:,}": by_size[size][key] if size in by_size else "–" for size in BATCH_SIZES}
+            for name, by_size in results.items()
+        ]
+        for title, key in titles.items()
+    }
     best_sizes = {name: max(by_size, key=lambda size: by_size[size][METRIC]) for name, by_size in results.items()}
     conclusions = [
         f"{name}: best at batch size {size:,} ({results[name][size][METRIC]:.1f}%)."
         for name, size in best_sizes.items()
     ]
     return StudyResult(tables, conclusions, partial(_draw, results=results))
-
-
-def _make_recipe(experiment: Experiment, objective: str, settings: dict[str, Any], size: int) -> Recipe:
-    learning_rate = 1e-3 * (size / 256) ** 0.5
-    return experiment.make_recipe(
-        configure_objective(objective, **settings), epochs=EPOCHS, batch_size=size, learning_rate=learning_rate
-    )
 
 
 def _measure(experiment: Experiment, table: FeatureTable, recipe: Recipe) -> Values:
@@ -107,13 +105,6 @@ def _run_step(objective: torch.nn.Module, size: int) -> None:
     a, b = (torch.nn.functional.normalize(torch.randn(size, EMBED_DIM), dim=1).requires_grad_() for _ in range(2))
     pair = Pair(features_from_embeddings(a), features_from_embeddings(b), torch.arange(size), SIMILARITIES["cosine"]())
     torch.stack(list(objective(pair).values())).sum().backward()
-
-
-def _make_records(results: dict[str, dict[int, Values]], key: str) -> list[Record]:
-    return [
-        {"objective": name} | {f"{size:,}": by_size[size][key] if size in by_size else "–" for size in BATCH_SIZES}
-        for name, by_size in results.items()
-    ]
 
 
 def _draw(figure: Figure, results: dict[str, dict[int, Values]]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from triptych.data.label_noise import choose_swaps
 from triptych.evaluation.geometry import modality_gap
@@ -16,9 +18,6 @@ from triptych.studies.experiment import Experiment, FeatureTable, configure_obje
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_bars, draw_lines
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "Does a learned metric help matching by transport, and does it close the modality gap?"
 SETUP = (

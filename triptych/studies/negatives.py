@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from triptych.recipe import Recipe
 from triptych.space import Space
@@ -11,9 +13,6 @@ from triptych.studies.experiment import Experiment, configure_objective
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "What are negatives for, and which ones help?"
 SETUP = (

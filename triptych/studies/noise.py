@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from triptych.data.label_noise import choose_swaps, cluster_by_similarity
 from triptych.recipe import Recipe
@@ -13,9 +14,6 @@ from triptych.studies.experiment import Experiment, FeatureTable, configure_obje
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "How robust is each objective to wrong pairs?"
 SETUP = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
 
 from triptych.evaluation.geometry import effective_rank
 from triptych.recipe import Recipe
@@ -13,9 +14,6 @@ from triptych.studies.experiment import Experiment, configure_objective
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_lines, set_log_y
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "Sphere, ball or unconstrained space: how do norms, loss and recall change?"
 SETUP = (
@@ -50,11 +48,17 @@ EXPLANATIONS = (
 def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare geometries over the epochs, temperatures on the sphere, and uniformity with mean distance."""
     over_time, by_temperature, spreads = dict[str, Values](), dict[float, Values](), dict[str, Values]()
+    contrastive = partial(configure_objective, "contrastive", num_negatives=64)
+    head = {"similarity": Component("dot"), "head": "mlp", "hidden_dim": 256}
+    training = {"epochs": EPOCHS, "weight_decay": 0.0, "max_grad_norm": 1e6}
     for g in GEOMETRIES:
-        compute, recipe = partial(_track_epochs, experiment), _make_geometry_recipe(experiment, g)
+        recipe = experiment.make_recipe(contrastive(temperature=0.1), space=head | {"geometry": g}, **training)
+        compute = partial(_track_epochs, experiment)
         over_time[g] = cache.load_or_compute(compute, recipe, sweep="geometry", geometry=g)
     for t in TEMPERATURES:
-        compute, recipe = partial(_measure_alignment, experiment), _make_temperature_recipe(experiment, t)
+        objective = contrastive(temperature=t, min_temperature=0.001)
+        recipe = experiment.make_recipe(objective, space=head | {"geometry": "sphere"})
+        compute = partial(_measure_alignment, experiment)
         by_temperature[t] = cache.load_or_compute(compute, recipe, sweep="temperature", temperature=t)
     for name, settings in SPREADS.items():
         recipe = experiment.make_recipe(configure_objective("align_uniform", **settings))
@@ -67,6 +71,10 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         for g, v in over_time.items()
     ]
     free, sphere = over_time["free"], over_time["sphere"]
+    spread_texts = [
+        f"{name}: text → image R@10 {v['text → image R@10']:.1f}%, effective rank {v['effective rank']:.0f}"
+        for name, v in spreads.items()
+    ]
     conclusions = [
         f"(a) In unconstrained space the mean norm went from {free['norm'][0]:.1f} to {free['norm'][-1]:.1f} in "
         f"{EPOCHS} epochs and the training loss to {free['loss'][-1]:.3f}; on the sphere the norm is 1 and the loss "
@@ -74,7 +82,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         f"(b) Sufficiently aligned on the training rows: {by_temperature[TEMPERATURES[0]]['aligned']:.1f}% of the "
         f"queries at temperature {TEMPERATURES[0]:g}, {by_temperature[TEMPERATURES[-1]]['aligned']:.1f}% at "
         f"{TEMPERATURES[-1]:g}.",
-        f"(c) {'; '.join(f'{name}: {_describe_spread(v)}' for name, v in spreads.items())}.",
+        f"(c) {'; '.join(spread_texts)}.",
     ]
     tables: dict[str, list[Record]] = {
         "Geometry": geometry_records,
@@ -88,20 +96,6 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     return StudyResult(tables, conclusions, draw, EXPLANATIONS)
 
 
-def _describe_spread(values: Values) -> str:
-    return f"text → image R@10 {values['text → image R@10']:.1f}%, effective rank {values['effective rank']:.0f}"
-
-
-def _make_space_settings(geometry: str) -> dict[str, Any]:
-    return {"geometry": geometry, "similarity": Component("dot"), "head": "mlp", "hidden_dim": 256}
-
-
-def _make_geometry_recipe(experiment: Experiment, geometry: str) -> Recipe:
-    objective = configure_objective("contrastive", num_negatives=64, temperature=0.1)
-    training = {"epochs": EPOCHS, "weight_decay": 0.0, "max_grad_norm": 1e6}
-    return experiment.make_recipe(objective, space=_make_space_settings(geometry), **training)
-
-
 def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
     curves: Values = {"loss": [], "norm": []}
 
@@ -111,11 +105,6 @@ def _track_epochs(experiment: Experiment, recipe: Recipe) -> Values:
 
     space = experiment.fit(recipe, on_epoch_end=record_epoch)
     return curves | {"recall": experiment.evaluate(space).recall("text", "image", 10)}
-
-
-def _make_temperature_recipe(experiment: Experiment, temperature: float) -> Recipe:
-    objective = configure_objective("contrastive", num_negatives=64, temperature=temperature, min_temperature=0.001)
-    return experiment.make_recipe(objective, space=_make_space_settings("sphere"))
 
 
 def _measure_alignment(experiment: Experiment, recipe: Recipe) -> Values:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from triptych.recipe import Recipe
 from triptych.studies.conclusions import compare_to_reference, format_mean_and_range
@@ -14,9 +15,6 @@ from triptych.studies.experiment import Experiment, configure_objective
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_bars
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "Which objective gives the best space with the same encoders and the same budget?"
 SETUP = (

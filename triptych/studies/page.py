@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
 
 from triptych.csv_files import format_csv
 from triptych.data.loader import sources_of
+from triptych.data.manifest import Row
 from triptych.files import atomic_write, write_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from triptych.data.manifest import Row
-    from triptych.interfaces import Modality, Source
-    from triptych.studies.experiment import Experiment
-    from triptych.studies.result_cache import ResultCache
+from triptych.interfaces import Modality, Source
+from triptych.studies.experiment import Experiment
+from triptych.studies.result_cache import ResultCache
 
 Record = dict[str, str | float]  # one row of a table
 NOTES_HEADING = "## Discussion"  # the text from this heading on is written by hand; a new run of the study keeps it
@@ -46,8 +43,6 @@ class Study:
 
 def write_page(folder: Path, name: str, study: Study, command: str, result: StudyResult) -> Path:
     """Write NAME.md with tables and figure, NAME.png and NAME.csv; keep the notes that a person added to the page."""
-    from matplotlib.figure import Figure
-
     page = folder / f"{name}.md"
     notes = _read_notes(page)
     figure = Figure(figsize=(11, 4.4), layout="constrained")

@@ -36,7 +36,8 @@ class ResultCache:
                 except ValueError:
                     continue  # the process was killed while it wrote this line
                 self._results[record["key"]] = record["values"]
-            self._rewrite()
+            lines = [json.dumps({"key": cache_key, "values": values}) for cache_key, values in self._results.items()]
+            write_text(path, "\n".join([self._header, *lines]) + "\n")
 
     def load_or_compute(self, compute: Callable[[Recipe], Values], recipe: Recipe, **key: Any) -> Values:
         """Load the result of a fit from the cache, or compute the result from the recipe and store it."""
@@ -53,7 +54,3 @@ class ResultCache:
         if self.progress:
             self.progress.advance(1, ", ".join(f"{value}" for value in key.values()))
         return self._results[cache_key]
-
-    def _rewrite(self) -> None:
-        lines = [json.dumps({"key": cache_key, "values": values}) for cache_key, values in self._results.items()]
-        write_text(self.path, "\n".join([self._header, *lines]) + "\n")

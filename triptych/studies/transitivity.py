@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from triptych.errors import UsageError
-from triptych.evaluation.retrieval import compute_chance_recall
+from triptych.evaluation.chance import compute_chance_recall
 from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import Recipe
 from triptych.studies.experiment import Experiment, FeatureTable, configure_objective
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import add_legend, draw_lines
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "How well do text and audio align without text–audio pairs, as the image bridge grows?"
 SETUP = (
@@ -43,11 +41,12 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     targets = compute_teacher_targets(experiment)
     results: dict[tuple[str, float], Values] = {}
     for method, fraction in product(METHODS, FRACTIONS):
-        compute, recipe = partial(measure, experiment, targets, fraction), make_recipe(experiment, method, fraction)
+        table = make_disjoint_pairs(experiment.splits["train"], fraction)
+        compute, recipe = partial(measure, experiment, table, targets), make_recipe(experiment, method, fraction)
         results[method, fraction] = cache.load_or_compute(compute, recipe, method=method, fraction=fraction)
     objective = configure_objective("triplet", *PAIRS, ("audio", "text"), negatives="all")
     recipe = experiment.make_recipe(objective, **_make_settings(1.0))
-    compute = partial(_measure_all_rows, experiment)
+    compute = partial(measure, experiment, None, None)
     supervised = cache.load_or_compute(compute, recipe, method=SUPERVISED, fraction=1.0)
     records: list[Record] = [
         {"method": method, "fraction of rows": f"{fraction:.3g}", **v}
@@ -94,22 +93,16 @@ def make_recipe(experiment: Experiment, method: str, fraction: float) -> Recipe:
     return experiment.make_recipe(*objectives, **_make_settings(fraction))
 
 
-def measure(experiment: Experiment, teacher_targets: Tensor, fraction: float, recipe: Recipe) -> Values:
-    """Train, and return the recall of the untrained pair text–audio and of the trained pair image–text."""
-    table = make_disjoint_pairs(experiment.splits["train"], fraction)
-    return _measure_recalls(experiment, experiment.fit(recipe, table, teacher_targets))
-
-
-def _measure_all_rows(experiment: Experiment, recipe: Recipe) -> Values:
-    return _measure_recalls(experiment, experiment.fit(recipe))
-
-
 def _make_settings(fraction: float) -> dict[str, Any]:
     """Return the settings of the recipe: fewer rows get up to eight times as many epochs, for as many steps."""
     return {"space": {"embed_dim": EMBED_DIM}, "epochs": round(EPOCHS * min(8, 1 / fraction)), "batch_size": 64}
 
 
-def _measure_recalls(experiment: Experiment, space: Any) -> Values:
+def measure(
+    experiment: Experiment, table: FeatureTable | None, teacher_targets: Tensor | None, recipe: Recipe
+) -> Values:
+    """Train, and return the recall of the untrained pair text–audio and of the trained pair image–text."""
+    space = experiment.fit(recipe, table, teacher_targets)
     untrained = experiment.evaluate(space, "test", "audio", "text")
     trained = experiment.evaluate(space, "test", "image", "text")
     audio_items, group = experiment.splits["test"].collect_items("audio")

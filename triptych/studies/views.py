@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
+from matplotlib.figure import Figure
 
 from triptych.data.loader import source_of, sources_of
 from triptych.data.manifest import Row
@@ -18,9 +18,6 @@ from triptych.studies.experiment import Experiment, FeatureTable, configure_obje
 from triptych.studies.page import Record, Study, StudyResult
 from triptych.studies.plots import draw_bars
 from triptych.studies.result_cache import ResultCache, Values
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 QUESTION = "Do several frames of a video help over one frame in image–audio retrieval?"
 SETUP = (

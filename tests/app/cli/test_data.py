@@ -11,7 +11,7 @@ import pytest
 
 from tests.data.dataset_replicas import REPLICAS, write_file
 from tests.data.datasets.conversion import unique_wav
-from triptych.app.cli.data import app
+from triptych.app.cli.data import data
 from triptych.data.datasets import DATASETS
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def test_without_sub_command_every_source_is_listed_with_its_expected_files():
 
 
 def test_every_source_is_a_sub_command_with_the_options_of_its_read_function():
-    commands = {command.name: command.callback for command in app.registered_commands if command.callback}
+    commands = {command.name: command.callback for command in data.registered_commands if command.callback}
     assert {*commands} == {*DATASETS, "add-speech", "inject-noise", "synthetic"}
     for name, dataset in DATASETS.items():
         parameters = inspect.signature(commands[name]).parameters
@@ -46,7 +46,7 @@ def test_every_source_is_a_sub_command_with_the_options_of_its_read_function():
         assert all(parameters[option].default is None for option in dataset.option_names), name
 
 
-@pytest.mark.parametrize("command", [command.name for command in app.registered_commands])
+@pytest.mark.parametrize("command", [command.name for command in data.registered_commands])
 def test_every_sub_command_has_help_with_an_example(command):
     result = triptych("data", command, "--help")
     assert result.returncode == 0

@@ -1,4 +1,4 @@
-"""The command line. To add a command, add a module here and an entry to COMMANDS."""
+"""The command line. To add a command, add a module here and to MODULES."""
 
 from __future__ import annotations
 
@@ -33,26 +33,11 @@ from triptych.app.cli import (
 )
 from triptych.errors import TriptychError
 
+MODULES = (demo, data, validate, recipes, encoders, cache, train, runs, export, evaluate, compare, classify, localise)
+MODULES += (study, report, audit, index, search, serve)  # in the order of the help page
+# The function or group of sub-commands of a module has the name of the module.
 COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
-    "demo": demo.demo,
-    "data": data.app,
-    "validate": validate.validate,
-    "recipes": recipes.recipes,
-    "encoders": encoders.encoders,
-    "cache": cache.cache,
-    "train": train.train,
-    "runs": runs.runs,
-    "export": export.export,
-    "evaluate": evaluate.evaluate,
-    "compare": compare.compare,
-    "classify": classify.classify,
-    "localise": localise.localise,
-    "study": study.study,
-    "report": report.report,
-    "audit": audit.audit,
-    "index": index.index,
-    "search": search.search,
-    "serve": serve.serve,
+    name: getattr(module, name) for module in MODULES for name in [module.__name__.rpartition(".")[2]]
 }
 
 INTERRUPTED = 130  # exit code of typer after Ctrl-C

@@ -1,6 +1,5 @@
 """The `triptych classify` command."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -51,7 +50,4 @@ def classify(
     request.validate()
     result = classify_split(run, terminal.read_manifest(data, allow_outside), request)
     terminal.print_failures(result.failures.values())
-    if as_json:
-        terminal.print_json([asdict(classification) for classification in result.results])
-    else:
-        terminal.print_classifications(result.results, show_all)
+    terminal.print_results(result.results, as_json, lambda results: terminal.print_classifications(results, show_all))

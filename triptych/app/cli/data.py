@@ -20,7 +20,7 @@ HASH_DIGITS = 16  # number of hexadecimal digits of a hash that are printed
 DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # headings on the help page
 LAYOUT_HINT = "`triptych data` lists the files that each source expects."
 
-app = typer.Typer(rich_markup_mode="rich")
+data = typer.Typer(rich_markup_mode="rich")
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of the dataset.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
@@ -44,7 +44,7 @@ CaptionColumns = Annotated[
 
 def _command(name: str, panel: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     epilog = None if panel == GENERATED else LAYOUT_HINT
-    return app.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=name != "tuxpaint")
+    return data.command(name, rich_help_panel=panel, epilog=epilog, no_args_is_help=name != "tuxpaint")
 
 
 def _add_converter(name: str, panel: str, title: str, example: str) -> None:
@@ -57,7 +57,7 @@ def _add_converter(name: str, panel: str, title: str, example: str) -> None:
     _command(name, panel)(convert_source)
 
 
-@app.callback(invoke_without_command=True)
+@data.callback(invoke_without_command=True)
 def list_sources(context: typer.Context) -> None:
     """Convert a local copy of a dataset to a manifest, derive a manifest from another, or generate synthetic data.
 
@@ -247,7 +247,7 @@ def inject_noise(
     stdout.print(f"  {'dropped' if drop else 'swapped'} rows: {swaps}")
 
 
-app.command("synthetic", rich_help_panel=GENERATED, no_args_is_help=True)(synthetic)
+data.command("synthetic", rich_help_panel=GENERATED, no_args_is_help=True)(synthetic)
 
 
 def _convert(source: str, folder: Path | None, output: Path | None, **options: Any) -> None:

@@ -1,7 +1,5 @@
 """The `triptych encoders` command."""
 
-from dataclasses import asdict
-
 from triptych.app.cli.options import AsJson
 
 
@@ -17,8 +15,4 @@ def encoders(as_json: AsJson = False) -> None:
     from triptych.encoders import ENCODERS
     from triptych.encoders.catalogue import list_encoders
 
-    encoder_infos = list_encoders(ENCODERS)
-    if as_json:
-        terminal.print_json([asdict(info) for info in encoder_infos])
-    else:
-        terminal.print_encoders(encoder_infos)
+    terminal.print_results(list_encoders(ENCODERS), as_json, terminal.print_encoders)

@@ -1,6 +1,5 @@
 """The `triptych export` command."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -36,11 +35,6 @@ def export(
         raise UsageError("no export format given; add --onnx, the only supported format")
     space, folder = load(run), output or default_folder(run)
     results = export_onnx(space, load_examples(space, data, allow_outside), folder, show_progress=not as_json)
-    if as_json:
-        terminal.print_json([asdict(result) for result in results])
-        return
-    terminal.stdout.print(terminal.make_export_table(results))
-    for result in results:
-        if result.problem:
-            terminal.stderr.print(f"{result.modality}: export failed: {result.problem}")
-    terminal.stdout.print(f"exported: {folder}")
+    terminal.print_results(results, as_json, terminal.print_export)
+    if not as_json:
+        terminal.stdout.print(f"exported: {folder}")

@@ -1,6 +1,5 @@
 """The `triptych localise` command."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +25,4 @@ def localise(
     from triptych.checkpoint import load
     from triptych.evaluation.localisation import localise as evaluate_localisation
 
-    results = evaluate_localisation(load(run), data, split)
-    if as_json:
-        terminal.print_json([asdict(result) for result in results])
-    else:
-        terminal.stdout.print(terminal.make_localisation_table(results))
+    terminal.print_results(evaluate_localisation(load(run), data, split), as_json, terminal.print_localisation)

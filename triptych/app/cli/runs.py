@@ -1,6 +1,5 @@
 """The `triptych runs` command."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -27,13 +26,7 @@ def runs(
     from triptych.training.run_summary import list_runs
 
     run_summaries = list_runs(folder)
-    if as_json:
-        terminal.print_json([asdict(summary) for summary in run_summaries])
-        return
-    if not run_summaries:
+    if run_summaries or as_json:
+        terminal.print_results(run_summaries, as_json, terminal.print_runs)
+    else:
         terminal.stdout.print(f"{folder}: no runs; create one with `triptych train`")
-        return
-    terminal.stdout.print(terminal.make_runs_table(run_summaries))
-    for summary in run_summaries:
-        if summary.stop_reason:
-            terminal.stderr.print(f"{summary.folder}: {summary.stop_reason}")

@@ -26,6 +26,10 @@ class HTTPError(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after = status, message, retry_after
 
+    def to_response(self) -> Response:
+        """Return the error as a JSON response."""
+        return make_error_response(self.status, self.message, "HTTPError", self.retry_after)
+
 
 def make_busy_error(problem: str, retry_after: int) -> HTTPError:
     """Return the error for a server that is busy. The client should repeat the request after `retry_after` seconds."""
@@ -78,7 +82,7 @@ def add_exception_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPError)
     def handle_http_error(_: Request, error: HTTPError) -> Response:
-        return make_error_response(error.status, error.message, "HTTPError", error.retry_after)
+        return error.to_response()
 
     @app.exception_handler(TriptychError)
     def handle_triptych_error(_: Request, error: TriptychError) -> Response:

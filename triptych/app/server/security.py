@@ -16,7 +16,6 @@ import hmac
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.cookies import CookieError, SimpleCookie
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -24,11 +23,12 @@ from urllib.parse import parse_qs
 
 import h11
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import HTTPConnection
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from triptych.app.server.errors import HTTPError, make_busy_error, make_error_response
+from triptych.app.server.errors import HTTPError, make_busy_error
 from triptych.app.server.limits import Limits
 
 TOKEN_COOKIE = "triptych_token"  # noqa: S105
@@ -89,7 +89,7 @@ class SecurityMiddleware:
         except HTTPError as error:
             if not has_started:
                 await _drain(receive)
-                response = make_error_response(error.status, error.message, "HTTPError", error.retry_after)
+                response = error.to_response()
                 response.headers["Connection"] = "close"  # the rest of the request is not read
                 await response(scope, receive, send_with_headers)
 
@@ -111,7 +111,8 @@ class SecurityMiddleware:
             response = RedirectResponse("/", 303)
             response.set_cookie(TOKEN_COOKIE, self.token, httponly=True, samesite="strict", path="/")
             return response
-        if not self._is_valid_token(_bearer_token(headers) or _cookie_token(headers)):
+        cookie = HTTPConnection(scope).cookies.get(TOKEN_COOKIE, "")
+        if not self._is_valid_token(_bearer_token(headers) or cookie):
             if scope["path"] == "/" and "text/html" in headers.get("accept", ""):
                 return HTMLResponse(TOKEN_PAGE.read_text(encoding="utf-8"), 401)
             raise HTTPError(
@@ -209,14 +210,6 @@ def parse_host_name(host: str) -> str:
 def _bearer_token(headers: Headers) -> str:
     scheme, _, value = headers.get("authorization", "").partition(" ")
     return value.strip() if scheme.lower() == "bearer" else ""
-
-
-def _cookie_token(headers: Headers) -> str:
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(TOKEN_COOKIE)
-    except CookieError:
-        return ""
-    return morsel.value if morsel else ""
 
 
 class Connection(H11Protocol):
@@ -325,8 +318,7 @@ def _reject_when_full(app: ASGIApp, count: int, retry_after: int) -> ASGIApp:
         if scope["type"] == "http" and scope["path"] == HEALTH_PATH:
             await app(scope, receive, send)
         elif scope["type"] == "http":
-            error = make_busy_error(f"{count} connections are open already", retry_after)
-            response = make_error_response(error.status, error.message, "HTTPError", retry_after)
+            response = make_busy_error(f"{count} connections are open already", retry_after).to_response()
             response.headers["Connection"] = "close"
             await response(scope, receive, send)
 

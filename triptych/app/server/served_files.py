@@ -283,7 +283,8 @@ class ReviewFiles:
             text = page.read().decode("utf-8", "replace")
         linked_files: dict[Path, LinkedFile] = {}
         for link in LINK_PATTERN.findall(text):
-            path = Path(_normalise_path(self.folder / unquote(json.loads(link).partition("#")[0])))
+            # normpath removes ".." lexically, as browsers do.
+            path = Path(os.path.normpath(self.folder / unquote(json.loads(link).partition("#")[0])))
             try:
                 real_path = path.resolve(strict=True)
                 linked_file = LinkedFile(real_path, _file_identity(real_path.stat()))
@@ -296,14 +297,3 @@ class ReviewFiles:
 
 def _file_identity(status: os.stat_result) -> tuple[int, str]:
     return status.st_dev, file_state(status)
-
-
-def _normalise_path(path: Path) -> str:
-    """Remove ".." lexically, as browsers do."""
-    parts: list[str] = []
-    for part in path.parts:
-        if part == "..":
-            parts = parts[:-1] or ["/"]
-        else:
-            parts.append(part)
-    return str(Path(*parts))

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -210,17 +210,12 @@ def _select_row(features: Features, row: int) -> Features:
     return replace(selected, parts=selected.parts[:, :length], mask=selected.mask[:, :length])
 
 
-@dataclass
 class BoundedExecutor:
     """A thread pool with a limit on pending calls."""
 
-    num_threads: int
-    max_pending: int
-    num_pending: int = 0
-    pool: ThreadPoolExecutor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pool = ThreadPoolExecutor(self.num_threads, "worker")
+    def __init__(self, num_threads: int, max_pending: int) -> None:
+        self.max_pending, self.num_pending = max_pending, 0
+        self.pool = ThreadPoolExecutor(num_threads, "worker")
 
 
 class AppState:

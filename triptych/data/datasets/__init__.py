@@ -1,4 +1,4 @@
-"""Convert local copies of datasets to manifests. To add a dataset, write one module here and add it to DATASETS."""
+"""Convert local copies of datasets to manifests. To add a dataset, write one module here and add it to PUBLISHED."""
 
 from triptych.data.datasets import (
     audiocaps,
@@ -17,18 +17,6 @@ from triptych.data.datasets import (
 )
 from triptych.data.datasets.draft import Dataset
 
-DATASETS: dict[str, Dataset] = {
-    "esc50": esc50.DATASET,
-    "clotho": clotho.DATASET,
-    "audiocaps": audiocaps.DATASET,
-    "wavcaps": wavcaps.DATASET,
-    "flickr8k": flickr8k.DATASET,
-    "coco": coco.DATASET,
-    "places_audio": places_audio.DATASET,
-    "flickr_audio": flickr_audio.DATASET,
-    "tuxpaint": tuxpaint.DATASET,
-    "gcompris": gcompris.DATASET,
-    "folder": folder.DATASET,
-    "webdataset": webdataset.DATASET,
-    "hf": hf.DATASET,
-}
+PUBLISHED = (esc50, clotho, audiocaps, wavcaps, flickr8k, coco, places_audio, flickr_audio, tuxpaint, gcompris)
+FORMATS = (folder, webdataset, hf)
+DATASETS: dict[str, Dataset] = {m.__name__.rpartition(".")[2]: m.DATASET for m in (*PUBLISHED, *FORMATS)}

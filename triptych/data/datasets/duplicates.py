@@ -13,7 +13,7 @@ PREFIX_BYTES = 1 << 16  # files of equal size are read completely only if their 
 def hash_identical_files(paths: Iterable[Path]) -> dict[Path, str]:
     """Return path -> content hash for all files whose content occurs more than once."""
     candidates = [list(paths)]
-    for key in (_file_size, _hash_prefix):
+    for key in (lambda path: path.stat().st_size, _hash_prefix):
         candidates = [part for group in candidates for part in _group_by_key(group, key)]
     digests = {path: hash_file(path) for group in candidates for path in group}
     counts = Counter(digests.values())
@@ -29,10 +29,6 @@ def _group_by_key(paths: Iterable[Path], key: Callable[[Path], Hashable]) -> lis
         except OSError:
             continue
     return [part for part in groups.values() if len(part) > 1]
-
-
-def _file_size(path: Path) -> int:
-    return path.stat().st_size
 
 
 def _hash_prefix(path: Path) -> bytes:

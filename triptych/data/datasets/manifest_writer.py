@@ -158,11 +158,9 @@ def _has_content(path: Path) -> bool:
 
 def _has_utf8_paths(item: DraftItem) -> bool:
     try:
-        for path in item.files.values():
-            str(path).encode("utf-8")
+        return all(str(path).encode("utf-8") for path in item.files.values())
     except UnicodeEncodeError:
         return False
-    return True
 
 
 class _PathFormatter:

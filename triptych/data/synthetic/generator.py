@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
@@ -80,9 +80,13 @@ class SyntheticConfig:
 
     def __post_init__(self) -> None:
         for name, (number_type, low, high) in RANGES.items():
-            value = getattr(self, name)
-            if value is not None or name not in DifficultySettings.__annotations__:
-                _check_range(name, value, number_type, low, high)
+            value: Any = getattr(self, name)
+            if name in DifficultySettings.__annotations__ and getattr(self, name) is None:
+                continue
+            is_number = isinstance(value, (int, number_type)) and not isinstance(value, bool)
+            if not is_number or not low <= value <= high:
+                type_name = "a whole number" if number_type is int else "a number"
+                raise UsageError(f"{name} is {value!r}; allowed: {type_name} from {low} to {high}")
         for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise UsageError(describe_unknown(name.replace("_", " "), str(getattr(self, name)), allowed))
@@ -132,28 +136,15 @@ RANGES: dict[str, tuple[type, float, float]] = {
     "captions": (int, 1, 20),
     "image_size": (int, 32, 1024),
     "seconds": (float, 1, 60),
-    "image_noise": (float, 0, 1),
-    "audio_noise": (float, 0, 1),
-    "jitter": (float, 0, 1),
-    "omission_rate": (float, 0, 1),
+    **dict.fromkeys(DifficultySettings.__annotations__, (float, 0, 1)),
     "held_out_fraction": (float, 0, 0.5),
-    "valid_fraction": (float, 0, 1),
-    "test_fraction": (float, 0, 1),
-    "novel_fraction": (float, 0, 1),
-    "noise_rate": (float, 0, 1),
+    **dict.fromkeys(("valid_fraction", "test_fraction", "novel_fraction", "noise_rate"), (float, 0, 1)),
 }
 CHOICES: dict[str, Sequence[str]] = {
     "difficulty": get_args(Difficulty),
     "noise_kind": label_noise.SWAP_KINDS,
     "noise_modality": tuple(label_noise.MODALITY_COLUMNS),
 }
-
-
-def _check_range(name: str, value: object, number_type: type, low: float, high: float) -> None:
-    is_number = isinstance(value, (int, float) if number_type is float else int) and not isinstance(value, bool)
-    if not is_number or not low <= float(str(value)) <= high:
-        type_name = "a whole number" if number_type is int else "a number"
-        raise UsageError(f"{name} is {value!r}; allowed: {type_name} from {low} to {high}")
 
 
 def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None = None) -> Path:
@@ -273,9 +264,8 @@ def _inject_noise(config: SyntheticConfig, rows: list[dict[str, str]], folder: P
         return rows
     train = [row for row in rows if row["split"] == "train"]
     ids, labels = [row["id"] for row in train], [row["label"] for row in train]
-    swaps = label_noise.choose_swaps(
-        ids, labels, config.noise_rate, config.noise_kind, config.seed, config.noise_modality
-    )
+    noise = config.noise_rate, config.noise_kind, config.seed, config.noise_modality
+    swaps = label_noise.choose_swaps(ids, labels, *noise)
     label_noise.write_swaps(folder / SWAPS_FILE, swaps)
     return label_noise.apply_swaps({row["id"]: row for row in rows}, swaps, label_noise.take_columns)
 

@@ -29,9 +29,8 @@ BACKGROUND_COLOURS: dict[str, Colour] = {
     "mint": (226, 241, 231),
     "stone": (222, 220, 216),
 }
-TONES: dict[
-    str, tuple[Colour, float]
-] = {  # the colour to mix with the colour of the object, and the weight of the mixed-in colour
+# The colour to mix with the colour of the object, and the weight of the mixed-in colour.
+TONES: dict[str, tuple[Colour, float]] = {
     "main": ((0, 0, 0), 0.0),
     "dark": ((0, 0, 0), 0.42),
     "pale": ((255, 255, 255), 0.55),
@@ -47,15 +46,14 @@ class SilhouetteShape:
 
     points: tuple[Point, ...]
     tone: str  # a key of TONES
-    is_ellipse: bool
 
 
 def _make_ellipse(x0: float, y0: float, x1: float, y1: float, tone: str = "main") -> SilhouetteShape:
-    return SilhouetteShape(((x0, y0), (x1, y1)), tone, is_ellipse=True)
+    return SilhouetteShape(((x0, y0), (x1, y1)), tone)
 
 
 def _make_polygon(*points: Point, tone: str = "main") -> SilhouetteShape:
-    return SilhouetteShape(points, tone, is_ellipse=False)
+    return SilhouetteShape(points, tone)
 
 
 # Each silhouette fills the unit square. The y axis points downwards. Later shapes cover earlier shapes.
@@ -195,7 +193,7 @@ def _draw_copy(pen: ImageDraw.ImageDraw, obj: SceneObject, corner: Point, side: 
     for shape in SILHOUETTES[obj.category]:
         points = [(left + scale * (1 - x if is_mirrored else x), top + scale * y) for x, y in shape.points]
         all_points += points
-        if shape.is_ellipse:
+        if len(points) == 2:
             (x0, y0), (x1, y1) = points
             pen.ellipse((min(x0, x1), y0, max(x0, x1), y1), fill=fills[shape.tone])
         else:

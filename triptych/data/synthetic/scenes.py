@@ -82,11 +82,6 @@ class HeldOutCombinations:
     colours: tuple[tuple[str, str], ...]  # (category, colour)
     heights: tuple[tuple[str, str], ...]  # (category, height)
 
-    def includes(self, scene_object: SceneObject) -> bool:
-        """Return whether the object has one of the combinations."""
-        category = scene_object.category
-        return (category, scene_object.colour) in self.colours or (category, scene_object.height) in self.heights
-
 
 def choose_held_out(categories: Sequence[str], fraction: float, rng: np.random.Generator) -> HeldOutCombinations:
     """Choose a fraction of the (category, colour) and of the (category, height) combinations for the novel split."""
