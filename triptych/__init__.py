@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from triptych import losses
     from triptych.checkpoint import load, save_pretrained
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["Collection", "Recipe", "Source", "Space", "__version__"]
-__all__ += ["compare", "evaluate", "load", "save_pretrained", "train"]
+__all__ += ["compare", "evaluate", "load", "losses", "save_pretrained", "train"]
 
 # OpenMP threads should sleep while they wait. By default, waiting OpenMP threads spin. On a busy machine, a spinning
 # thread takes the processor from the thread for which it waits. OpenMP reads this environment variable when torch is
@@ -46,6 +47,8 @@ _MODULE_BY_NAME = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "losses":
+        return import_module("triptych.losses")
     if name in _MODULE_BY_NAME:
         return getattr(import_module(_MODULE_BY_NAME[name]), name)
     raise AttributeError(f"module 'triptych' has no attribute {name!r}; it has {', '.join(__all__)}")
