@@ -11,11 +11,10 @@ from torch import Tensor
 
 from bench.measure import Work
 from bench.peers import import_peer, load_open_clip_loss, matchmap_loop, word_region_loop
-from triptych.interfaces import Features, Pair
+from triptych.interfaces import Features
 from triptych.objectives.infonce import streamed_infonce_loss
 from triptych.objectives.matching import matching_loss
 from triptych.objectives.triplet import NegativeMining, Triplet
-from triptych.similarities.cosine import Cosine
 from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
 from triptych.streaming import softplus_sum
@@ -131,8 +130,7 @@ def triplets(negatives: NegativeMining, n: int = 4096) -> tuple[Work, Work]:
     distances, losses, miners = (import_peer(f"{package}.{part}") for part in ("distances", "losses", "miners"))
     a, b = embeddings(n, 256)
     labels = torch.arange(n)
-    similarity, objective = Cosine(), Triplet(margin=0.2, negatives=negatives)
-    parts = torch.zeros(n, 1, 256), torch.ones(n, 1, dtype=torch.bool)
+    objective = Triplet(margin=0.2, negatives=negatives)
     distance = distances.CosineSimilarity()
     loss = losses.TripletMarginLoss(margin=0.2, distance=distance)
     miner = (
@@ -150,8 +148,7 @@ def triplets(negatives: NegativeMining, n: int = 4096) -> tuple[Work, Work]:
         run_backward(total, a, b)
 
     def ours() -> None:
-        pair = Pair(Features(a, *parts), Features(b, *parts), labels, similarity)
-        run_backward(torch.stack(list(objective(pair).values())).sum(), a, b)
+        run_backward(objective(a, b), a, b)
 
     return ours, theirs
 

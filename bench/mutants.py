@@ -71,6 +71,7 @@ TESTS: dict[str, list[str]] = {
         "tests/objectives/test_matching_noise_rate.py",
         OBJECTIVES,
     ],
+    "triptych/objectives/objective.py": ["tests/objectives/test_objective.py", OBJECTIVES],
     "triptych/objectives/scores.py": ["tests/objectives/test_scores.py"],
     "triptych/objectives/temperature.py": ["tests/objectives/test_temperature.py"],
     "triptych/objectives/distill.py": ["tests/objectives/test_distill.py", OBJECTIVES],

@@ -32,4 +32,4 @@ def test_the_example_objective_works_as_printed(tmp_path):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     completed = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert completed.returncode == 0, completed.stdout + completed.stderr
-    assert "14 passed" in completed.stdout
+    assert "15 passed" in completed.stdout

@@ -18,6 +18,7 @@ import triptych
 PUBLIC_NAMES = {
     "classes": ["Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem"],
     "functions": ["compare", "evaluate", "load", "train"],
+    "modules": ["errors", "evaluation", "losses"],
 }
 # The methods that are documented with arguments and an example.
 PUBLIC_METHODS = {
@@ -39,9 +40,11 @@ PUBLIC_METHODS = {
 
 def list_public_objects() -> Iterator[tuple[str, object]]:
     """Yield the public classes, their public methods, and the public functions."""
-    for name in triptych.__all__:
-        if name != "__version__":
-            yield name, getattr(triptych, name)
+    for name in (*PUBLIC_NAMES["classes"], *PUBLIC_NAMES["functions"]):
+        yield name, getattr(triptych, name)
+    for module in (triptych.evaluation, triptych.losses):
+        for name in module.__all__:
+            yield f"{module.__name__}.{name}", getattr(module, name)
     for class_name, methods in PUBLIC_METHODS.items():
         for method in methods:
             yield f"{class_name}.{method}", getattr(getattr(triptych, class_name), method)
@@ -88,7 +91,7 @@ def test_the_code_of_the_page_runs(example_folder, monkeypatch, capsys):
 
 
 def test_public_names_are_pinned():
-    assert sorted(triptych.__all__) == sorted(["__version__", *PUBLIC_NAMES["classes"], *PUBLIC_NAMES["functions"]])
+    assert sorted(triptych.__all__) == sorted(["__version__", *sum(PUBLIC_NAMES.values(), [])])
     assert set(triptych.__all__) <= set(dir(triptych))
     with pytest.raises(AttributeError, match="has no attribute 'serach'; it has "):
         getattr(triptych, "serach")  # noqa: B009 - a typing error of a user

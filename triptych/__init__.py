@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from triptych import errors, evaluation, losses
     from triptych.checkpoint import load
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
@@ -52,10 +53,13 @@ _MODULE_BY_NAME = {
     "load": "triptych.checkpoint",
     "train": "triptych.training.loop",
 }
-__all__ = ["__version__", *_MODULE_BY_NAME]
+_MODULES = ("errors", "evaluation", "losses")
+__all__ = ["__version__", *_MODULE_BY_NAME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"triptych.{name}")
     if name in _MODULE_BY_NAME:
         return getattr(import_module(_MODULE_BY_NAME[name]), name)
     raise AttributeError(f"module 'triptych' has no attribute {name!r}; it has {', '.join(__all__)}")

@@ -145,6 +145,12 @@ def features_from_embeddings(embeddings: Tensor | np.ndarray, modality: Modality
     return Features(tensor, tensor.unsqueeze(1), mask, modality)
 
 
+def features_from_parts(parts: Tensor, mask: Tensor, modality: Modality | None = None) -> Features:
+    """Return features of part vectors (N, L, D) with mask (N, L); the embedding is the mean of the parts of an item."""
+    features = Features(parts[:, 0], parts, mask, modality)
+    return replace(features, embedding=features.mean_pool())
+
+
 def concat_features(features: list[Features], embed_dim: int, modality: Modality | None) -> Features:
     """Concatenate batches of features of one modality, with part vectors padded to the largest number of parts."""
     if not features:
@@ -274,20 +280,6 @@ class Similarity(nn.Module, ABC):
         """
         products, mask = a.parts @ b.parts.transpose(1, 2), a.mask.unsqueeze(2) & b.mask.unsqueeze(1)
         return products.masked_fill(~mask, 0) / mask.sum(dim=(1, 2), keepdim=True)
-
-    def after_step(self) -> None:
-        """Project the parameters onto their constraints. Training calls this method after each optimizer step."""
-
-
-class Objective(nn.Module, ABC):
-    """A training loss for one pair of modalities: `forward` returns named terms, and training minimises their sum."""
-
-    @abstractmethod
-    def forward(self, pair: Pair) -> dict[str, Tensor]: ...
-
-    def metrics_to_log(self) -> dict[str, float]:
-        """Return further values to log with the loss terms, such as a learned temperature."""
-        return {}
 
     def after_step(self) -> None:
         """Project the parameters onto their constraints. Training calls this method after each optimizer step."""

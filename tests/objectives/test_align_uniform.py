@@ -60,7 +60,7 @@ def test_uniform_loss_matches_naive_loop(group, t, seed):
 @quick
 def test_objective_weights_both_terms(group, seed):
     a, b, groups = unit_features(len(group), seed), unit_features(len(group), seed + 1), torch.tensor(group)
-    terms = AlignUniform(alpha=1.5, t=3.0, align_weight=0.7, uniform_weight=0.4)(pair_of(a, b, groups))
+    terms = AlignUniform(alpha=1.5, t=3.0, align_weight=0.7, uniform_weight=0.4).terms(pair_of(a, b, groups))
     x, y = a.embedding.tolist(), b.embedding.tolist()
     expected_uniform = 0.0
     if len(set(group)) > 1:

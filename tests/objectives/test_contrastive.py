@@ -95,7 +95,7 @@ def test_objective_with_all_negatives_matches_naive_loop(anchor, stream_block):
     pair = pair_of(random_features(5, seed=1), random_features(5, seed=2), group)
     logits = pair.scores() / 0.3 if anchor == "a" else pair.scores().T / 0.3
     negative = [[logits[i, j].item() for j in range(5) if group[i] != group[j]] for i in range(5)]
-    terms = Contrastive(num_negatives=9, temperature=0.3, anchor=anchor, stream_block=stream_block).double()(pair)
+    terms = Contrastive(num_negatives=9, temperature=0.3, anchor=anchor, stream_block=stream_block).double().terms(pair)
     assert list(terms) == ["a_to_b" if anchor == "a" else "b_to_a"]
     assert terms.popitem()[1].item() == pytest.approx(naive_loss(logits.diagonal().tolist(), negative), rel=1e-6)
 
@@ -266,4 +266,4 @@ def test_invalid_inputs_raise():
     pair = Pair(a, a, torch.arange(4), InexactSimilarity())
     assert total_loss(Contrastive().double(), pair).isfinite()
     with pytest.raises(InputError, match="InexactSimilarity is not exact"):
-        Contrastive(stream_block=2).double()(pair)
+        Contrastive(stream_block=2).double().terms(pair)

@@ -72,7 +72,7 @@ def test_objective_averages_both_sides_over_batch(temperature, heads):
         pair_with_teacher(),
         Distill(num_classes=9, embed_dim=6, temperature=temperature, heads=heads).double(),
     )
-    terms = objective(pair)
+    terms = objective.terms(pair)
     assert pair.teacher_targets is not None
     assert len(objective.heads) == heads
     for name, side, head in (("a", pair.a, objective.heads[0]), ("b", pair.b, objective.heads[-1])):
@@ -189,17 +189,17 @@ def test_teacher_is_rescaled_to_sum_to_one():
 def test_invalid_teachers_raise():
     pair, objective = pair_with_teacher(), Distill(num_classes=9, embed_dim=6).double()
     assert pair.teacher_targets is not None
-    with pytest.raises(InputError, match=r"set data\.teacher, or remove distill from the recipe"):
-        objective(replace(pair, teacher_targets=None))
+    with pytest.raises(InputError, match=r"set data\.teacher or remove distill"):
+        objective.terms(replace(pair, teacher_targets=None))
     with pytest.raises(InputError, match=r"teacher is \(6, 8\); need \(6, 9\)"):
-        objective(replace(pair, teacher_targets=pair.teacher_targets[:, :8]))
+        objective.terms(replace(pair, teacher_targets=pair.teacher_targets[:, :8]))
     with pytest.raises(InputError, match="has 6 dimensions, distill has embed_dim = 5"):
-        Distill(num_classes=9, embed_dim=5).double()(pair)
+        Distill(num_classes=9, embed_dim=5).double().terms(pair)
     with pytest.raises(InputError, match=r"row 2 sums to 1\.9"):
-        objective(replace(pair, teacher_targets=pair.teacher_targets + torch.eye(6, 1).roll(2, 0) * 0.1))
+        objective.terms(replace(pair, teacher_targets=pair.teacher_targets + torch.eye(6, 1).roll(2, 0) * 0.1))
     for bad in (torch.nan, torch.inf, -0.1):
         with pytest.raises(InputError, match="NaN, infinity or a negative number"):
-            objective(replace(pair, teacher_targets=pair.teacher_targets.index_fill(1, torch.tensor([0]), bad)))
+            objective.terms(replace(pair, teacher_targets=pair.teacher_targets.index_fill(1, torch.tensor([0]), bad)))
     with pytest.raises(InputError, match="need the same"):
         class_kl_divergence(torch.ones(2, 3) / 3, torch.ones(2, 4))
     for teacher_shape, student_shape in (((2, 3), (3, 2)), ((2,), (2,)), ((0, 3), (0, 3))):

@@ -168,7 +168,7 @@ def test_positives_modes_match_naive_loop(positives):
     positive_mask, candidate_mask = (
         (eye, ~same_group | eye) if positives == "single" else (same_group, torch.ones_like(same_group))
     )
-    terms = InfoNCE(temperature=0.2, positives=positives, a_weight=0.7, b_weight=0.1).double()(pair)
+    terms = InfoNCE(temperature=0.2, positives=positives, a_weight=0.7, b_weight=0.1).double().terms(pair)
     for name, weight, orient in (("a_to_b", 0.7, lambda x: x), ("b_to_a", 0.1, lambda x: x.T)):
         expected = naive_loss(
             orient(logits), orient(positive_mask), orient(candidate_mask), positives == "supcon", [1.0] * 7, 0.0
@@ -211,7 +211,7 @@ def test_streamed_equals_dense(group, block, temperature, seed):
     results = []
     for size in (0, block):
         objective = InfoNCE(temperature=temperature, stream_block=size).double()
-        terms = objective(pair)
+        terms = objective.terms(pair)
         grads = torch.autograd.grad(total_loss(objective, pair), (x, y, objective.log_scale))
         results.append([*terms.values(), *grads])
     for dense, streamed in zip(*results, strict=True):
@@ -221,16 +221,16 @@ def test_streamed_equals_dense(group, block, temperature, seed):
 def test_streamed_equals_dense_in_float32():
     a, b = random_features(300, 32, seed=1, dtype=torch.float32), random_features(300, 32, seed=2, dtype=torch.float32)
     pair = pair_of(a, b, torch.arange(300) // 3)
-    dense, streamed = (InfoNCE(stream_block=block)(pair) for block in (0, 128))
+    dense, streamed = (InfoNCE(stream_block=block).terms(pair) for block in (0, 128))
     for name in dense:
         assert streamed[name].item() == pytest.approx(dense[name].item(), rel=1e-6)
 
 
 def test_streaming_never_builds_positive_mask():
     pair = pair_of(random_features(4, seed=1), random_features(4, seed=2), torch.tensor([5, 3, 3, 9]))
-    InfoNCE(stream_block=2).double()(pair)
+    InfoNCE(stream_block=2).double().terms(pair)
     assert "positive_mask" not in vars(pair)
-    InfoNCE().double()(pair)
+    InfoNCE().double().terms(pair)
     assert "positive_mask" in vars(pair)
 
 
@@ -311,4 +311,4 @@ def test_streaming_inexact_similarity_raises():
     a = random_features(3)
     pair = Pair(a, a, torch.arange(3), InexactSimilarity())
     with pytest.raises(InputError, match=r"InexactSimilarity is not exact.*stream_block = 0"):
-        InfoNCE(stream_block=2).double()(pair)
+        InfoNCE(stream_block=2).double().terms(pair)

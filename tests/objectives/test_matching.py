@@ -32,7 +32,7 @@ def pair_of(a, b, group=None):
 
 
 def matching_value(objective, pair):
-    return objective(pair)["matching"]
+    return objective.terms(pair)["matching"]
 
 
 def permute(items, order):

@@ -25,7 +25,7 @@ def pair_of(a, b, group=None, teacher=None):
 
 
 def total_loss(objective, pair):
-    return torch.stack(list(objective(pair).values())).sum()
+    return torch.stack(list(objective.terms(pair).values())).sum()
 
 
 def permute(items, order):
@@ -66,6 +66,20 @@ def test_gradients_match_finite_differences(objective):
         return total_loss(objective, pair)
 
     assert torch.autograd.gradcheck(value, (a.embedding.requires_grad_(), b.embedding.requires_grad_()))
+
+
+def test_a_call_with_tensors_returns_the_sum_of_the_terms(objective):
+    a, b, group = random_features(6, seed=1), random_features(6, seed=2), torch.tensor([0, 1, 1, 2, 3, 0])
+    pair = pair_of(a, b, group)
+    teacher = {"teacher_targets": pair.teacher_targets} if objective.reads_teacher else {}
+    torch.manual_seed(0)
+    value = objective(a.embedding, b.embedding, group=group, **teacher)
+    torch.manual_seed(0)
+    assert value.shape == ()
+    assert torch.equal(value, total_loss(objective, pair))
+    if objective.reads_scores:
+        torch.manual_seed(0)
+        assert objective(scores=pair.scores(), group=group).item() == pytest.approx(value.item(), rel=1e-12)
 
 
 def test_after_step_restores_valid_parameters(objective):

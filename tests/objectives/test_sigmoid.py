@@ -83,7 +83,7 @@ def test_streamed_equals_dense_in_float32():
     a, b = random_features(300, 32, seed=1, dtype=torch.float32), random_features(300, 32, seed=2, dtype=torch.float32)
     pair = pair_of(a, b, torch.arange(300) // 3)
     for bias in (-10.0, 0.0, 10.0):
-        dense, streamed = (Sigmoid(bias=bias, stream_block=block)(pair)["pairs"].item() for block in (0, 128))
+        dense, streamed = (Sigmoid(bias=bias, stream_block=block).terms(pair)["pairs"].item() for block in (0, 128))
         assert streamed == pytest.approx(dense, rel=1e-6)
 
 
@@ -108,7 +108,7 @@ def test_inexact_similarity_needs_no_option():
     a, b = random_features(5, seed=1), random_features(5, seed=2)
     pair = Pair(a, b, torch.tensor([0, 1, 1, 2, 0]), InexactSimilarity())
     expected = naive_loss((pair.scores() * 10 - 10).tolist(), pair.positive_mask.tolist())
-    assert Sigmoid().double()(pair)["pairs"].item() == pytest.approx(expected, rel=1e-6)
+    assert Sigmoid().double().terms(pair)["pairs"].item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_temperature_is_logged_and_bounded():
@@ -178,4 +178,4 @@ def test_invalid_inputs_raise():
         sigmoid_loss(torch.zeros(2, 3), torch.eye(2, dtype=torch.bool))
     a = random_features(3)
     with pytest.raises(InputError, match="InexactSimilarity is not exact"):
-        Sigmoid(stream_block=2).double()(Pair(a, a, torch.arange(3), InexactSimilarity()))
+        Sigmoid(stream_block=2).double().terms(Pair(a, a, torch.arange(3), InexactSimilarity()))

@@ -81,7 +81,7 @@ def test_loss_matches_naive_loop(negatives, loss, reduction, group, margin, has_
 def test_objective_matches_naive_loop_in_both_directions(negatives, loss, reduction, directions):
     a, b, group = random_features(9, seed=1), random_features(9, seed=2), torch.tensor([0, 1, 1, 2, 3, 3, 3, 4, 5])
     exact = pair_of(a, b, group)
-    terms = Triplet(0.3, negatives, directions, reduction, loss)(exact)
+    terms = Triplet(0.3, negatives, directions, reduction, loss).terms(exact)
     scores, positive_mask = exact.scores(), exact.positive_mask
     expected = {
         "a_to_b": naive_loss(scores.tolist(), positive_mask.tolist(), 0.3, negatives, loss, reduction),
@@ -208,7 +208,7 @@ def test_random_mining_equals_loss_with_sampled_negatives():
     a, b = random_features(12, seed=1), random_features(12, seed=2)
     pair = pair_of(a, b, torch.arange(12) // 2)
     torch.manual_seed(7)
-    terms = Triplet(negatives="random")(pair)
+    terms = Triplet(negatives="random").terms(pair)
     torch.manual_seed(7)
     rows, columns = sample_negatives(pair.positive_mask), sample_negatives(pair.positive_mask.T)
     scores = pair.scores()

@@ -37,7 +37,7 @@ def check_words(case: Case) -> None:
 
     as_coded = WordRegion(attention_scale=gamma1.item(), sharpness=gamma2.item())
     pair = make_pair(a, b, labels, as_coded)
-    terms = make_infonce(gamma3.log())(pair)
+    terms = make_infonce(gamma3.log()).terms(pair)
     case.check_value("loss0", 2 * terms["a_to_b"])
     case.check_value("loss1", 2 * terms["b_to_a"])
     case.check_value("total", 2 * total_loss(terms))
@@ -50,11 +50,11 @@ def check_words(case: Case) -> None:
     as_written = make_pair(
         a, b, labels, WordRegion(attention_scale=gamma1.item(), sharpness=gamma2.item(), divide_by_sharpness=True)
     )
-    scaled_loss = total_loss(make_infonce((gamma2 * gamma3).log())(as_written))
+    scaled_loss = total_loss(make_infonce((gamma2 * gamma3).log()).terms(as_written))
     case.check_close("with the power, at a scale of gamma2 · gamma3", scaled_loss, total_loss(terms), case.tolerance)
     case.check_condition(
         "with the power and the same scale it differs just where gamma2 is not 1",
-        is_different(total_loss(make_infonce(gamma3.log())(as_written)), total_loss(terms), 1e-9)
+        is_different(total_loss(make_infonce(gamma3.log()).terms(as_written)), total_loss(terms), 1e-9)
         == (gamma2.item() != 1),
     )
 

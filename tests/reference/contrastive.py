@@ -35,7 +35,7 @@ def check_symmetric(case: Case) -> None:
     pair = make_pair(make_features(audio), make_features(text))
     for block in (0, 4):
         objective = make_infonce(case.constant("log_scale"), block)
-        terms = objective(pair)
+        terms = objective.terms(pair)
         case.check_value("loss", total_loss(terms))
         case.check_value("loss_audio_to_text", 2 * terms["a_to_b"])
         case.check_value("loss_text_to_audio", 2 * terms["b_to_a"])
@@ -54,14 +54,14 @@ def check_symmetric_with_bias(case: Case) -> None:
     case.check_value("loss", loss)
     case.check_gradients(loss, leaves)
     case.check_close(
-        "without the bias", total_loss(make_infonce(case.constant("log_scale"))(pair)), loss, case.tolerance
+        "without the bias", total_loss(make_infonce(case.constant("log_scale")).terms(pair)), loss, case.tolerance
     )
 
 
 def check_score_teacher(case: Case) -> None:
     a, b = case.input_with_grad("student_a_raw"), case.input_with_grad("student_t_raw")
     objective, pair = make_infonce(case.constant("log_scale")), make_pair(make_features(a), make_features(b))
-    loss = total_loss(objective(pair))
+    loss = total_loss(objective.terms(pair))
     teacher = (
         case.input_tensor("teacher_a") @ case.input_tensor("teacher_t").T * case.input_tensor("teacher_log_scale").exp()
     )
@@ -87,14 +87,16 @@ def check_class_teacher(case: Case) -> None:
     case.check_gradients(mean_divergence.mean(), {"student_image_logits": image, "student_other_logits": other})
     pair = make_pair(make_features(case.input_tensor("v")), make_features(case.input_tensor("x")))
     case.check_value(
-        "total", mean_divergence.mean() + total_loss(Triplet(case.constant("delta"), "all", "a", "sum")(pair))
+        "total", mean_divergence.mean() + total_loss(Triplet(case.constant("delta"), "all", "a", "sum").terms(pair))
     )
 
 
 def check_crossed(case: Case) -> None:
     """Two objectives, averaged: each side's embedding against the other's after a second projection."""
     leaves, pairs, objectives = _make_crossed(case)
-    loss = torch.stack([total_loss(objective(pair)) for objective, pair in zip(objectives, pairs, strict=True)]).mean()
+    loss = torch.stack(
+        [total_loss(objective.terms(pair)) for objective, pair in zip(objectives, pairs, strict=True)]
+    ).mean()
     case.check_value("loss", loss)
     case.check_gradients(loss, leaves)
 
@@ -130,7 +132,7 @@ def check_pairwise(case: Case) -> None:
         objective = Sigmoid(min_temperature=1e-6, stream_block=block).double()
         objective.log_scale.data.fill_(case.constant("log_scale"))
         objective.logit_bias.data.fill_(case.constant("bias"))
-        loss = total_loss(objective(pair))
+        loss = total_loss(objective.terms(pair))
         case.check_value("loss", loss)
         leaves = {"a_raw": a, "t_raw": b, "log_scale": objective.log_scale, "bias": objective.logit_bias}
         case.check_gradients(loss, leaves)
@@ -170,7 +172,7 @@ def check_masked(case: Case) -> None:
         case.input_tensor("labels"),
     )
     pair = make_pair(make_features(audio), make_features(text), labels)
-    ours = total_loss(make_infonce(-torch.tensor(case.constant("tau"), dtype=torch.float64).log())(pair))
+    ours = total_loss(make_infonce(-torch.tensor(case.constant("tau"), dtype=torch.float64).log()).terms(pair))
     logits, truth = pair.scores() / case.constant("tau"), torch.arange(len(labels))
     original = (F.cross_entropy(logits, truth) + F.cross_entropy(logits.T, truth)) / 2
     case.check_value("loss_masked", ours)
@@ -199,7 +201,7 @@ def check_sentences(case: Case) -> None:
     a, b, gamma = case.input_with_grad("cnn_code"), case.input_with_grad("rnn_code"), case.input_tensor("gamma3")
     labels = case.input_tensor("class_ids") if case.has_array("in__class_ids") else torch.arange(len(a))
     pair = make_pair(make_features(a), make_features(b), labels)
-    terms = make_infonce(gamma.log())(pair)
+    terms = make_infonce(gamma.log()).terms(pair)
     case.check_value("loss0", 2 * terms["a_to_b"])
     case.check_value("loss1", 2 * terms["b_to_a"])
     case.check_value("total", 2 * total_loss(terms))

@@ -93,7 +93,7 @@ def check_captioned_unsorted(case: Case) -> None:
     views = captions.view(len(audio), -1, captions.shape[1]).unbind(dim=1)
     scale = case.constant("logit_scale") if case.has_array("in__logit_scale") else DEFAULT_SCALE
     objective = make_infonce(math.log(scale))
-    losses = [total_loss(objective(make_pair(make_features(audio), make_features(view)))) for view in views]
+    losses = [total_loss(objective.terms(make_pair(make_features(audio), make_features(view)))) for view in views]
     case.check_value("laion_cumulative_loss", torch.stack(losses).mean())
 
 

@@ -35,7 +35,7 @@ def check_weighted(case: Case) -> None:
 def _check_labelled(case: Case, negatives: NegativeMining, shape: LossName) -> None:
     audio, text = case.input_with_grad("audio_raw"), case.input_with_grad("text_raw")
     pair = make_pair(make_features(audio), make_features(text), case.input_tensor("labels"))
-    loss = total_loss(Triplet(case.constant("margin"), negatives, loss=shape)(pair))
+    loss = total_loss(Triplet(case.constant("margin"), negatives, loss=shape).terms(pair))
     case.check_value("loss", loss)
     case.check_value("cosine", pair.scores())
     case.check_gradients(loss, {"audio_raw": audio, "text_raw": text})
@@ -44,11 +44,11 @@ def _check_labelled(case: Case, negatives: NegativeMining, shape: LossName) -> N
 def check_ranking(case: Case) -> None:
     v, x = case.input_with_grad("v"), case.input_with_grad("x")
     pair, delta = make_pair(make_features(v), make_features(x)), case.constant("delta")
-    one_way = total_loss(Triplet(delta, "all", "a", "sum")(pair))
-    both = total_loss(Triplet(delta, "all", "both", "sum")(pair))
+    one_way = total_loss(Triplet(delta, "all", "a", "sum").terms(pair))
+    both = total_loss(Triplet(delta, "all", "both", "sum").terms(pair))
     case.check_value("loss", one_way)
     case.check_value("symmetric", both)
-    case.check_value("mean_over_anchors", total_loss(Triplet(delta, "all", "a", "mean")(pair)))
+    case.check_value("mean_over_anchors", total_loss(Triplet(delta, "all", "a", "mean").terms(pair)))
     case.check_gradients(one_way, {"v": v, "x": x})
     for name, gradient in zip(("v", "x"), torch.autograd.grad(both, (v, x)), strict=True):
         case.check_gradient(f"{name}_symmetric", gradient)
@@ -123,7 +123,7 @@ def check_align_uniform(case: Case) -> None:
         check_loss(f"uniform_t{constant}", uniform_loss(x, float(constant)))
     for constant in case.list_suffixes("out__uniform_unnormalised_t"):
         check_loss(f"uniform_unnormalised_t{constant}", uniform_loss(raw_x, float(constant)))
-    check_loss("stl10_total", total_loss(AlignUniform()(make_pair(make_features(x), make_features(y)))))
+    check_loss("stl10_total", total_loss(AlignUniform().terms(make_pair(make_features(x), make_features(y)))))
 
 
 FAMILIES = {

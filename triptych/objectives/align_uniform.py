@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from triptych.errors import InputError, RecipeError
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import upcast_half
 
 
@@ -53,6 +54,8 @@ class AlignUniform(Objective):
     products can speed it up.
     """
 
+    reads_scores = False
+
     def __init__(
         self, alpha: float = 2.0, t: float = 2.0, align_weight: float = 1.0, uniform_weight: float = 1.0
     ) -> None:
@@ -65,7 +68,7 @@ class AlignUniform(Objective):
                 raise RecipeError(f"align_uniform: {name} = {value}; need a number of 0 or more")
         self.alpha, self.t, self.align_weight, self.uniform_weight = alpha, t, align_weight, uniform_weight
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         a, b = pair.a.embedding, pair.b.embedding  # (N, D)
         terms = {"align": self.align_weight * align_loss(a, b, self.alpha)}
         if bool(pair.positive_mask.all()):

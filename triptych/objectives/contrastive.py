@@ -8,7 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from triptych.errors import InputError, RecipeError, check_range
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import upcast_half
 from triptych.objectives.temperature import clamp_log_scale_, make_log_scale
 from triptych.streaming import compute_streaming_inputs
@@ -75,7 +76,7 @@ class Contrastive(Objective):
         self.num_negatives, self.anchor, self.stream_block = num_negatives, anchor, stream_block
         self.temperature, self.learn_temperature, self.min_temperature = temperature, learn_temperature, min_temperature
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         positive, negative, is_valid = self._streamed_scores(pair) if self.stream_block else self._dense_scores(pair)
         scale = self.log_scale.exp()
         # The scores are masked after scaling, because the gradient of -inf · scale is NaN.

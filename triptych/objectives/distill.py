@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.errors import InputError, RecipeError
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import upcast_half
 
 SUM_TOLERANCE = 1e-2  # allowed deviation of a row's sum from 1, for 1,000 float16 probabilities
@@ -60,6 +61,8 @@ class Distill(Objective):
     With heads = 2, this objective does not align the two modalities; add another objective.
     """
 
+    reads_scores, reads_teacher = False, True
+
     def __init__(self, num_classes: int = 1000, embed_dim: int = 128, temperature: float = 1.0, heads: int = 1) -> None:
         super().__init__()
         for name, value, minimum in (("num_classes", num_classes, 2), ("embed_dim", embed_dim, 1)):
@@ -72,14 +75,17 @@ class Distill(Objective):
         self.num_classes, self.embed_dim, self.temperature = num_classes, embed_dim, temperature
         self.heads = nn.ModuleList(nn.Linear(embed_dim, num_classes) for _ in range(heads))
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         if pair.teacher_targets is None:
-            problem = "the batch has no teacher probabilities (N, C), which distill needs"
-            raise InputError(f"{problem}; set data.teacher, or remove distill from the recipe")
-        rows, embed_dim = pair.a.embedding.shape
+            needs = "in a recipe, set data.teacher or remove distill; in a call, pass teacher_targets"
+            raise InputError(f"the batch has no teacher probabilities (N, C), which distill needs; {needs}")
+        (rows, embed_dim), dtype = pair.a.embedding.shape, pair.a.embedding.dtype
         if embed_dim != self.embed_dim:
             problem = f"embedding has {embed_dim} dimensions, distill has embed_dim = {self.embed_dim}"
-            raise InputError(f"{problem}; set embed_dim of distill to space.embed_dim")
+            raise InputError(f"{problem}; set embed_dim of distill to the dimension of the embeddings")
+        if (dtype == torch.float64) != (self.heads[0].weight.dtype == torch.float64):
+            problem = f"embedding is {dtype}, and the class heads are {self.heads[0].weight.dtype}"
+            raise InputError(f"{problem}; convert the embeddings, or the objective with .double()")
         targets, expected = pair.teacher_targets, (rows, self.num_classes)
         if targets.shape != expected:
             raise InputError(

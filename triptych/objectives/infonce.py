@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from triptych.errors import InputError, RecipeError, check_range
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import check_scores, upcast_half
 from triptych.objectives.temperature import clamp_log_scale_, make_log_scale, temperature_of
 from triptych.streaming import DEFAULT_BLOCK_SIZE, compute_streaming_inputs, log_sum_exps
@@ -146,7 +147,7 @@ class InfoNCE(Objective):
         self.a_weight, self.b_weight, self.label_smoothing, self.gce_q = a_weight, b_weight, label_smoothing, gce_q
         self.positives, self.stream_block = positives, stream_block
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         a_to_b, b_to_a = self._streamed_losses(pair) if self.stream_block else self._dense_losses(pair)
         return {"a_to_b": self.a_weight * a_to_b, "b_to_a": self.b_weight * b_to_a}
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from triptych.errors import InputError, RecipeError, check_range, describe_unknown
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import check_scores
 from triptych.streaming import DEFAULT_BLOCK_SIZE, compute_streaming_inputs
 from triptych.transport import Plan, SolveInfo, plan_cross_entropy, plan_divergence, streamed_optimal_value
@@ -168,7 +169,7 @@ class Matching(Objective):
         self.noise_rate: Tensor
         self.last_solve: dict[str, float] = {}  # the iterations, error and mass of the most recent plan, for the log
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         if self.stream_block:
             form = "target" if self.form == "kl_unnormalised" else self.form  # the two forms are equal for mass = 1
             options = self.epsilon, self._current_mass(), form, self.stream_block

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.errors import RecipeError, check_range
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import check_scores, upcast_half
 from triptych.objectives.temperature import clamp_log_scale_, make_log_scale, temperature_of
 from triptych.streaming import compute_streaming_inputs, softplus_sum
@@ -55,7 +56,7 @@ class Sigmoid(Objective):
         self.bias, self.learn_bias, self.stream_block = bias, learn_bias, stream_block
         self.logit_bias = nn.Parameter(torch.tensor(float(bias)), requires_grad=learn_bias)
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         scale = self.log_scale.exp()
         if self.stream_block:
             query, keys, group = compute_streaming_inputs(pair)  # (N, S), (N, S), (N,)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from triptych.errors import InputError, RecipeError, describe_unknown
-from triptych.interfaces import Objective, Pair
+from triptych.interfaces import Pair
+from triptych.objectives.objective import Objective
 from triptych.objectives.scores import check_scores, upcast_half
 
 NegativeMining = Literal["random", "semi_hard", "hardest", "all"]
@@ -143,7 +144,7 @@ class Triplet(Objective):
         self.reduction: Reduction = reduction
         self.loss: LossName = loss
 
-    def forward(self, pair: Pair) -> dict[str, Tensor]:
+    def terms(self, pair: Pair) -> dict[str, Tensor]:
         if pair.similarity.is_exact and self.negatives != "all":
             return self._forward_from_vectors(pair)
         scores, positive_mask = pair.scores(), pair.positive_mask

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from torch import Tensor, nn
 
 from triptych.errors import InputError, RecipeError
-from triptych.interfaces import Batch, Features, Modality, Objective, Similarity
+from triptych.interfaces import Batch, Features, Modality, Similarity
 from triptych.objectives import OBJECTIVES
+from triptych.objectives.objective import Objective
 from triptych.recipe import ObjectiveConfig, Recipe
 from triptych.similarities import SIMILARITIES
 from triptych.space import Space
@@ -38,11 +39,11 @@ class ObjectiveSet(nn.Module):
     def forward(self, space: Space, batch: Batch, features: Mapping[Modality, Features]) -> dict[str, Tensor]:
         """Return the weighted loss terms of all pairs whose two modalities are in the batch."""
         values: dict[str, Tensor] = {}
-        for entry, objective, similarity in zip(self.entries, self.objectives, self.similarities, strict=True):
+        for entry, objective, similarity in zip(self.entries, self._iter_objectives(), self.similarities, strict=True):
             name, a, b, config = entry
             if a in features and b in features:
                 try:
-                    terms = objective(space.make_pair(features[a], features[b], batch, similarity))
+                    terms = objective.terms(space.make_pair(features[a], features[b], batch, similarity))
                 except InputError as error:
                     raise InputError(f"{name}: {error}") from error
                 values |= {f"{name}.{term}": config.weight * value for term, value in terms.items()}
@@ -56,13 +57,15 @@ class ObjectiveSet(nn.Module):
         """Return the metrics that the objectives log in addition to their loss terms, such as temperatures."""
         return {
             f"{name}.{key}": value
-            for (name, *_), objective in zip(self.entries, self.objectives, strict=True)
-            if isinstance(objective, Objective)
+            for (name, *_), objective in zip(self.entries, self._iter_objectives(), strict=True)
             for key, value in objective.metrics_to_log().items()
         }
 
     def after_step(self) -> None:
         """Project the parameters of each objective to their valid range."""
-        for objective in self.objectives:
-            if isinstance(objective, Objective):
-                objective.after_step()
+        for objective in self._iter_objectives():
+            objective.after_step()
+
+    def _iter_objectives(self) -> Iterator[Objective]:
+        """Iterate over the objectives with their type, which ModuleList does not keep."""
+        return (objective for objective in self.objectives if isinstance(objective, Objective))
