@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import compileall
 import hashlib
 import json
 import os
@@ -32,6 +33,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from queue import SimpleQueue
 
 import numpy as np
@@ -93,6 +95,9 @@ TESTS: dict[str, list[str]] = {
     "triptych/search/ingest.py": INDEXING,
     "triptych/evaluation/retrieval.py": ["tests/evaluation/test_retrieval.py"],
     "triptych/evaluation/significance.py": ["tests/evaluation/test_significance.py"],
+    "triptych/evaluation/judgements.py": ["tests/evaluation/test_judgements.py"],
+    "triptych/evaluation/ranked_relevance.py": ["tests/evaluation/test_ranked_relevance.py"],
+    "triptych/evaluation/score_metrics.py": ["tests/evaluation/test_score_metrics.py"],
     "triptych/training/run_directory.py": [
         "tests/training/test_run_directory.py",
         "tests/training/test_loop_resume.py",
@@ -153,8 +158,11 @@ def run_tests(tree: Path, tests: Sequence[str], timeout: float | None = None) ->
 
 
 def copy_tree(root: Path, folder: Path) -> Path:
-    """Copy the tree without generated files."""
-    return Path(shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED)))
+    """Copy the tree without generated files, and compile it."""
+    shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    # Python compares the hash of the source, so a mutant never runs with the bytecode of the unchanged module.
+    compileall.compile_dir(folder, quiet=2, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+    return folder
 
 
 def compute_key(root: Path, mutant: Mutant, tests: Sequence[str]) -> str:

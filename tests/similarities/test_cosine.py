@@ -1,6 +1,7 @@
 """Cosine similarity against a naive loop."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,3 +29,10 @@ def test_zero_vector_raises(side):
     features[side].embedding[1] = 0
     with pytest.raises(InputError, match=f"{side}.embedding: row 1 is zero and has no direction"):
         Cosine()(features["a"], features["b"])
+
+
+def test_attribution_is_finite_if_parts_cancel():
+    """The mean of the parts is then 0 and has no direction."""
+    a, b = random_features(2, parts=2, seed=1), random_features(2, seed=2)
+    a.parts[0, 1] = -a.parts[0, 0]
+    assert torch.isfinite(Cosine().attribution(a, b)).all()

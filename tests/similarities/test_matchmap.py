@@ -139,7 +139,7 @@ def test_true_pairs_rank_first_in_scores_and_shortlist(reduction):
 def test_ties_send_gradient_to_one_part():
     equal_parts = torch.ones(2, 3, 4, dtype=torch.float64, requires_grad=True)
     mask = torch.ones(2, 3, dtype=torch.bool)
-    scores = mean_max_similarity(equal_parts, mask, equal_parts.detach(), mask)
+    scores = mean_max_similarity(equal_parts, mask, equal_parts.detach(), mask, block_size=100)
     assert torch.equal(scores, torch.full((2, 2), 4.0, dtype=torch.float64))
     (gradient,) = torch.autograd.grad(scores.sum(), equal_parts)
     assert torch.allclose(gradient, torch.full_like(equal_parts, 2 / 3))
@@ -183,6 +183,8 @@ def test_invalid_inputs_raise():
         Matchmap(block_size=0)
     with pytest.raises(InputError, match=r"a.parts have 4 dimensions and b.parts 5"):
         Matchmap()(ragged_features([2]), ragged_features([2], dim=5))
+    with pytest.raises(InputError, match=r"a.parts have 4 dimensions and b.parts 5"):
+        Matchmap().attribution(ragged_features([2]), ragged_features([2], dim=5))
     for reduction in REDUCTIONS:
         for bad in (math.nan, math.inf):
             a = ragged_features([2, 3])

@@ -83,6 +83,21 @@ def test_block_size_changes_neither_scores_nor_gradients():
     )
 
 
+@given(lengths, lengths, st.integers(1, 200), st.integers(1, 4))
+def test_memory_is_bounded_by_the_block_size(regions, words, max_entries, captions):
+    """Blocks cover every pair of image and caption once, and exceed the limit only for a single image."""
+    a, b, covered = ragged_features(regions), ragged_features(words), torch.zeros(len(regions), len(words))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "CAPTIONS_PER_BLOCK", captions)
+        patch.setattr(module, "MAX_BLOCK_ENTRIES", max_entries)
+        for i, j, longest in module._iter_blocks(a.parts, b.mask):
+            covered[i, j] += 1
+            images = len(a.parts[i])
+            assert longest == max(words[j])
+            assert images == 1 or images * len(words[j]) * longest * max(regions) <= max_entries
+    assert (covered == 1).all()
+
+
 def test_masks_may_have_holes():
     """Real parts count at any position of the mask."""
     a, b = ragged_features([3, 2], seed=1), ragged_features([5, 5], seed=2)

@@ -72,7 +72,7 @@ def check_part_dims(a: Features, b: Features) -> None:
 
 
 def mean_max_similarity(
-    query_parts: Tensor, query_mask: Tensor, key_parts: Tensor, key_mask: Tensor, block_size: int = 2**20
+    query_parts: Tensor, query_mask: Tensor, key_parts: Tensor, key_mask: Tensor, block_size: int
 ) -> Tensor:
     """For each query and key: return the mean over query parts of the largest dot product with a part of the key.
 
