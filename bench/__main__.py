@@ -6,6 +6,8 @@ python -m bench results [RECIPE …] trains and evaluates recipes; python -m ben
 import sys
 from importlib import import_module
 
+from bench.real_data import install_weights
+
 # The modules of this folder that have a main().
 BENCHES = [
     "startup",
@@ -28,6 +30,7 @@ BENCHES = [
 
 def main() -> None:
     """Run the named benchmarks, or all benchmarks. A name such as `mechanisms.infonce` runs one case."""
+    install_weights()
     if sys.argv[1:2] == ["results"]:  # runs only if named: it takes hours and writes pages
         import_module("bench.results.__main__").main(sys.argv[2:])
         return

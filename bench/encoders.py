@@ -13,8 +13,8 @@ from torch import Tensor
 from bench.measure import Times, compare
 from bench.real_data import find_dataset, read_flickr8k_captions
 from triptych.data.features import BATCH_SIZE, encode_blocks
-from triptych.encoders import efficientnet_lite0, minilm
-from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
+from triptych.encoders import minilm
+from triptych.encoders.efficientnet_lite import EPSILON, LITE0, EfficientNetLite0
 from triptych.encoders.minilm import MiniLM
 from triptych.interfaces import Encoder, Source
 
@@ -32,7 +32,7 @@ def embed(encoder: Encoder, sources: list[Source]) -> Tensor:
 
 def build_published_network() -> Callable[[Tensor], Tensor]:
     """Build EfficientNet-lite0 as published: convolution, batch norm, ReLU6; (N, 3, 224, 224) to (N, 1280)."""
-    path = efficientnet_lite0.WEIGHTS.find()
+    path = LITE0.weights.find()
     assert path is not None
     weights: dict[str, Tensor] = torch.load(path, weights_only=True, map_location="cpu")
 
@@ -42,7 +42,7 @@ def build_published_network() -> Callable[[Tensor], Tensor]:
         x = F.pad(x, (total // 2, total - total // 2) * 2) if total else x
         x = F.conv2d(x, weight, stride=stride, groups=x.shape[1] if weight.shape[1] == 1 else 1)
         mean, variance, scale, shift = (weights[f"{norm}.{buffer}"] for buffer in NORM_BUFFERS)
-        return F.batch_norm(x, mean, variance, scale, shift, eps=efficientnet_lite0.EPSILON)
+        return F.batch_norm(x, mean, variance, scale, shift, eps=EPSILON)
 
     def network(x: Tensor) -> Tensor:
         x = F.relu6(layer(x, "_conv_stem", "_bn0", 2))

@@ -6,8 +6,9 @@ import statistics
 import sys
 from pathlib import Path
 
-from bench.real_data import find_dataset, find_yamnet_weights, read_esc50_clips
+from bench.real_data import find_dataset, read_esc50_clips
 from triptych.data.cache import Cache
+from triptych.encoders.efficientat import EfficientAT
 from triptych.encoders.soundnet import SoundNet
 from triptych.encoders.yamnet import YAMNet
 from triptych.evaluation.probe import compute_frozen_features, probe
@@ -47,18 +48,19 @@ def fold_accuracies(
 
 
 def main() -> None:
-    """Print the accuracy on each fold for each audio encoder whose weights are available."""
+    """Print the accuracy on each fold for each audio encoder."""
     folder = find_dataset("esc50")
     if folder is None:
         print("esc50 not available: set TRIPTYCH_DATA to the folder that contains it")
         return
     clips, folds, _, classes = zip(*read_esc50_clips(folder), strict=True)
     encoders = {
-        "yamnet": lambda: YAMNet(weights=find_yamnet_weights()),
+        "efficientat_mn04": EfficientAT,
+        "yamnet": YAMNet,
         "soundnet pool5": lambda: SoundNet(layer="pool5"),
         "soundnet conv7": lambda: SoundNet(layer="conv7"),
     }
     for name, make in encoders.items():
         accuracies = fold_accuracies(make(), list(clips), folds, classes)
         folds_text = "  ".join(f"{100 * accuracy:.1f}" for accuracy in accuracies)
-        print(f"{name:<16}{100 * statistics.mean(accuracies):.1f} %   ({folds_text})", flush=True)
+        print(f"{name:<18}{100 * statistics.mean(accuracies):.1f} %   ({folds_text})", flush=True)

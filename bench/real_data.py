@@ -6,21 +6,29 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from triptych.encoders import yamnet
+from triptych.encoders import ENCODERS
+from triptych.encoders.fetch import fetch_weights
 
+DATA_VARIABLE = "TRIPTYCH_DATA"
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"  # beside the checkout
+# The encoders whose weights lie beside the datasets: the folder and the file.
+SHARED_WEIGHTS = {
+    "yamnet": ("yamnet", "yamnet.safetensors"),
+    "efficientat_mn04": ("efficientat", "mn04_as.safetensors"),
+}
 
 
 def find_dataset(name: str) -> Path | None:
     """Return the folder of a dataset in TRIPTYCH_DATA, or in shared/data beside the checkout, or None."""
-    roots = [Path(root) for root in (os.environ.get(yamnet.DATA_VARIABLE), SHARED_DATA) if root]
+    roots = [Path(root) for root in (os.environ.get(DATA_VARIABLE), SHARED_DATA) if root]
     return next((root / name for root in roots if (root / name).is_dir()), None)
 
 
-def find_yamnet_weights() -> str:
-    """Return the path of the YAMNet weights, or an empty string if the encoder should find the weights itself."""
-    folder = find_dataset("yamnet")
-    return str(folder / yamnet.WEIGHTS_FILE) if folder else ""
+def install_weights() -> None:
+    """Copy the weights that lie beside the datasets into the user's folder of weights, if they are missing there."""
+    for encoder, (dataset, name) in SHARED_WEIGHTS.items():
+        if (folder := find_dataset(dataset)) and ENCODERS[encoder].unavailable_reason():
+            fetch_weights(ENCODERS[encoder], folder / name)
 
 
 def read_esc50_clips(folder: Path) -> list[tuple[Path, int, int, str]]:

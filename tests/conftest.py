@@ -6,7 +6,9 @@ import hypothesis
 import pytest
 import torch
 
+from bench.real_data import install_weights
 from triptych.data.synthetic import SyntheticConfig, generate
+from triptych.encoders.weights import FOLDER_VARIABLE
 from triptych.recipe import Recipe
 from triptych.training.loop import train
 
@@ -38,10 +40,12 @@ def have_identical_weights(first, second) -> bool:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def isolated_cache(tmp_path_factory):
-    """Use a temporary feature cache instead of the user's."""
+def isolated_folders(tmp_path_factory):
+    """Use a temporary feature cache and a temporary folder of weights instead of the user's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRIPTYCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv(FOLDER_VARIABLE, str(tmp_path_factory.mktemp("weights")))
+        install_weights()
         yield
 
 

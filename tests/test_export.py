@@ -74,7 +74,7 @@ def test_export_requires_a_format(run_dir, tmp_path):
     assert "--onnx" in str(result.exception)
 
 
-@pytest.mark.parametrize("name", ["minilm", "yamnet", "efficientnet_lite0"])
+@pytest.mark.parametrize("name", ["minilm", "yamnet", "efficientat_mn04", "efficientnet_lite0"])
 def test_the_export_path_of_an_encoder_matches_its_training_path(name, monkeypatch):
     """The export path also computes padding; all other parts are equal."""
     cls = ENCODERS[name]
@@ -82,11 +82,12 @@ def test_the_export_path_of_an_encoder_matches_its_training_path(name, monkeypat
         pytest.skip(reason)
     encoder = cls().eval()
     torch.manual_seed(0)
-    shapes = {"minilm": (3, 9), "yamnet": (3, 4, 96, 64), "efficientnet_lite0": (5, 224, 224, 3)}
-    inputs = torch.randint(0, 200, shapes[name])
-    inputs = inputs.float() / 100 if name == "yamnet" else inputs.to(torch.uint8) if name[0] == "e" else inputs
+    shapes = {"minilm": (3, 9), "yamnet": (3, 4, 96, 64), "efficientat_mn04": (5, 90, 128)}
+    inputs = torch.randint(0, 200, shapes.get(name, (5, 224, 224, 3)))
+    inputs = inputs.float() / 100 if cls.modality == "audio" else inputs
+    inputs = inputs.to(torch.uint8) if cls.modality == "image" else inputs
     mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
-    if name != "efficientnet_lite0":
+    if cls.modality != "image":
         mask[1, 2:] = False
     with torch.inference_mode():
         parts, parts_mask = encoder(inputs, mask)

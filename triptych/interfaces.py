@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -210,11 +210,12 @@ class Encoder(nn.Module, ABC):
     origin: str = "triptych, trained from scratch"  # where the network and the weights come from
     licence: str = "Apache-2.0"  # the licence of the network and the weights
     part_name: str  # what a part of this modality is called: frame, region or token
+    weights_files: tuple[Any, ...] = ()  # the published files (`encoders.weights.WeightsFile`) that the encoder reads
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
         """Return a message about the package or file that the encoder needs; None if nothing is missing."""
-        return None
+        return next((reason for file in cls.weights_files if (reason := file.unavailable_reason())), None)
 
     def fit_vocabulary(self, sources: Iterable[Source]) -> None:
         """Learn a vocabulary from the training data, before the first training step. The default does nothing."""

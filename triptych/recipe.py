@@ -167,11 +167,7 @@ class Recipe:
         data = self.data
         manifest, *extra = (Path(path).name for path in (data.manifest, *data.extra_manifests))
         cache = "off" if data.cache == "off" else ""
-        encoders = dict(self.space.encoders)
-        for m, encoder in encoders.items():
-            encoders[m] = Component(encoder.name, {k: v for k, v in encoder.settings.items() if k != "weights"})
-        data = replace(data, manifest=manifest, extra_manifests=tuple(extra), cache=cache)
-        return replace(self, data=data, space=replace(self.space, encoders=encoders))
+        return replace(self, data=replace(data, manifest=manifest, extra_manifests=tuple(extra), cache=cache))
 
     def restrict_to(self, modalities: Collection[Modality]) -> Recipe:
         """Return a copy of the recipe that keeps only the encoders and pairs of `modalities`."""

@@ -9,7 +9,7 @@ from triptych.audit.audit import AuditResult, audit
 from triptych.data.label_noise import read_swaps
 from triptych.data.noise_injection import inject_noise, swaps_path
 from triptych.data.synthetic import SyntheticConfig, generate
-from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
+from triptych.encoders.efficientnet_lite import EfficientNetLite0
 from triptych.encoders.minilm import MiniLM
 
 # Like recipes/audit.toml, but smaller and with plain InfoNCE: fast on a few hundred rows.

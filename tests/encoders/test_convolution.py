@@ -27,3 +27,16 @@ def test_conv2d_same_matches_naive_loop(size, kernel, stride, groups):
                 input_pixels = x[:, first : first + 4 // groups, y, z]
                 expected[:, out, row, column] += input_pixels @ layer.weight[out, :, i, j]
     assert torch.allclose(layer(x), expected)
+
+
+@pytest.mark.parametrize("size", [(7, 10), (8, 9)])
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (3, 1), (3, 2), (5, 2)])
+def test_symmetric_padding_matches_torch(size, kernel, stride):
+    torch.manual_seed(0)
+    layer = Conv2dSame(4, 6, kernel, stride, groups=2, symmetric=True)
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.normal_(layer.bias)
+    reference = torch.nn.Conv2d(4, 6, kernel, stride, padding=(kernel - 1) // 2, groups=2)
+    reference.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 4, *size)
+    assert torch.allclose(layer(x), reference(x), atol=1e-6)

@@ -3,18 +3,15 @@
 import pytest
 import torch
 
-from bench.real_data import find_yamnet_weights
 from tests.encoders.conftest import CAPTIONS
 from triptych.data.loader import collate
-from triptych.encoders import ENCODERS, yamnet
+from triptych.encoders import ENCODERS
 from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingError
 from triptych.interfaces import Source
 
 
 @pytest.fixture(params=ENCODERS)
-def encoder(request, sources, monkeypatch):
-    if weights := find_yamnet_weights():
-        monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, weights)
+def encoder(request, sources):
     encoder_class = ENCODERS[request.param]
     if reason := encoder_class.unavailable_reason():
         pytest.skip(f"{request.param}: {reason}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bench.real_data import find_yamnet_weights, read_esc50_clips
+from bench.real_data import read_esc50_clips
 from tests.real_data import find_dataset_or_skip
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS
@@ -19,15 +19,12 @@ pytestmark = pytest.mark.slow
 
 def build_encoder(name, **settings) -> Any:
     """Build a pretrained encoder, or skip the test."""
-    if name == "yamnet" and not settings.get("weights"):
-        settings["weights"] = find_yamnet_weights()
-    reason = ENCODERS[name].unavailable_reason()
-    if reason and not settings.get("weights"):
+    if reason := ENCODERS[name].unavailable_reason():
         pytest.skip(f"{name}: {reason}")
     return ENCODERS[name](**settings).eval()
 
 
-@pytest.mark.parametrize(("name", "min_accuracy"), [("yamnet", 0.9), ("soundnet", 0.6)])
+@pytest.mark.parametrize(("name", "min_accuracy"), [("yamnet", 0.9), ("efficientat_mn04", 0.95), ("soundnet", 0.6)])
 @torch.inference_mode()
 def test_audio_classes_cluster(name, min_accuracy):
     """Nearest-centroid classification of five ESC-50 classes, with four clips per centroid; chance level 0.2."""
@@ -46,7 +43,7 @@ def test_audio_classes_cluster(name, min_accuracy):
     assert (predictions == torch.arange(len(categories))[:, None]).float().mean() >= min_accuracy
 
 
-@pytest.mark.parametrize("name", ["yamnet", "soundnet"])
+@pytest.mark.parametrize("name", ["yamnet", "efficientat_mn04", "soundnet"])
 def test_long_audio_is_truncated(name, make_tone):
     encoder = build_encoder(name, max_seconds=2.0)
     source = make_tone(5)

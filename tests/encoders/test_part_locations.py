@@ -8,10 +8,9 @@ import soundfile
 import torch
 from PIL import Image
 
-from bench.real_data import find_yamnet_weights
 from tests.encoders import tiny_models
 from triptych.data.loader import collate
-from triptych.encoders import ENCODERS, yamnet
+from triptych.encoders import ENCODERS
 from triptych.encoders.backbone import HuggingFaceAudio, HuggingFaceImage, HuggingFaceText
 from triptych.encoders.joint import JointImage
 from triptych.encoders.part_locations import (
@@ -27,10 +26,8 @@ RATE, SECONDS = 16_000, 2.0
 BUILT_IN = [name for name in ENCODERS if not name.startswith(("hf_", "joint_"))]
 
 
-def build_encoder(name, monkeypatch):
+def build_encoder(name):
     """Build an encoder with a small vocabulary, or skip the test."""
-    if weights := find_yamnet_weights():
-        monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, weights)
     if reason := ENCODERS[name].unavailable_reason():
         pytest.skip(f"{name}: {reason}")
     torch.manual_seed(0)
@@ -59,8 +56,8 @@ def count_parts(encoder, source):
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_locations_lie_inside_source(name, media, monkeypatch):
-    encoder = build_encoder(name, monkeypatch)
+def test_locations_lie_inside_source(name, media):
+    encoder = build_encoder(name)
     source = media[encoder.modality]
     locations = encoder.part_locations(source, count_parts(encoder, source))
     assert len(locations) == count_parts(encoder, source)
@@ -72,9 +69,9 @@ def test_locations_lie_inside_source(name, media, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["image_cnn", "image_conv2d"])
-def test_region_gradient_is_centred_on_its_location(name, media, monkeypatch):
+def test_region_gradient_is_centred_on_its_location(name, media):
     """The centroid of the squared gradient over pixels is inside the region, for images of noise."""
-    encoder = build_encoder(name, monkeypatch).requires_grad_(False)
+    encoder = build_encoder(name).requires_grad_(False)
     size = encoder.prepare(media["image"]).shape[0]
     inputs = (255 * torch.rand(16, size, size, 3)).requires_grad_()
     parts, _ = encoder(inputs, torch.ones(16, size, dtype=torch.bool))
@@ -89,9 +86,9 @@ def test_region_gradient_is_centred_on_its_location(name, media, monkeypatch):
         assert (x0 < x < x1, y0 < y < y1) == (True, True), index
 
 
-def test_efficientnet_regions_are_in_order(media, monkeypatch):
+def test_efficientnet_regions_are_in_order(media):
     """Receptive fields cover most of the image, but their centroids are in the order of the regions."""
-    encoder = build_encoder("efficientnet_lite0", monkeypatch).requires_grad_(False)
+    encoder = build_encoder("efficientnet_lite0").requires_grad_(False)
     inputs, mask = collate([encoder.prepare(media["image"])])
     inputs = inputs.float().requires_grad_()
     parts, _ = encoder(inputs, mask)
@@ -107,9 +104,9 @@ def test_efficientnet_regions_are_in_order(media, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["audio_cnn", "audio_conv1d", "speech_cnn", "soundnet"])
-def test_frame_gradient_is_centred_on_its_time_span(name, media, monkeypatch):
+def test_frame_gradient_is_centred_on_its_time_span(name, media):
     """The centroid of the squared gradient over frames is inside the time span, away from both ends."""
-    encoder = build_encoder(name, monkeypatch).requires_grad_(False)
+    encoder = build_encoder(name).requires_grad_(False)
     inputs, mask = collate([encoder.prepare(media["audio"])])
     inputs.requires_grad_()
     parts, _ = encoder(inputs, mask)
@@ -123,30 +120,32 @@ def test_frame_gradient_is_centred_on_its_time_span(name, media, monkeypatch):
         assert start - 0.02 <= centre <= end + 0.02, index
 
 
-def test_known_locations_of_pretrained_encoders(media, monkeypatch):
+def test_known_locations_of_pretrained_encoders(media):
     image, audio = media["image"], media["audio"]  # 96 × 64: the crop is the middle 56 × 56
-    tiles = build_encoder("efficientnet_lite0", monkeypatch).part_locations(image, 49)
+    tiles = build_encoder("efficientnet_lite0").part_locations(image, 49)
     assert tiles[0] == pytest.approx((20 / 96, 4 / 64, 28 / 96, 12 / 64))
     assert tiles[6] == pytest.approx((68 / 96, 4 / 64, 76 / 96, 12 / 64))
     assert tiles[48] == pytest.approx((68 / 96, 52 / 64, 76 / 96, 60 / 64))
     later = Source("audio", audio.content, start=0.5)
-    frames = build_encoder("yamnet", monkeypatch).part_locations(later, 3)
+    frames = build_encoder("yamnet").part_locations(later, 3)
     assert frames == [pytest.approx((0.5 + 0.48 * i, 0.5 + 0.48 * i + 0.975)) for i in range(3)]
-    minilm = build_encoder("minilm", monkeypatch)
+    frames = build_encoder("efficientat_mn04").part_locations(later, 3)
+    assert frames == [pytest.approx(span) for span in ((0.5, 0.66), (0.66, 0.98), (0.98, 1.3))]
+    minilm = build_encoder("minilm")
     text = Source("text", "Two  handbells ring")
     spans = minilm.part_locations(text, count_parts(minilm, text))
     assert [spans[0], spans[-1]] == [(), ()]
     assert [("Two handbells ring")[int(s) : int(e)] for s, e in spans[1:-1]] == ["Two", "hand", "bell", "s", "ring"]
 
 
-def test_known_locations_of_trainable_encoders(media, monkeypatch):
-    encoder = build_encoder("image_cnn", monkeypatch)
+def test_known_locations_of_trainable_encoders(media):
+    encoder = build_encoder("image_cnn")
     assert encoder.part_locations(media["image"], 64)[9] == pytest.approx((4.5 / 64, 4.5 / 64, 12.5 / 64, 12.5 / 64))
-    frames = build_encoder("speech_cnn", monkeypatch).part_locations(media["audio"], 3)
+    frames = build_encoder("speech_cnn").part_locations(media["audio"], 3)
     assert frames == [pytest.approx(span) for span in ((0, 0.08), (0.08, 0.24), (0.24, 0.4))]
-    tokens = build_encoder("text_transformer", monkeypatch).part_locations(Source("text", " two  red bells"), 3)
+    tokens = build_encoder("text_transformer").part_locations(Source("text", " two  red bells"), 3)
     assert tokens == [(0, 3), (4, 7), (8, 13)]
-    accents = build_encoder("text_conv1d", monkeypatch)
+    accents = build_encoder("text_conv1d")
     text = Source("text", "ﬁve bells")  # a ligature, which is normalised to two letters
     assert accents.part_locations(text, count_parts(accents, text))[-1][1] == 9
 

