@@ -4,12 +4,12 @@ import doctest
 import inspect
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import triptych
@@ -74,8 +74,9 @@ def test_every_example_runs(example_folder, monkeypatch):
     names = {"space": space, "media": media, "collection": media, "Path": Path, "Image": Image, "np": np}
     finder, runner, num_examples = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(), 0
     for name, public_object in list_public_objects():
-        for test in finder.find(public_object, name, globs=names | {"triptych": triptych, "torch": torch}):
-            test.globs |= {n: getattr(triptych, n) for n in triptych.__all__}
+        module = vars(sys.modules[public_object.__module__])
+        public = {n: getattr(triptych, n) for n in triptych.__all__}
+        for test in finder.find(public_object, name, globs=module | public | names | {"triptych": triptych}):
             result = runner.run(test)
             assert result.failed == 0, name
             num_examples += result.attempted
@@ -91,7 +92,9 @@ def test_the_code_of_the_page_runs(example_folder, monkeypatch, capsys):
 
 
 def test_public_names_are_pinned():
-    assert sorted(triptych.__all__) == sorted(["__version__", *sum(PUBLIC_NAMES.values(), [])])
+    assert sorted(triptych.__all__) == sorted(
+        ["__version__", *(name for names in PUBLIC_NAMES.values() for name in names)]
+    )
     assert set(triptych.__all__) <= set(dir(triptych))
     with pytest.raises(AttributeError, match="has no attribute 'serach'; it has "):
         getattr(triptych, "serach")  # noqa: B009 - a typing error of a user

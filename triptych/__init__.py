@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
+__all__ = ["Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem", "__version__"]
+__all__ += ["compare", "errors", "evaluate", "evaluation", "load", "losses", "train"]
 
 # OpenMP threads should sleep while they wait. By default, waiting OpenMP threads spin. On a busy machine, a spinning
 # thread takes the processor from the thread for which it waits. OpenMP reads this environment variable when torch is
@@ -54,7 +56,6 @@ _MODULE_BY_NAME = {
     "train": "triptych.training.loop",
 }
 _MODULES = ("errors", "evaluation", "losses")
-__all__ = ["__version__", *_MODULE_BY_NAME, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
