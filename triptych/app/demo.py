@@ -1,7 +1,5 @@
 """The demo: generate synthetic data, train an embedding space, evaluate retrieval, and run a few searches."""
 
-from __future__ import annotations
-
 import random
 import shlex
 import shutil

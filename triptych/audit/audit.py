@@ -1,7 +1,5 @@
 """audit(): find the pairs of a manifest that are probably wrong, by cross-validation."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Collect the pairs of a manifest, split the rows into folds, and train a space for each fold."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -5,8 +5,6 @@ text. Any positive (such as one of five captions) is a hit. Ties count against t
 space do not exceed chance. A query without a positive in the gallery is excluded from the metrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal

@@ -1,7 +1,5 @@
 """Compute single retrieval metrics of a score matrix. `evaluate_scores` computes all metrics at once."""
 
-from __future__ import annotations
-
 from typing import TypedDict, Unpack
 
 from numpy.typing import ArrayLike

@@ -5,8 +5,6 @@ queries share the gallery, and items that many queries prefer are penalised. Joi
 different task. Do not compare inductive with transductive metrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Measure retrieval between two modalities that were not trained as a pair, but share a third one (the bridge)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

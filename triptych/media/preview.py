@@ -1,7 +1,5 @@
 """Compute previews of media files: JPEG thumbnails, waveform peaks and PNG spectrograms."""
 
-from __future__ import annotations
-
 import io
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Render a report to one self-contained HTML file without scripts or network requests."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

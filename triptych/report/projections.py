@@ -1,7 +1,5 @@
 """Two-dimensional projections of the space (PCA, t-SNE), and small matrices of matches."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

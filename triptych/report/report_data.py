@@ -1,7 +1,5 @@
 """Measure everything that a report shows: metrics, geometry, examples, projections and training history."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Routes for search, embeddings, explanations and the map of the collection."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import time

@@ -1,7 +1,5 @@
 """Convert a local copy of a dataset to a manifest."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping

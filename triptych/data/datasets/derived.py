@@ -1,7 +1,5 @@
 """Derive a manifest from another manifest: convert rows to draft items, and write changed draft items."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path

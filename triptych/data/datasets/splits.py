@@ -1,7 +1,5 @@
 """Groups and splits of draft items. Datasets without official splits are split by a hash."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping

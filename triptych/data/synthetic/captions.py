@@ -1,7 +1,5 @@
 """Generate captions of a scene in varied wording, with the factor and objects of every word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
