@@ -1,5 +1,7 @@
 """Convert groups, a matrix of grades, or TREC qrels into the relevance judgements of a score matrix."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -14,6 +14,8 @@ order items with equal scores by id or by position. Without ties, other librarie
 With ties, the metrics of other libraries are mostly higher.
 """
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields

@@ -4,6 +4,8 @@ A line of a qrels file is `query iteration document grade`. A line of a run file
 White space separates the columns. trec_eval, pytrec_eval, ranx and ir_datasets read the same formats.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Hashable, Iterable, Mapping, Sequence
