@@ -7,7 +7,7 @@ import soundfile
 from tests.media import media_files
 from tests.real_data import find_dataset_or_skip
 from triptych.errors import InputError, MediaError
-from triptych.media import audio, modality_of
+from triptych.media import audio, modalities_of
 
 RATE = 16_000
 EXACT = {"wav", "flac", "aiff", "au", "caf", "w64"}
@@ -24,7 +24,7 @@ def test_formats_round_trip(extension, tmp_path):
         assert media_files.max_difference(actual, samples) < 1e-4
     correlation, shift = media_files.best_correlation(actual, samples)
     assert (correlation > 0.95, shift) == (True, 0)
-    assert modality_of(path) == "audio"
+    assert modalities_of(path) == ("audio",)
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000, 96_000, 192_000, 256_000])

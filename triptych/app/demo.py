@@ -1,7 +1,5 @@
 """The demo: generate synthetic data, train an embedding space, evaluate retrieval, and run a few searches."""
 
-from __future__ import annotations
-
 import random
 import shlex
 import shutil
@@ -32,9 +30,7 @@ def run_demo(folder: Path, restart: bool = False) -> None:
     started = time.monotonic()
     terminal.stdout.rule(f"1 · generate {DATASET.scenes} synthetic scenes: images, audio and captions", align="left")
     with track_progress("generating scenes", DATASET.scenes) as progress:
-        pairs = generate(
-            DATASET, folder / "data", on_progress=lambda done, _: progress.advance(done - progress.completed)
-        )
+        pairs = generate(DATASET, folder / "data", progress.advance)
     table = manifest.read(pairs)
     held_out = table.split("test").rows
     counts = table.counts.splits

@@ -1,7 +1,5 @@
 """audit(): find the pairs of a manifest that are probably wrong, by cross-validation."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -12,17 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych import checkpoint
-from triptych.audit.evidence import NoiseRateEstimate
-from triptych.audit.folds import (
-    ModalityContents,
-    ModalityPair,
-    collect_contents,
-    collect_pairs,
-    find_modality_pairs,
-    group_kfold,
-    load_fold_recipe,
-    train_fold_space,
-)
+from triptych.audit import folds
 from triptych.audit.review import Action, make_decision, read_decisions, write_review_page, write_reviewed_manifest
 from triptych.audit.scoring import FoldScores, embed_contents, read_fold, score_fold, write_fold
 from triptych.audit.suspects import PairScores, Suspect, find_suspects, merge_folds, write_scores, write_suspects
@@ -51,14 +39,9 @@ class AuditResult:
 
     folder: Path
     rows: Sequence[Row]
-    pair_scores: Mapping[ModalityPair, PairScores]
+    pair_scores: Mapping[folds.ModalityPair, PairScores]
     suspects: list[Suspect]
     unreadable: list[str]
-
-    @property
-    def noise_rates(self) -> dict[ModalityPair, NoiseRateEstimate]:
-        """The estimated fraction of wrong pairs of each modality pair."""
-        return {modality_pair: scores.noise_rate for modality_pair, scores in self.pair_scores.items()}
 
 
 def audit(
@@ -92,8 +75,8 @@ def audit(
 
     fold_of = dict.fromkeys((row.id for row in rows), 0)
     if space is None:
-        fold_of = group_kfold(collect_pairs(job.contents, job.modality_pairs, rows), num_folds, seed)
-    fold_scores: dict[ModalityPair, list[FoldScores]] = {modality_pair: [] for modality_pair in job.modality_pairs}
+        fold_of = folds.group_kfold(folds.collect_pairs(job.contents, job.modality_pairs, rows), num_folds, seed)
+    fold_scores: dict[folds.ModalityPair, list[FoldScores]] = {pair: [] for pair in job.modality_pairs}
     unreadable: set[str] = set()
     for fold in sorted(set(fold_of.values())):
         fold_rows = [i for i, row in enumerate(rows) if fold_of[row.id] == fold]
@@ -101,7 +84,7 @@ def audit(
         unreadable |= set(reasons)
         for modality_pair, scores in scores_by_pair.items():
             fold_scores[modality_pair].append(scores)
-    pair_scores = {modality_pair: merge_folds(folds) for modality_pair, folds in fold_scores.items() if folds}
+    pair_scores = {modality_pair: merge_folds(scores) for modality_pair, scores in fold_scores.items() if scores}
     result = AuditResult(folder, rows, pair_scores, find_suspects(pair_scores, rows), sorted(unreadable))
     _write_outputs(result, table, manifest_hash, settings)
     return result
@@ -132,8 +115,8 @@ class _AuditJob:
     """The rows to score, and either the recipe for training a space per fold or a fixed space that scores all rows."""
 
     rows: Sequence[Row]
-    contents: Mapping[Modality, ModalityContents]
-    modality_pairs: Sequence[ModalityPair]
+    contents: Mapping[Modality, folds.ModalityContents]
+    modality_pairs: Sequence[folds.ModalityPair]
     cache: Cache
     recipe: Recipe
     fixed_space: Space | None
@@ -141,12 +124,12 @@ class _AuditJob:
 
     def load_or_score_fold(
         self, run_folder: Path, fold_rows: Sequence[int]
-    ) -> tuple[dict[ModalityPair, FoldScores], list[str]]:
+    ) -> tuple[dict[folds.ModalityPair, FoldScores], list[str]]:
         """Return the scores of a fold, read from disk if available, and the error messages of unreadable files."""
         file = run_folder.with_suffix(".safetensors")
         if (cached := read_fold(file)) is not None:
             return cached
-        space = self.fixed_space or train_fold_space(
+        space = self.fixed_space or folds.train_fold_space(
             self.recipe, self.contents, self.rows, fold_rows, run_folder, self.show_progress
         )
         embedded, reasons = embed_contents(space, self.contents, self.cache, self.show_progress)
@@ -169,12 +152,12 @@ def _prepare_job(
         _check_not_trained_on(fixed_space, table.path)
         space_recipe = fixed_space.recipe
     else:
-        space_recipe = load_fold_recipe(present_modalities, recipe, overrides, show_progress)
+        space_recipe = folds.load_fold_recipe(present_modalities, recipe, overrides, show_progress)
     cache = resolve_cache(space_recipe.data.cache) or Cache.default()
-    contents: dict[Modality, ModalityContents] = {
-        m: collect_contents(rows, m, cache) for m in present_modalities if m in space_recipe.space.encoders
+    contents: dict[Modality, folds.ModalityContents] = {
+        m: folds.collect_contents(rows, m, cache) for m in present_modalities if m in space_recipe.space.encoders
     }
-    modality_pairs = find_modality_pairs(contents, range(len(rows)))
+    modality_pairs = folds.find_modality_pairs(contents, range(len(rows)))
     return _AuditJob(rows, contents, modality_pairs, cache, space_recipe, fixed_space, show_progress)
 
 
@@ -230,7 +213,7 @@ def _write_outputs(
     write_text(folder / SUMMARY_FILE, json.dumps(summary, indent=1, ensure_ascii=False) + "\n")
     rates = [
         f"{a}–{b} {100 * rate.value:.1f}% ({100 * rate.low:.1f}–{100 * rate.high:.1f})"
-        for (a, b), rate in result.noise_rates.items()
+        for (a, b), rate in ((pair, scores.noise_rate) for pair, scores in result.pair_scores.items())
     ]
     summary_text = f"Estimated rate of wrong pairs (95% interval): {', '.join(rates)}"
     write_review_page(folder / REVIEW_FILE, manifest_hash, table.path.name, summary_text, result.suspects, rows)

@@ -1,7 +1,5 @@
 """Evidence on pairs from out-of-fold scores: p-values, retained transport mass, margins, and the noise rate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Collect the pairs of a manifest, split the rows into folds, and train a space for each fold."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -58,18 +56,15 @@ def collect_contents(rows: Sequence[Row], modality: Modality, cache: Cache) -> M
     row_sources = [sources_of(row, modality) if modality in row.modalities else [] for row in rows]
     unique_sources = list(dict.fromkeys(source for sources in row_sources for source in sources))
     video_rows = frozenset(i for i, row in enumerate(rows) if row.video and modality != "text")
-    index_of_key: dict[bytes, int] = {}
-    index_of_source: dict[Source, int] = {}
-    sources: list[Source] = []
-    for source, key in zip(unique_sources, cache.content_keys(unique_sources), strict=True):
-        if isinstance(key, MediaError):
-            continue
-        if key not in index_of_key:
-            index_of_key[key] = len(sources)
-            sources.append(source)
-        index_of_source[source] = index_of_key[key]
-    by_row = [[index_of_source[s] for s in row if s in index_of_source] for row in row_sources]
-    return ModalityContents(sources, by_row, video_rows)
+    first_source: dict[bytes, Source] = {}
+    index_of_key: dict[bytes | MediaError, int] = {}
+    key_of_source = dict(zip(unique_sources, cache.content_keys(unique_sources), strict=True))
+    for source, key in key_of_source.items():
+        if not isinstance(key, MediaError):
+            index_of_key.setdefault(key, len(index_of_key))
+            first_source.setdefault(key, source)
+    by_row = [[index_of_key[key_of_source[s]] for s in row if key_of_source[s] in index_of_key] for row in row_sources]
+    return ModalityContents(list(first_source.values()), by_row, video_rows)
 
 
 def find_modality_pairs(contents: Contents, rows: Sequence[int]) -> list[ModalityPair]:

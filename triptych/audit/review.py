@@ -1,7 +1,5 @@
 """Review of suspects: write the review page, read the saved decisions, and apply them to the manifest."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections import Counter

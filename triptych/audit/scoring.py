@@ -1,7 +1,5 @@
 """Score the rows of one fold with a space that was not trained on these rows: evidence, duplicates, alternatives."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Decode every file of a manifest to find damaged files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Load the features of frozen encoders from the cache, and compute the features that the cache lacks."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Problems of a manifest as data, grouped by category for display."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal

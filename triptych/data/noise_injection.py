@@ -1,7 +1,5 @@
 """Inject label noise into a manifest: give a known fraction of rows the captions, audio or image of another row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

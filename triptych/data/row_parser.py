@@ -1,7 +1,5 @@
 """Parse the cells of a manifest row: files, captions, metadata and segment."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Synthesise speech from the captions of a manifest with espeak-ng or flite: one row with audio for each caption."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import shutil

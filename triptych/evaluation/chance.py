@@ -1,7 +1,5 @@
 """Expected values of the retrieval metrics under random ranking, for any cutoff and for graded relevance."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

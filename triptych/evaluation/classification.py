@@ -1,7 +1,5 @@
 """Classification accuracy per class and modality, with chance levels and the most frequent confusions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

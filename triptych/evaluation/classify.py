@@ -1,7 +1,5 @@
 """Classify the labelled rows of a manifest: zero-shot with prompts, or with a linear probe."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Compare the metrics of two spaces on the same queries, over all queries and over slices of the queries."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

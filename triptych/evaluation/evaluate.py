@@ -1,7 +1,5 @@
 """Measure retrieval in every direction between the modalities of the rows of a manifest."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations

@@ -1,7 +1,5 @@
 """Measure the geometry of a space: alignment, uniformity, modality gap, effective rank and hubness."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations, permutations

@@ -1,7 +1,5 @@
 """Measure whether attributions point at the correct object, on synthetic data with known object boxes and times."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Wrap a space as an encoder for the benchmarks of mteb."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Linear probes: logistic regression on features, fitted on training rows and measured on test rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -10,18 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from triptych.evaluation import retrieval
 from triptych.evaluation.chance import RelevanceCounts, discount_ranks
 from triptych.evaluation.judgements import Judgements
-from triptych.evaluation.retrieval import (
-    MAP_KS,
-    MEAN_RANK,
-    NDCG_K,
-    QUERY_BLOCK,
-    RECALL_KS,
-    PositiveRanks,
-    average_precision,
-    ndcg,
-)
 
 APDenominator = Literal["relevant", "cutoff"]
 
@@ -31,7 +22,7 @@ class RankedRelevance:
     """The ranks and grades of the best K relevant items of each query."""
 
     # rank (Q, K) is 0 for an item that is not retrieved. num_positives (Q,) includes items that are not in the gallery.
-    ranks: PositiveRanks
+    ranks: retrieval.PositiveRanks
     gains: NDArray[np.float64]  # (Q, K) grades of the ranked items
     counts: RelevanceCounts
 
@@ -46,7 +37,7 @@ class RankedRelevance:
         counts, rows = self.counts, torch.from_numpy(mask)
         arrays: list[NDArray[Any]] = [counts.num_present, counts.num_relevant, counts.gain, counts.ideal_gains]
         return RankedRelevance(
-            PositiveRanks(self.ranks.rank[rows], self.ranks.num_positives[rows]),
+            retrieval.PositiveRanks(self.ranks.rank[rows], self.ranks.num_positives[rows]),
             self.gains[mask],
             RelevanceCounts(counts.num_items, *(array[mask] for array in arrays)),
         )
@@ -54,7 +45,7 @@ class RankedRelevance:
     def measure(self, k: int, ap_denominator: APDenominator = "relevant") -> dict[str, NDArray[np.float64]]:
         """Return the values (Q,) of every metric with cutoff k <= K. Every query must have a relevant item."""
         num_hits: NDArray[np.int64] = self.mask_hits(k).sum(axis=1)
-        precision = average_precision(self.ranks, k).numpy()
+        precision = retrieval.average_precision(self.ranks, k).numpy()
         return {
             f"R@{k}": (num_hits > 0).astype(np.float64),
             f"IR recall@{k}": num_hits / self.counts.num_relevant,
@@ -67,10 +58,10 @@ class RankedRelevance:
     def measure_standard(self) -> dict[str, NDArray[np.float64]]:
         """Return the metrics of `compute_retrieval_metrics`, in the same order."""
         return {
-            **{f"R@{k}": self.measure(k)[f"R@{k}"] for k in RECALL_KS},
-            **{f"mAP@{k}": average_precision(self.ranks, k).numpy() for k in MAP_KS},
-            f"nDCG@{NDCG_K}": self.compute_ndcg(NDCG_K),
-            MEAN_RANK: self.best_rank.astype(np.float64),
+            **{f"R@{k}": self.measure(k)[f"R@{k}"] for k in retrieval.RECALL_KS},
+            **{f"mAP@{k}": retrieval.average_precision(self.ranks, k).numpy() for k in retrieval.MAP_KS},
+            f"nDCG@{retrieval.NDCG_K}": self.compute_ndcg(retrieval.NDCG_K),
+            retrieval.MEAN_RANK: self.best_rank.astype(np.float64),
         }
 
     def mask_hits(self, k: int) -> NDArray[np.bool_]:
@@ -85,14 +76,14 @@ class RankedRelevance:
         """Return nDCG@k of each query, with grades as gains."""
         ideal_gains = self.counts.ideal_gains[:, :k]
         if np.isin(self.gains, (0, 1)).all() and np.isin(ideal_gains, (0, 1)).all():
-            return ndcg(self.ranks, k).numpy()
+            return retrieval.ndcg(self.ranks, k).numpy()
         gains = np.where(self.mask_hits(k), self.gains / np.log2(1.0 + self.ranks.rank.clamp(min=1).numpy()), 0.0)
         return gains.sum(axis=1) / (ideal_gains @ discount_ranks(ideal_gains.shape[1]))
 
 
 @torch.inference_mode()
 def rank_relevant(
-    scores: Tensor, judgements: Judgements, depth: int, query_block: int = QUERY_BLOCK
+    scores: Tensor, judgements: Judgements, depth: int, query_block: int = retrieval.QUERY_BLOCK
 ) -> RankedRelevance:
     """Return the ranks of the best `depth` relevant items of each query.
 
@@ -128,7 +119,7 @@ def rank_relevant(
     ranks, *arrays = zip(*blocks, strict=True)
     gains, *counts = map(np.concatenate, arrays)
     relevance_counts = RelevanceCounts(scores.shape[1], *counts)
-    positive_ranks = PositiveRanks(torch.cat(ranks), torch.from_numpy(relevance_counts.num_relevant))
+    positive_ranks = retrieval.PositiveRanks(torch.cat(ranks), torch.from_numpy(relevance_counts.num_relevant))
     return RankedRelevance(positive_ranks, gains, relevance_counts)
 
 

@@ -1,7 +1,5 @@
 """Write evaluation results as JSON, as CSV with one row per direction, and as Parquet with one row per query."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -5,8 +5,6 @@ text. Any positive (such as one of five captions) is a hit. Ties count against t
 space do not exceed chance. A query without a positive in the gallery is excluded from the metrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -16,12 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from triptych.evaluation.chance import (
-    RelevanceCounts,
-    compute_chance_mean_rank,
-    compute_cutoff_chance_levels,
-    discount_ranks,
-)
+from triptych.evaluation import chance
 from triptych.evaluation.significance import NUM_RESAMPLES, Interval, bootstrap_intervals
 
 RECALL_KS = (1, 5, 10)
@@ -176,7 +169,7 @@ def ndcg(ranks: PositiveRanks, cutoff: int) -> Tensor:
     """
     inside = (ranks.rank >= 1) & (ranks.rank <= cutoff)
     gains = torch.where(inside, 1 / (1 + ranks.rank.double()).log2(), 0.0).sum(dim=1)
-    ideal = torch.from_numpy(discount_ranks(cutoff).cumsum())
+    ideal = torch.from_numpy(chance.discount_ranks(cutoff).cumsum())
     return gains / ideal[ranks.num_positives.clamp(min=1, max=cutoff) - 1]
 
 
@@ -232,8 +225,8 @@ def compute_chance_levels(num_items: int, num_positives: NDArray) -> dict[str, f
     """Return the metrics that are expected if the items are ranked at random, for queries with num_positives (Q,)."""
     counts, frequencies = np.unique(num_positives, return_counts=True)
     gains = (np.arange(NDCG_K) < counts[:, None]).astype(np.float64)
-    relevance = RelevanceCounts(num_items, counts, counts, counts.astype(np.float64), ideal_gains=gains)
-    levels = {MEAN_RANK: compute_chance_mean_rank(relevance)}
+    relevance = chance.RelevanceCounts(num_items, counts, counts, counts.astype(np.float64), ideal_gains=gains)
+    levels = {MEAN_RANK: chance.compute_chance_mean_rank(relevance)}
     for k in (*RECALL_KS, *MAP_KS):
-        levels |= compute_cutoff_chance_levels(relevance, k)
+        levels |= chance.compute_cutoff_chance_levels(relevance, k)
     return {name: float(np.average(levels[name], weights=frequencies)) for name in METRICS}

@@ -27,20 +27,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from triptych.errors import InputError, UsageError, describe_unknown
+from triptych.evaluation import retrieval
 from triptych.evaluation.chance import compute_chance_mean_rank, compute_cutoff_chance_levels
 from triptych.evaluation.judgements import Judgements, Labels, RelevanceLike, make_judgements, to_matrix
 from triptych.evaluation.ranked_relevance import APDenominator, RankedRelevance, rank_relevant
-from triptych.evaluation.retrieval import (
-    MAX_POSITIVES,
-    MEAN_RANK,
-    MEDIAN_RANK,
-    RECALL_KS,
-    PerQuery,
-    compute_metric_intervals,
-)
 from triptych.evaluation.significance import NUM_RESAMPLES, Interval
 
-METRIC_ORDER = ("R", "IR recall", "P", "MRR", "mAP", "nDCG", MEAN_RANK)
+METRIC_ORDER = ("R", "IR recall", "P", "MRR", "mAP", "nDCG", retrieval.MEAN_RANK)
 
 
 @dataclass(frozen=True)
@@ -73,7 +66,7 @@ class ScoreEvaluation:
     metrics: dict[str, float]  # metric name -> a fraction from 0 to 1, or a rank from 1
     chance_levels: dict[str, float]  # metric name -> value expected under random ranking; without the median rank
     intervals: dict[str, Interval]  # 95% intervals; without the median rank; empty if num_resamples = 0
-    per_query: PerQuery = field(compare=False)
+    per_query: retrieval.PerQuery = field(compare=False)
 
     def estimate(self, metric: str) -> MetricEstimate:
         """Return the value, interval and chance level of one metric, such as "R@10"."""
@@ -112,7 +105,7 @@ class ScoreEvaluation:
         lines = [", ".join(counts), f"{'metric':{width}}     value      95% interval    chance"]
         for name in self.metrics:
             row = self.estimate(name)
-            digits = 1 if name in (MEAN_RANK, MEDIAN_RANK) else 4
+            digits = 1 if name in (retrieval.MEAN_RANK, retrieval.MEDIAN_RANK) else 4
             interval = f"{row.interval.low:.{digits}f} … {row.interval.high:.{digits}f}" if row.interval else ""
             chance = "" if row.chance_level is None else f"{row.chance_level:.{digits}f}"
             lines.append(f"{name:{width}}  {row.value:8.{digits}f}  {interval:>16}  {chance:>8}".rstrip())
@@ -128,7 +121,7 @@ def evaluate_scores(
     query_ids: Labels | None = None,
     gallery_ids: Labels | None = None,
     clusters: Labels | None = None,
-    ks: Sequence[int] = RECALL_KS,
+    ks: Sequence[int] = retrieval.RECALL_KS,
     ap_denominator: APDenominator = "relevant",
     num_resamples: int = NUM_RESAMPLES,
 ) -> ScoreEvaluation:
@@ -179,7 +172,7 @@ def evaluate_scores(
 def _evaluate_judgements(
     scores: Tensor, judgements: Judgements, cutoffs: list[int], ap_denominator: APDenominator, num_resamples: int
 ) -> ScoreEvaluation:
-    ranked = rank_relevant(scores, judgements, depth=max(MAX_POSITIVES, *cutoffs))
+    ranked = rank_relevant(scores, judgements, depth=max(retrieval.MAX_POSITIVES, *cutoffs))
     has_relevant = (ranked.ranks.num_positives > 0).numpy()
     if not has_relevant.any():
         raise InputError("no query has a relevant item; check the relevance judgements")
@@ -190,8 +183,8 @@ def _evaluate_judgements(
         chance_values |= compute_cutoff_chance_levels(ranked.counts, k)
         if ap_denominator == "cutoff":
             chance_values[f"mAP@{k}"] = ranked.divide_by_cutoff(chance_values[f"mAP@{k}"], k)
-    values[MEAN_RANK] = ranked.best_rank.astype(np.float64)
-    chance_values[MEAN_RANK] = compute_chance_mean_rank(ranked.counts)
+    values[retrieval.MEAN_RANK] = ranked.best_rank.astype(np.float64)
+    chance_values[retrieval.MEAN_RANK] = compute_chance_mean_rank(ranked.counts)
     # Sort the metrics by kind: R@1, R@5, R@10, then IR recall@1, …
     names = sorted(values, key=lambda name: METRIC_ORDER.index(name.split("@")[0]))
     values = {name: values[name] for name in names}
@@ -202,10 +195,10 @@ def _evaluate_judgements(
         num_ignored_queries=judgements.num_ignored_queries,
         num_missing_items=sum(len(grades) for grades in judgements.missing_grades.values()),
         metrics={name: float(values[name].mean()) for name in names}
-        | {MEDIAN_RANK: float(np.median(ranked.best_rank))},
+        | {retrieval.MEDIAN_RANK: float(np.median(ranked.best_rank))},
         chance_levels={name: float(chance_values[name].mean()) for name in names},
         intervals=_compute_intervals(values, ranked, cluster, num_resamples) if num_resamples else {},
-        per_query=PerQuery(
+        per_query=retrieval.PerQuery(
             has_relevant.nonzero()[0], cluster, ranked.ranks.num_positives.numpy(), ranked.best_rank, values
         ),
     )
@@ -232,8 +225,8 @@ def _compute_intervals(
     other metric is resampled as a table with one column.
     """
     standard, num_items = ranked.measure_standard(), ranked.counts.num_items
-    intervals = compute_metric_intervals(standard, cluster, num_items, num_resamples)
+    intervals = retrieval.compute_metric_intervals(standard, cluster, num_items, num_resamples)
     for name, column in values.items():
         if name not in standard or not np.array_equal(column, standard[name]):
-            intervals |= compute_metric_intervals({name: column}, cluster, num_items, num_resamples)
+            intervals |= retrieval.compute_metric_intervals({name: column}, cluster, num_items, num_resamples)
     return {name: intervals[name] for name in values}

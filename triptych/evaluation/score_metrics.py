@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypedDict, Unpack
+from collections.abc import Callable
+from typing import TypedDict, TypeVar, Unpack
 
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -11,6 +12,8 @@ from triptych.evaluation.judgements import Labels, RelevanceLike
 from triptych.evaluation.ranked_relevance import APDenominator
 from triptych.evaluation.retrieval import MEDIAN_RANK
 from triptych.evaluation.score_matrix import MetricEstimate, evaluate_scores
+
+Metric = TypeVar("Metric", bound=Callable[..., MetricEstimate])
 
 
 class ScoreOptions(TypedDict, total=False):
@@ -48,19 +51,18 @@ def recall(
     return evaluate_scores(scores, relevance, ks=[k], **options).estimate(f"R@{k}")
 
 
+def _describe_arguments(metric: Metric) -> Metric:
+    """Insert the arguments and the result of `recall` before the example in the docstring of another metric."""
+    shared = (recall.__doc__ or "").partition("    Args:")[2].partition("    Example:")[0]
+    metric.__doc__ = (metric.__doc__ or "").replace("    Example:", f"    Args:{shared}    Example:")
+    return metric
+
+
+@_describe_arguments
 def ir_recall(
     scores: ArrayLike | Tensor, relevance: RelevanceLike | None = None, *, k: int = 10, **options: Unpack[ScoreOptions]
 ) -> MetricEstimate:
     """Return the recall of information retrieval: the fraction of a query's relevant items among the first k.
-
-    Args:
-        scores: Score matrix (Q, M); a higher score means more similar.
-        relevance: Matrix, qrels or path of a qrels file. The default is the groups in `options`, or else the diagonal.
-        k: Cutoff.
-        options: Other arguments of `evaluate_scores`, such as query_groups and gallery_groups.
-
-    Returns:
-        Value, 95% interval and chance level.
 
     Example:
         >>> ir_recall([[0.9, 0.1, 0.8]], [[1, 1, 0]], k=2).value
@@ -69,21 +71,13 @@ def ir_recall(
     return evaluate_scores(scores, relevance, ks=[k], **options).estimate(f"IR recall@{k}")
 
 
+@_describe_arguments
 def precision(
     scores: ArrayLike | Tensor, relevance: RelevanceLike | None = None, *, k: int = 10, **options: Unpack[ScoreOptions]
 ) -> MetricEstimate:
     """Return P@k: the fraction of the first k items that are relevant.
 
     The divisor is k even if the gallery has fewer than k items.
-
-    Args:
-        scores: Score matrix (Q, M); a higher score means more similar.
-        relevance: Matrix, qrels or path of a qrels file. The default is the groups in `options`, or else the diagonal.
-        k: Cutoff.
-        options: Other arguments of `evaluate_scores`, such as query_groups and gallery_groups.
-
-    Returns:
-        Value, 95% interval and chance level.
 
     Example:
         >>> precision([[0.9, 0.1, 0.8]], [[1, 1, 0]], k=2).value
@@ -92,19 +86,11 @@ def precision(
     return evaluate_scores(scores, relevance, ks=[k], **options).estimate(f"P@{k}")
 
 
+@_describe_arguments
 def mean_reciprocal_rank(
     scores: ArrayLike | Tensor, relevance: RelevanceLike | None = None, *, k: int = 10, **options: Unpack[ScoreOptions]
 ) -> MetricEstimate:
     """Return MRR@k: the mean of 1 / rank of the best relevant item, with 0 for a rank above k.
-
-    Args:
-        scores: Score matrix (Q, M); a higher score means more similar.
-        relevance: Matrix, qrels or path of a qrels file. The default is the groups in `options`, or else the diagonal.
-        k: Cutoff.
-        options: Other arguments of `evaluate_scores`, such as query_groups and gallery_groups.
-
-    Returns:
-        Value, 95% interval and chance level.
 
     Example:
         >>> mean_reciprocal_rank([[0.9, 0.1], [0.8, 0.3]]).value
@@ -144,21 +130,13 @@ def mean_average_precision(
     return result.estimate(f"mAP@{k}")
 
 
+@_describe_arguments
 def ndcg(
     scores: ArrayLike | Tensor, relevance: RelevanceLike | None = None, *, k: int = 10, **options: Unpack[ScoreOptions]
 ) -> MetricEstimate:
     """Return nDCG@k: sum of grade / log2(1 + rank) over the first k items, divided by the sum of the ideal ranking.
 
     Gains are linear, as in trec_eval and scikit-learn. For exponential gains pass 2 ** grade - 1 as relevance.
-
-    Args:
-        scores: Score matrix (Q, M); a higher score means more similar.
-        relevance: Matrix, qrels or path of a qrels file. The default is the groups in `options`, or else the diagonal.
-        k: Cutoff.
-        options: Other arguments of `evaluate_scores`, such as query_groups and gallery_groups.
-
-    Returns:
-        Value, 95% interval and chance level.
 
     Example:
         >>> round(ndcg([[0.9, 0.1, 0.8]], [[1, 3, 0]]).value, 3)

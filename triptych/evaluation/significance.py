@@ -1,7 +1,5 @@
 """Compute confidence intervals of means over queries, with a cluster bootstrap or over several runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ queries share the gallery, and items that many queries prefer are penalised. Joi
 different task. Do not compare inductive with transductive metrics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,15 +13,8 @@ import torch
 from torch import Tensor
 
 from triptych.errors import UsageError
+from triptych.evaluation import retrieval
 from triptych.evaluation.items import EvalItems
-from triptych.evaluation.retrieval import (
-    GALLERY_BLOCK,
-    QUERY_BLOCK,
-    RetrievalResult,
-    ScoreFunction,
-    compute_retrieval_metrics,
-    rank_positives,
-)
 from triptych.evaluation.significance import NUM_RESAMPLES
 from triptych.interfaces import MODALITIES, Modality
 from triptych.progress import track_progress
@@ -54,7 +45,7 @@ def measure_transductive(
     epsilon: float | None = None,
     num_resamples: int = NUM_RESAMPLES,
     show_progress: bool = True,
-) -> list[RetrievalResult]:
+) -> list[retrieval.RetrievalResult]:
     """Measure every retrieval direction, with items ranked by the entropic transport plan of all queries and items.
 
     plan = argmax_P <P, scores> + epsilon · H(P), rows and columns uniform;  log plan_ij = (s_ij + f_i + g_j) / epsilon
@@ -67,7 +58,7 @@ def measure_transductive(
       meet these assumptions.
     """
     ordered = [items[m] for m in MODALITIES if m in items]
-    results: dict[tuple[str, str], RetrievalResult] = {}
+    results: dict[tuple[str, str], retrieval.RetrievalResult] = {}
     pairs = [(a, b) for a, b in combinations(ordered, 2) if torch.isin(a.group_ids, b.group_ids).any()]
     with track_progress("transport plans", len(pairs), show_progress and bool(pairs)) as progress:
         for a, b in pairs:
@@ -77,9 +68,9 @@ def measure_transductive(
                 (a, b, _add_potential(scores, potentials.column)),
                 (b, a, _add_potential(lambda rows, columns, s=scores: s(columns, rows).T, potentials.row)),
             ):
-                ranks = rank_positives(adjusted_scores, query.group_ids, gallery.group_ids)
+                ranks = retrieval.rank_positives(adjusted_scores, query.group_ids, gallery.group_ids)
                 direction = query.modality, gallery.modality
-                results[direction] = compute_retrieval_metrics(
+                results[direction] = retrieval.compute_retrieval_metrics(
                     *direction, ranks, query.group_ids, len(gallery), num_resamples, "transductive"
                 )
             progress.advance(1)
@@ -87,7 +78,7 @@ def measure_transductive(
 
 
 def solve_potentials(
-    space: Space, a: EvalItems, b: EvalItems, scores: ScoreFunction, epsilon: float | None = None
+    space: Space, a: EvalItems, b: EvalItems, scores: retrieval.ScoreFunction, epsilon: float | None = None
 ) -> DualPotentials:
     """Compute the dual potentials of the transport plan between two modalities, from a dense matrix or from tiles."""
     count = len(a) * len(b)
@@ -110,14 +101,14 @@ def solve_potentials(
     return DualPotentials(point.row * epsilon, point.column * epsilon, epsilon)
 
 
-def _add_potential(scores: ScoreFunction, potential: Tensor) -> ScoreFunction:
+def _add_potential(scores: retrieval.ScoreFunction, potential: Tensor) -> retrieval.ScoreFunction:
     return lambda rows, columns: scores(rows, columns).double() + potential[columns]
 
 
-def _compute_all_scores(scores: ScoreFunction, n: int, m: int) -> Tensor:
+def _compute_all_scores(scores: retrieval.ScoreFunction, n: int, m: int) -> Tensor:
     """Return all scores (N, M) in float64, computed block by block."""
     table = torch.empty(n, m, dtype=torch.float64)
-    for rows in torch.arange(n).split(QUERY_BLOCK):
-        for columns in torch.arange(m).split(GALLERY_BLOCK):
+    for rows in torch.arange(n).split(retrieval.QUERY_BLOCK):
+        for columns in torch.arange(m).split(retrieval.GALLERY_BLOCK):
             table[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] = scores(rows, columns)
     return table

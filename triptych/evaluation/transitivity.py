@@ -1,7 +1,5 @@
 """Measure retrieval between two modalities that were not trained as a pair, but share a third one (the bridge)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,9 +35,7 @@ def find_trained_pairs(recipe: Recipe, logged_terms: Iterable[str] = ()) -> set[
     return logged_pairs or {frozenset(pair) for objective in recipe.objectives for pair in objective.pairs}
 
 
-def measure_transitivity(
-    directions: Sequence[RetrievalResult], trained: set[frozenset[str]], metric: str = METRIC
-) -> list[TransitiveResult]:
+def measure_transitivity(directions: Sequence[RetrievalResult], trained: set[frozenset[str]]) -> list[TransitiveResult]:
     """Measure every untrained direction that has a bridge.
 
     The legs are the trained directions query → bridge and bridge → gallery. If there are several bridges, the function
@@ -57,15 +53,15 @@ def measure_transitivity(
             legs = (by_direction.get((query, bridge)), by_direction.get((bridge, gallery)))
             is_trained = {frozenset((query, bridge)), frozenset((bridge, gallery))} <= trained
             if is_trained and legs[0] and legs[1]:
-                routes.append((min(lift_over_chance(leg, metric) for leg in legs if leg), bridge, legs[0], legs[1]))
+                routes.append((min(lift_over_chance(leg) for leg in legs if leg), bridge, legs[0], legs[1]))
         if routes:
             weaker, bridge, to_bridge, from_bridge = max(routes, key=lambda route: route[0])
-            retention = lift_over_chance(direct, metric) / weaker if weaker > 0 else 0.0
+            retention = lift_over_chance(direct) / weaker if weaker > 0 else 0.0
             modalities = cast(Modality, query), cast(Modality, gallery)
             results.append(TransitiveResult(*modalities, bridge, direct, to_bridge, from_bridge, retention))
     return results
 
 
-def lift_over_chance(direction: RetrievalResult, metric: str = METRIC) -> float:
-    """Return a metric minus its chance level."""
-    return direction.metrics[metric] - direction.chance_levels[metric]
+def lift_over_chance(direction: RetrievalResult) -> float:
+    """Return METRIC minus its chance level."""
+    return direction.metrics[METRIC] - direction.chance_levels[METRIC]

@@ -1,7 +1,5 @@
 """Zero-shot classification: predict the class whose prompts are most similar to an audio clip or image."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -20,12 +20,6 @@ VIDEO_EXTENSIONS = frozenset(
 )
 
 
-def modality_of(path: Path) -> Modality | None:
-    """Return the modality that a file's extension implies; None for unknown extensions and videos (two modalities)."""
-    modalities = modalities_of(path)
-    return modalities[0] if len(modalities) == 1 else None
-
-
 def modalities_of(path: Path) -> tuple[Modality, ...]:
     """Return all modalities that a file's extension implies: image and audio for a video, () if it is unknown."""
     extension = path.suffix.lower()

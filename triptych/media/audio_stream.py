@@ -1,7 +1,5 @@
 """Decode the audio stream of a container packet by packet; place each frame by its timestamp, without resampling."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

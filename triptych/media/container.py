@@ -1,7 +1,5 @@
 """Open media containers (m4a, mp4, mkv, webm, mov …) with PyAV: only local files in allowed formats, no log output."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Limits on the size, the duration and the decoding time of one file."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compute previews of media files: JPEG thumbnails, waveform peaks and PNG spectrograms."""
 
-from __future__ import annotations
-
 import io
 from itertools import pairwise
 from pathlib import Path
@@ -13,10 +11,7 @@ from triptych.media import audio, image
 
 PEAK_RATE = 32_000  # Hz, high enough for all audible frequencies
 SPECTROGRAM_RATE, N_FFT, N_MELS = 16_000, 1024, 96
-TOP_PERCENTILE, DYNAMIC_RANGE_DB = (
-    99.9,
-    60.0,
-)  # the percentile gets the last colour, 60 dB below is black
+TOP_PERCENTILE, DYNAMIC_RANGE_DB = 99.9, 60.0  # the percentile gets the last colour, 60 dB below is black
 MAX_RENDERED_SECONDS = 600.0  # a preview shows at most the first 600 s of a segment
 # Colours from black through violet and orange to pale yellow; lightness increases evenly.
 COLOURS = ((0, 0, 4), (40, 11, 84), (101, 21, 110), (159, 42, 99), (212, 72, 66), (245, 125, 21), (250, 193, 39))

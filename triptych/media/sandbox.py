@@ -40,16 +40,7 @@ MAX_JSON_BYTES = 8_000_000  # enough for a text of 1 MB in which every character
 MAX_ERROR_BYTES = 10_000
 MAX_ARRAY_BYTES = 4 * limits.MAX_PIXELS
 MAX_CALLS = 200  # a worker process is replaced after this many calls
-INHERITED_ENVIRONMENT = (
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "DYLD_LIBRARY_PATH",
-    "SYSTEMROOT",
-    "LANG",
-    "LC_ALL",
-    "HOME",
-    "TMPDIR",
-)
+INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG", "LC_ALL", "HOME", "TMPDIR")
 
 DECODERS: dict[str, Callable[..., Any]] = {}  # the keys are `module.function`
 _active_pool: ContextVar[WorkerPool | None] = ContextVar("workers", default=None)
@@ -202,7 +193,7 @@ class _Worker:
     def __init__(self, memory: int) -> None:
         folder = str(Path(__file__).parents[2])
         # Only these environment variables are passed on: others may contain secrets.
-        environment = {name: os.environ[name] for name in INHERITED_ENVIRONMENT if name in os.environ}
+        environment = {name: os.environ[name] for name in INHERITED_VARIABLES if name in os.environ}
         environment |= {"PYTHONPATH": os.pathsep.join([folder, *filter(None, sys.path)]), "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(  # noqa: S603 - our own module and a number
             [sys.executable, "-P", "-m", "triptych.media.worker", str(memory)],

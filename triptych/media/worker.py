@@ -1,7 +1,5 @@
 """The worker process that decodes untrusted files. Its argument, set by `media/sandbox.py`: a memory limit in bytes."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

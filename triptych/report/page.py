@@ -1,7 +1,5 @@
 """Render a report to one self-contained HTML file without scripts or network requests."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -178,10 +176,10 @@ class MediaInliner:
         return uri
 
 
-def encode_image(source: Source, max_side: int = MAX_SIDE) -> str:
+def encode_image(source: Source) -> str:
     """Return a thumbnail as a data: URI, JPEG or PNG, whichever is smaller."""
-    thumbnail = image.load(source.path, max_side, image.frame_time(source))
-    thumbnail.thumbnail((max_side, max_side))
+    thumbnail = image.load_source(source, MAX_SIDE)
+    thumbnail.thumbnail((MAX_SIDE, MAX_SIDE))
     candidates = []
     for image_format, settings in (("JPEG", {"quality": 82}), ("PNG", {"optimize": True})):
         buffer = io.BytesIO()
@@ -191,16 +189,13 @@ def encode_image(source: Source, max_side: int = MAX_SIDE) -> str:
     return _make_data_uri(f"image/{image_format.lower()}", data)
 
 
-def encode_audio(source: Source, max_seconds: float = MAX_SECONDS, sample_rate: int = SAMPLE_RATE) -> str:
+def encode_audio(source: Source) -> str:
     """Return the first seconds of a source as a data: URI of mono MP3, which every browser plays."""
-    start = source.start or 0.0
-    end = start + max_seconds if source.end is None else min(source.end, start + max_seconds)
-    samples = audio.read(source.path, sample_rate, start, end)
-    fade = min(len(samples), round(FADE_SECONDS * sample_rate))
-    samples = samples.copy()
+    samples = audio.read_source(source, SAMPLE_RATE, MAX_SECONDS).copy()
+    fade = min(len(samples), round(FADE_SECONDS * SAMPLE_RATE))
     samples[len(samples) - fade :] *= [1 - i / fade for i in range(fade)]  # avoids a click at the cut
     buffer = io.BytesIO()
-    soundfile.write(buffer, samples.clip(-1, 1), sample_rate, format="MP3", subtype="MPEG_LAYER_III")
+    soundfile.write(buffer, samples.clip(-1, 1), SAMPLE_RATE, format="MP3", subtype="MPEG_LAYER_III")
     return _make_data_uri("audio/mpeg", buffer.getvalue())
 
 

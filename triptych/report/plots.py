@@ -1,7 +1,5 @@
 """Draw figures as inline SVG with the text colour of the page, for light and dark mode."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence

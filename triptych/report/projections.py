@@ -1,7 +1,5 @@
 """Two-dimensional projections of the space (PCA, t-SNE), and small matrices of matches."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -57,9 +55,9 @@ def select_shared_groups(items: Mapping[Modality, EvalItems], max_groups: int) -
     }
 
 
-def project_pca(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUPS) -> Projection:
+def project_pca(items: Mapping[Modality, EvalItems]) -> Projection:
     """Project the normalised embeddings of all modalities onto their first two principal components."""
-    x, modality, group = _stack_unit_vectors(items, max_groups)
+    x, modality, group = _stack_unit_vectors(items)
     _, _, axes = np.linalg.svd(x - x.mean(0), full_matrices=False)
     coordinates = (x - x.mean(0)) @ axes[:2].T
     if coordinates.shape[1] < 2:
@@ -67,12 +65,12 @@ def project_pca(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUP
     return Projection(coordinates, modality, group)
 
 
-def project_tsne(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROUPS) -> Projection | None:
+def project_tsne(items: Mapping[Modality, EvalItems]) -> Projection | None:
     """Project the normalised embeddings of all modalities by t-SNE. Return None for fewer than 12 items."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
 
-    x, modality, group = _stack_unit_vectors(items, max_groups)
+    x, modality, group = _stack_unit_vectors(items)
     if len(x) < 12:
         return None
     tsne: Any = TSNE(perplexity=min(20.0, len(x) / 4), init="pca", random_state=0, max_iter=600)
@@ -80,12 +78,10 @@ def project_tsne(items: Mapping[Modality, EvalItems], max_groups: int = MAX_GROU
         return Projection(tsne.fit_transform(x).astype(np.float64), modality, group)
 
 
-def _stack_unit_vectors(
-    items: Mapping[Modality, EvalItems], max_groups: int
-) -> tuple[NDArray, list[Modality], NDArray]:
+def _stack_unit_vectors(items: Mapping[Modality, EvalItems]) -> tuple[NDArray, list[Modality], NDArray]:
     """Stack the normalised embeddings of the selected items of all modalities."""
     rows, modality, group = [], [], []
-    for m, indices in select_shared_groups(items, max_groups).items():
+    for m, indices in select_shared_groups(items, MAX_GROUPS).items():
         embedding = items[m].features.embedding[indices].double().numpy()
         rows.append(embedding / np.linalg.norm(embedding, axis=1, keepdims=True).clip(1e-12))
         modality += [m] * len(indices)

@@ -1,7 +1,5 @@
 """Measure everything that a report shows: metrics, geometry, examples, projections and training history."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +11,6 @@ import numpy as np
 import torch
 
 from triptych.checkpoint import compute_fingerprint, load
-from triptych.data.cache import Cache
 from triptych.data.manifest import Manifest
 from triptych.errors import ManifestError, UsageError
 from triptych.evaluation import result_files
@@ -85,20 +82,18 @@ class ReportData:
         return bool(self.trained_pairs) and pair not in self.trained_pairs
 
 
-def collect_report_data(
-    run: Path, table: Manifest, split: str | None = None, show_progress: bool = True, cache: Cache | str = ""
-) -> ReportData:
+def collect_report_data(run: Path, table: Manifest, split: str | None = None, show_progress: bool = True) -> ReportData:
     """Measure the space of a run on the rows of a split; split "all" selects every row."""
     space = load(run)
     split = split or space.recipe.data.test_split
     selected = table if split == "all" else table.split(split)
     history = read_history(run)
     trained_pairs = find_trained_pairs(space.recipe, history[-1] if history else ())
-    evaluation = evaluate(space, selected.rows, show_progress, cache)
+    evaluation = evaluate(space, selected.rows, show_progress)
     with track_progress("collecting the report", 5, show_progress) as progress:
         geometry = describe_geometry(space, evaluation.items)
         progress.advance()
-        zero_shot = _classify_zero_shot(space, selected, cache)
+        zero_shot = _classify_zero_shot(space, selected)
         progress.advance()
         examples = [pick_examples(space, evaluation.items, d) for d in evaluation.directions]
         progress.advance()
@@ -128,44 +123,34 @@ def collect_report_data(
 
 @torch.inference_mode()
 def pick_examples(
-    space: Space,
-    items: Mapping[Modality, EvalItems],
-    direction: RetrievalResult,
-    num_examples: int = NUM_EXAMPLES,
-    num_answers: int = NUM_ANSWERS,
+    space: Space, items: Mapping[Modality, EvalItems], direction: RetrievalResult
 ) -> tuple[list[RetrievalExample], list[RetrievalExample]]:
     """Return random queries whose best positive ranks first, and the queries with the worst ranks."""
     per_query = direction.per_query
     rank, item_index, group = per_query.best_rank, per_query.item_index, per_query.group
     best = np.random.default_rng(0).permutation(np.flatnonzero(rank == 1))
-    worst = np.flatnonzero(rank > num_answers)[np.argsort(-rank[rank > num_answers], kind="stable")]
-    good, bad = (_select_distinct_groups(order, group, num_examples) for order in (best, worst))
-    examples = [
-        _make_example(space, items, direction, int(item_index[i]), int(rank[i]), num_answers) for i in (*good, *bad)
-    ]
+    worst = np.flatnonzero(rank > NUM_ANSWERS)[np.argsort(-rank[rank > NUM_ANSWERS], kind="stable")]
+    good, bad = (_select_distinct_groups(order, group) for order in (best, worst))
+    examples = [_make_example(space, items, direction, int(item_index[i]), int(rank[i])) for i in (*good, *bad)]
     return examples[: len(good)], examples[len(good) :]
 
 
-def _select_distinct_groups(order: np.ndarray, group: np.ndarray, count: int) -> list[int]:
-    """Return the first `count` queries of different groups, so that no two examples are captions of one clip."""
-    selected: dict[int, int] = {}
-    for i in order:
-        selected.setdefault(int(group[i]), int(i))
-        if len(selected) == count:
-            break
-    return list(selected.values())
+def _select_distinct_groups(order: np.ndarray, group: np.ndarray) -> list[int]:
+    """Return the first NUM_EXAMPLES queries of different groups: no two examples are captions of one clip."""
+    _, first = np.unique(group[order], return_index=True)
+    return order[np.sort(first)[:NUM_EXAMPLES]].tolist()
 
 
 def _make_example(
-    space: Space, items: Mapping[Modality, EvalItems], direction: RetrievalResult, index: int, rank: int, count: int
+    space: Space, items: Mapping[Modality, EvalItems], direction: RetrievalResult, index: int, rank: int
 ) -> RetrievalExample:
-    """Return the example of the query with an index, with the first `count` items of the gallery as answers."""
+    """Return the example of the query with an index, with the first NUM_ANSWERS items of the gallery as answers."""
     query_modality, gallery_modality = cast(Modality, direction.query), cast(Modality, direction.gallery)
     query_items, gallery_items = items[query_modality], items[gallery_modality]
     query = query_items.take(torch.tensor([index]))
     scores = space.scores(query, gallery_items.features)[0]
     positive_mask = gallery_items.group_ids == query_items.group_ids[index]
-    first = scores.topk(min(count, len(gallery_items))).indices.tolist()
+    first = scores.topk(min(NUM_ANSWERS, len(gallery_items))).indices.tolist()
     answers = [
         RetrievedItem(gallery_items.entries[j], float(scores[j]), bool(positive_mask[j]), position)
         for position, j in enumerate(first, start=1)
@@ -175,12 +160,12 @@ def _make_example(
     return RetrievalExample(query_items.entries[index], query_modality, gallery_modality, rank, answers, missed)
 
 
-def _classify_zero_shot(space: Space, data: Manifest, cache: Cache | str) -> list[Classification]:
+def _classify_zero_shot(space: Space, data: Manifest) -> list[Classification]:
     """Classify by prompts. Return an empty list if the rows have fewer than two classes."""
     if "text" not in space.modalities or len(data.counts.labels) < 2:
         return []
     try:
-        return classify(space, data.rows, show_progress=False, cache=cache).results
+        return classify(space, data.rows, show_progress=False).results
     except (ManifestError, UsageError):
         return []  # a file with two labels, or labelled rows without audio or image
 

@@ -198,12 +198,11 @@ class Gallery:
     ) -> None:
         self.ivf_index, self.live_mask = ivf_index, live_mask
         self.tail_row_ids, self.tail_keys = tail_row_ids, tail_keys
+        self._indexed_row_ids = np.empty(0, np.int64) if ivf_index is None else ivf_index.row_ids
 
     def __len__(self) -> int:
-        if self.ivf_index is None:
-            return len(self.tail_row_ids)
-        num_indexed = len(self.ivf_index.row_ids) if self.live_mask is None else int(self.live_mask.sum())
-        return len(self.tail_row_ids) + num_indexed
+        num_live = len(self._indexed_row_ids) if self.live_mask is None else int(self.live_mask.sum())
+        return len(self.tail_row_ids) + num_live
 
     @staticmethod
     def load(store: Store, modality: Modality, folder: Path, previous: Gallery | None = None) -> Gallery:
@@ -228,8 +227,7 @@ class Gallery:
 
     @property
     def _max_row_id(self) -> int:
-        max_indexed = int(self.ivf_index.row_ids.max()) if self.ivf_index is not None else -1
-        return max(max_indexed, int(self.tail_row_ids.max(initial=-1)))
+        return int(max(row_ids.max(initial=-1) for row_ids in (self._indexed_row_ids, self.tail_row_ids)))
 
     def make_mask(self, row_ids: np.ndarray) -> GalleryMask:
         """Return a mask that selects the items with these row ids."""
@@ -261,7 +259,7 @@ class Gallery:
 
     def sample(self, count: int = BACKGROUND_ITEMS) -> tuple[np.ndarray, np.ndarray]:
         """Return row ids and keys of at most `count` random items, with a fixed seed."""
-        live_positions = np.empty(0, int) if self.ivf_index is None else np.arange(len(self.ivf_index.row_ids))
+        live_positions = np.arange(len(self._indexed_row_ids))
         live_positions = live_positions if self.live_mask is None else live_positions[self.live_mask]
         chosen = np.arange(len(self))
         if len(self) > count:

@@ -1,7 +1,5 @@
 """Embed new and changed items and write them to the store, with a commit every few seconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -6,8 +6,6 @@ the highest number holds the lease and renews the object regularly. If the objec
 LEASE_SECONDS, by the clock of the store, another process may create the next number.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Project the keys of a collection to two dimensions, all modalities together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

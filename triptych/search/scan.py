@@ -1,7 +1,5 @@
 """Collect the items of a folder or a manifest, and list the files that were not indexed."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -1,7 +1,5 @@
 """Controlled experiments over frozen encoders, one module each. A new study is one name in MODULES."""
 
-from __future__ import annotations
-
 from triptych.studies import batch, metric, negatives, noise, normalisation, objectives, transitivity, views
 from triptych.studies.page import Study
 

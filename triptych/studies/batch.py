@@ -1,7 +1,5 @@
 """What do larger batches gain, and what do they cost?"""
 
-from __future__ import annotations
-
 import resource
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Conclusions from results: means over seeds, and differences with confidence intervals."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Does a learned metric help matching by transport, and does it close the modality gap?"""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from itertools import product

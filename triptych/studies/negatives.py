@@ -1,7 +1,5 @@
 """What are negatives for, and which ones help?"""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

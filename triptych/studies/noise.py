@@ -1,7 +1,5 @@
 """How robust is each objective to wrong pairs?"""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

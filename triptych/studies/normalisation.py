@@ -1,7 +1,5 @@
 """Sphere, ball or unconstrained space: how do norms, loss and recall change?"""
 
-from __future__ import annotations
-
 from functools import partial
 
 from matplotlib.figure import Figure

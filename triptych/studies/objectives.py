@@ -1,7 +1,5 @@
 """Which objective gives the best space with the same encoders, budget and hyperparameter search?"""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """A study, its result, and the page that presents it: Markdown, a figure, and a CSV file per table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

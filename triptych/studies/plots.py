@@ -1,7 +1,5 @@
 """Plots that several studies share."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

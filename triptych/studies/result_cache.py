@@ -1,7 +1,5 @@
 """The cache of a study's results: an interrupted study resumes, and only fits with changed recipes are repeated."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Run a study end to end: read the data, run the fits, write the page."""
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 from collections.abc import Mapping, Sequence

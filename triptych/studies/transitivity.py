@@ -1,7 +1,5 @@
 """How well do two modalities align that are trained only through a third one?"""
 
-from __future__ import annotations
-
 from functools import partial
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Do several frames of a video help over one frame in image–audio retrieval?"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -83,14 +83,14 @@ def test_existing_data_is_reused_and_other_folders_raise(tmp_path):
 def test_interrupted_generation_leaves_no_files(tmp_path):
     calls = []
 
-    def stop_at_seven(done: int, total: int) -> None:
-        calls.append((done, total))
-        if done == 7:
+    def stop_at_seven(num_scenes: int) -> None:
+        calls.append(num_scenes)
+        if len(calls) == 7:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        generate(SyntheticConfig(scenes=40), tmp_path / "data", on_progress=stop_at_seven)
-    assert calls == [(n, 40) for n in range(1, 8)]
+        generate(SyntheticConfig(scenes=40), tmp_path / "data", on_scene=stop_at_seven)
+    assert calls == [1] * 7
     assert not list(tmp_path.iterdir())
 
 

@@ -1,7 +1,5 @@
 """The command line. To add a command, add a module here and to MODULES."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

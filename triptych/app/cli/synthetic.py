@@ -51,5 +51,5 @@ def synthetic(
         video=video,
     )
     with track_progress("generating scenes", config.scenes) as bar:
-        manifest = generate(config, folder, on_progress=lambda done, _: bar.advance(done - bar.completed))
+        manifest = generate(config, folder, bar.advance)
     stdout.print(f"wrote: {manifest}")

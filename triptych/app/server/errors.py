@@ -1,7 +1,5 @@
 """Conversion of exceptions to HTTP error responses, with the same messages as on the command line."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

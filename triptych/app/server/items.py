@@ -1,7 +1,5 @@
 """Routes for items: metadata, similar items, media files and previews; conversion of items to responses."""
 
-from __future__ import annotations
-
 import io
 import time
 import wave

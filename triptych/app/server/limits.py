@@ -1,7 +1,5 @@
 """The limits of the server: sizes, durations, timeouts and concurrent requests."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Routes for the search page, the report of a run, the review page of an audit, collection info, health and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Routes for search, embeddings, explanations and the map of the collection."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import time
@@ -16,26 +14,10 @@ import torch
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
+from triptych.app.server import schemas
 from triptych.app.server.errors import HTTPError, error_responses
 from triptych.app.server.items import make_hit_responses, make_item_response
 from triptych.app.server.queries import ResolvedPart, make_filter, make_request_body, receive_request, resolve_parts
-from triptych.app.server.schemas import (
-    Embedding,
-    EmbeddingsRequest,
-    EmbeddingsResponse,
-    ExplainRequest,
-    ExplainResponse,
-    HitResponse,
-    ItemResponse,
-    MapPending,
-    MapPosition,
-    MapResponse,
-    PartExplanation,
-    QueryRequest,
-    SearchRequest,
-    SearchResponse,
-    SideResponse,
-)
 from triptych.app.server.state import AppState, StateDep
 from triptych.explain import ExplainedItem, Explanation, describe_method, explain
 from triptych.interfaces import Source
@@ -55,17 +37,20 @@ WAIT_SECONDS = 0.3  # seconds to wait for the map before the response is "pendin
 
 
 @router.post(
-    "/search", tags=["search"], openapi_extra=make_request_body(SearchRequest), responses=error_responses(404, 415)
+    "/search",
+    tags=["search"],
+    openapi_extra=make_request_body(schemas.SearchRequest),
+    responses=error_responses(404, 415),
 )
-async def search(state: StateDep, request: Request) -> SearchResponse:
+async def search(state: StateDep, request: Request) -> schemas.SearchResponse:
     """Search by texts, files and items. Each part has a weight. A negative weight excludes similar items."""
     started = time.perf_counter()
-    async with receive_request(request, SearchRequest, state.limits) as (query, files):
+    async with receive_request(request, schemas.SearchRequest, state.limits) as (query, files):
         resolved_parts = await resolve_parts(state, query.parts, files)
         search_query = _make_query(resolved_parts)
         modalities, k = list(dict.fromkeys(query.modalities)), min(query.k, state.limits.max_hits)
 
-        def work(collection: Collection) -> tuple[list[HitResponse], str | None]:
+        def work(collection: Collection) -> tuple[list[schemas.HitResponse], str | None]:
             roots = state.root_cache.load_roots(collection)
             item_filter = make_filter(query.filter, roots)
             hits = collection.search(
@@ -76,7 +61,7 @@ async def search(state: StateDep, request: Request) -> SearchResponse:
 
         hits, excluded_note = await state.read_collection(work)
     notes = [_describe_truncation(resolved, state.collection) for resolved in resolved_parts]
-    return SearchResponse(
+    return schemas.SearchResponse(
         hits=hits,
         relevance_threshold=RELEVANCE_THRESHOLD,
         seconds=time.perf_counter() - started,
@@ -97,15 +82,15 @@ def _describe_truncation(resolved: ResolvedPart, collection: Collection) -> str 
 
 
 @router.post("/embeddings", tags=["search"], responses=error_responses())
-async def create_embeddings(state: StateDep, query: EmbeddingsRequest) -> EmbeddingsResponse:
+async def create_embeddings(state: StateDep, query: schemas.EmbeddingsRequest) -> schemas.EmbeddingsResponse:
     """Embed texts. Request and response have the format of the OpenAI API."""
     embed_dim = state.collection.space.recipe.space.embed_dim
     if query.dimensions not in {None, embed_dim}:
         raise HTTPError(422, f"dimensions is {query.dimensions}; this space has {embed_dim} dimensions")
     batch_features = await state.batcher.embed([Source("text", text) for text in query.input])
     vectors = [_encode_vector(features.embedding[0], query.encoding_format) for features in batch_features]
-    data = [Embedding(index=i, embedding=vector) for i, vector in enumerate(vectors)]
-    return EmbeddingsResponse(data=data, model=query.model)
+    data = [schemas.Embedding(index=i, embedding=vector) for i, vector in enumerate(vectors)]
+    return schemas.EmbeddingsResponse(data=data, model=query.model)
 
 
 def _encode_vector(vector: torch.Tensor, encoding: str) -> list[float] | str:
@@ -117,12 +102,12 @@ def _encode_vector(vector: torch.Tensor, encoding: str) -> list[float] | str:
 @router.post(
     "/explain",
     tags=["search"],
-    openapi_extra=make_request_body(ExplainRequest),
+    openapi_extra=make_request_body(schemas.ExplainRequest),
     responses=error_responses(404, 410, 415),
 )
-async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
+async def explain_hit(state: StateDep, request: Request) -> schemas.ExplainResponse:
     """Explain the score of a hit: return contributions and locations of the parts of the query and of the hit."""
-    async with receive_request(request, ExplainRequest, state.limits) as (query, files):
+    async with receive_request(request, schemas.ExplainRequest, state.limits) as (query, files):
         entry = await state.find_item(query.item)
         items = [entry, *[await state.find_item(part.item) for part in query.parts if part.item]]
         # Indexed files are decoded again, so they must not have changed since they were indexed.
@@ -134,7 +119,7 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             for resolved in resolved_parts
         ]
 
-        def work(paths: Sequence[Path]) -> list[PartExplanation]:
+        def work(paths: Sequence[Path]) -> list[schemas.PartExplanation]:
             opened = {s: replace(s, content=path) for s, path in zip(entries_by_source, paths, strict=True)}
             space, explanations = state.collection.space, []
             hit_source = opened.get(entry.source, entry.source)
@@ -146,12 +131,14 @@ async def explain_hit(state: StateDep, request: Request) -> ExplainResponse:
             return explanations
 
         parts = await state.run_with_files(state.explain_executor, list(entries_by_source.values()), work)
-    return ExplainResponse(item=make_item_response(entry), parts=parts, method=describe_method(state.collection.space))
+    return schemas.ExplainResponse(
+        item=make_item_response(entry), parts=parts, method=describe_method(state.collection.space)
+    )
 
 
-def _make_part_explanation(explanation: Explanation, resolved: ResolvedPart) -> PartExplanation:
+def _make_part_explanation(explanation: Explanation, resolved: ResolvedPart) -> schemas.PartExplanation:
     contributions = explanation.contributions
-    return PartExplanation(
+    return schemas.PartExplanation(
         part_index=resolved.part_index,
         score=explanation.score,
         weight=resolved.part.weight,
@@ -164,8 +151,8 @@ def _make_part_explanation(explanation: Explanation, resolved: ResolvedPart) -> 
     )
 
 
-def _make_side_response(side: ExplainedItem, contributions: torch.Tensor) -> SideResponse:
-    return SideResponse(
+def _make_side_response(side: ExplainedItem, contributions: torch.Tensor) -> schemas.SideResponse:
+    return schemas.SideResponse(
         modality=side.modality,
         text=side.text,
         span=side.span,
@@ -179,7 +166,7 @@ class CollectionMap:
     """The map of one version of the collection."""
 
     version: Version | None
-    items: list[ItemResponse]
+    items: list[schemas.ItemResponse]
     positions: np.ndarray  # (N, 2)
     index: dict[str, int]  # item id -> row of positions
 
@@ -212,8 +199,8 @@ class MapCache:
         self.current = CollectionMap(version, items, positions, {item.id: index for index, item in enumerate(items)})
 
 
-def _sample_items(collection: Collection) -> tuple[list[ItemResponse], list[np.ndarray]]:
-    items, vectors = list[ItemResponse](), list[np.ndarray]()
+def _sample_items(collection: Collection) -> tuple[list[schemas.ItemResponse], list[np.ndarray]]:
+    items, vectors = list[schemas.ItemResponse](), list[np.ndarray]()
     for modality in collection.space.modalities:
         entries, sampled_vectors = collection.sample(modality, MAX_POINTS)
         if entries:
@@ -223,17 +210,20 @@ def _sample_items(collection: Collection) -> tuple[list[ItemResponse], list[np.n
 
 
 @router.get(
-    "/map", tags=["map"], responses={**error_responses(), 202: {"model": MapPending}}, response_model=MapResponse
+    "/map",
+    tags=["map"],
+    responses={**error_responses(), 202: {"model": schemas.MapPending}},
+    response_model=schemas.MapResponse,
 )
 async def read_map(
     state: StateDep, request: Request, column: Annotated[str, Query(max_length=200)] = ""
-) -> MapResponse | Response:
+) -> schemas.MapResponse | Response:
     """Return a 2-D map on which similar items are close. Status 202: the map is being computed, repeat the request."""
     collection_map: CollectionMap | None = await request.app.state.map_cache.load_latest(state)
     if collection_map is None:
         return _pending_response()
     values = [", ".join(item.columns.get(column, [])) for item in collection_map.items] if column else None
-    return MapResponse(
+    return schemas.MapResponse(
         total=await state.read_collection(len),
         ids=[item.id for item in collection_map.items],
         names=[(item.text or item.name)[:MAX_NAME_CHARACTERS] for item in collection_map.items],
@@ -248,13 +238,13 @@ async def read_map(
 @router.post(
     "/map",
     tags=["map"],
-    openapi_extra=make_request_body(QueryRequest),
-    responses={**error_responses(404, 415), 202: {"model": MapPending}},
-    response_model=MapPosition,
+    openapi_extra=make_request_body(schemas.QueryRequest),
+    responses={**error_responses(404, 415), 202: {"model": schemas.MapPending}},
+    response_model=schemas.MapPosition,
 )
-async def locate_query(state: StateDep, request: Request) -> MapPosition | Response:
+async def locate_query(state: StateDep, request: Request) -> schemas.MapPosition | Response:
     """Return the position of a query on the map: the medoid of its best hits. Status 202: repeat the request."""
-    async with receive_request(request, QueryRequest, state.limits) as (query, files):
+    async with receive_request(request, schemas.QueryRequest, state.limits) as (query, files):
         search_query = _make_query(await resolve_parts(state, query.parts, files))
         hits = await state.read_collection(lambda collection: collection.search(search_query, k=50, include_query=True))
     collection_map: CollectionMap | None = await request.app.state.map_cache.load_latest(state)
@@ -266,7 +256,7 @@ async def locate_query(state: StateDep, request: Request) -> MapPosition | Respo
         raise HTTPError(422, "no item on the map is similar to this query")
     positions = collection_map.positions[[index[hit.id] for hit in neighbours]]
     x, y = _weighted_medoid(positions, np.array([hit.relevance + 1e-6 for hit in neighbours]))
-    return MapPosition(x=float(x), y=float(y), neighbours=[hit.id for hit in neighbours])
+    return schemas.MapPosition(x=float(x), y=float(y), neighbours=[hit.id for hit in neighbours])
 
 
 def _weighted_medoid(positions: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -276,4 +266,4 @@ def _weighted_medoid(positions: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _pending_response() -> Response:
-    return JSONResponse(MapPending().model_dump(), 202, {"Retry-After": "1"})
+    return JSONResponse(schemas.MapPending().model_dump(), 202, {"Retry-After": "1"})

@@ -9,8 +9,6 @@ headers and the body of a request have deadlines. If there are too many connecti
 longest for its client is closed. If no connection is waiting, new connections are rejected, except for /healthz.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import re

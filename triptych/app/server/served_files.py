@@ -4,8 +4,6 @@ Between a check and a read, a path can be replaced by another file (TOCTOU), but
 therefore use `os.fstat` on the handle, and all reads use the same handle.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """State shared by the routes: the collection, worker threads, micro-batching for the encoders, and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

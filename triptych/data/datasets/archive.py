@@ -1,7 +1,5 @@
 """Unpack untrusted tar archives and Debian packages, with limits on paths, sizes and headers."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

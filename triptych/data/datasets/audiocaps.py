@@ -1,7 +1,5 @@
 """AudioCaps: ten-second AudioSet clips. A clip has one caption in train, and five captions in val and test."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from triptych.data.datasets.draft import Dataset, DraftItem, ManifestDraft, clean_captions

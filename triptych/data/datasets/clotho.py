@@ -1,7 +1,5 @@
 """Clotho: Freesound recordings with five captions each."""
 
-from __future__ import annotations
-
 from triptych.data import manifest
 from triptych.data.datasets.draft import Dataset, DraftItem, ManifestDraft, clean_captions
 from triptych.data.datasets.local_copy import LocalCopy

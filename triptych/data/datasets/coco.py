@@ -1,7 +1,5 @@
 """COCO Captions: photographs with five captions each."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Convert a local copy of a dataset to a manifest."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -9,16 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from triptych.data.datasets import manifest_writer
 from triptych.data.datasets.draft import Dataset, ManifestDraft
 from triptych.data.datasets.local_copy import LocalCopy
-from triptych.data.datasets.manifest_writer import (
-    Origin,
-    WrittenManifest,
-    drop_unusable,
-    resolve_output_path,
-    unpack_folder_for,
-    write_manifest,
-)
 from triptych.data.datasets.splits import assign_hash_splits
 from triptych.errors import UsageError
 from triptych.progress import track_progress
@@ -56,19 +47,21 @@ def convert(
     output: Path | None = None,
     options: Mapping[str, Any] | None = None,
     show_progress: bool = True,
-) -> tuple[WrittenManifest, ManifestDraft]:
+) -> tuple[manifest_writer.WrittenManifest, ManifestDraft]:
     """Write the manifest and the sidecar of a copy. Return the written manifest, and the draft with its notes."""
     copy_path = folder or dataset.installed_path
     if copy_path is None:
         command = f"triptych data {dataset_name} FOLDER"
         raise UsageError(f"give the folder of your copy: {command}; expected: {dataset.expected_files[0]}")
-    path = resolve_output_path(output or default_output_path(dataset_name, dataset, copy_path))
-    copy = LocalCopy(dataset_name, copy_path, unpack_folder_for(path))
-    draft = drop_unusable(_drop_outside_files(dataset.build_draft(copy, options or {}), copy))
+    path = manifest_writer.resolve_output_path(output or default_output_path(dataset_name, dataset, copy_path))
+    copy = LocalCopy(dataset_name, copy_path, manifest_writer.unpack_folder_for(path))
+    draft = manifest_writer.drop_unusable(_drop_outside_files(dataset.build_draft(copy, options or {}), copy))
     draft = _assign_missing_splits(draft, dataset_name)
     total = sum(len(item.files) for item in draft.items if (item.split or "").startswith("test"))
     with track_progress("hashing the test set", total, show_progress and total > 0) as bar:
-        written = write_manifest(draft, path, Origin(dataset_name, options or {}, dataset.licence), bar.advance)
+        written = manifest_writer.write_manifest(
+            draft, path, manifest_writer.Origin(dataset_name, options or {}, dataset.licence), bar.advance
+        )
     return written, draft
 
 

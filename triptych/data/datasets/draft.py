@@ -1,7 +1,5 @@
 """Drafts of manifests: the rows that are read from a dataset, before they are checked and written."""
 
-from __future__ import annotations
-
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

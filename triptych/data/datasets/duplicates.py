@@ -1,7 +1,5 @@
 """Find files with the same bytes. Sizes are compared first, so that most files need not be read."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable

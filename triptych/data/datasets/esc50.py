@@ -1,7 +1,5 @@
 """ESC-50: 2,000 environmental recordings in 50 classes and 5 official folds."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Extract captions from file and folder names that describe the content of a file."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from urllib.parse import unquote

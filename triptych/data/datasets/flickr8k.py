@@ -1,7 +1,5 @@
 """Flickr8k: 8,000 photographs with five captions each, and official train, dev and test lists."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Flickr 8k Audio Caption Corpus: the captions of Flickr8k, read aloud by 183 speakers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from triptych.data.datasets.draft import Dataset, DraftItem, ManifestDraft, clean_captions

@@ -1,7 +1,5 @@
 """Any folder: files of the same name are one row; a single file gets a caption from file and folder names."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """GCompris: images of objects, with the English and French word for each object as text and recorded speech."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Find and read files in a local copy of a dataset. Errors name the expected files and the files that exist."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterable, Sequence

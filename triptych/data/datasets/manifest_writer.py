@@ -1,7 +1,5 @@
 """Write a manifest, and a sidecar with its origin, licence, counts and hashes of the exact test set."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Places Audio Captions: photographs of places with spoken descriptions."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups and splits of draft items. Datasets without official splits are split by a hash."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -20,10 +18,10 @@ def hash_to_fraction(*names: str) -> float:
     return int.from_bytes(hashlib.sha256("\0".join(names).encode("utf-8", "replace")).digest()[:8]) / 2**64
 
 
-def split_by_hash(dataset: str, key: str, valid_fraction: float = 0.1, test_fraction: float = 0.2) -> str:
-    """Return train, valid or test, depending on a hash of `key`."""
+def split_by_hash(dataset: str, key: str) -> str:
+    """Return test (20 %), valid (10 %) or train, depending on a hash of `key`."""
     fraction = hash_to_fraction(dataset, key)
-    return "test" if fraction < test_fraction else "valid" if fraction < test_fraction + valid_fraction else "train"
+    return "test" if fraction < 0.2 else "valid" if fraction < 0.2 + 0.1 else "train"
 
 
 def assign_hash_splits(items: list[DraftItem], dataset: str, split_units: Mapping[str, str]) -> list[DraftItem]:

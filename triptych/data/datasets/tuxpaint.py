@@ -1,7 +1,5 @@
 """Tux Paint stamps: images with captions in many languages, sound effects, and captions read aloud."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 

@@ -1,7 +1,5 @@
 """WavCaps: 400,000 recordings from four sites. A language model wrote the captions, based on the descriptions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from triptych.data.datasets.draft import Dataset, DraftItem, ManifestDraft, clean_captions

@@ -1,7 +1,5 @@
 """WebDataset: tar shards. Members with the same name up to the first dot are one sample."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path, PurePosixPath

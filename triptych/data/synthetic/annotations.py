@@ -1,7 +1,5 @@
 """Annotations of synthetic scenes: factors, boxes and times of each object, and the referent of each caption word."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

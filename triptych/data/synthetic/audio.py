@@ -1,7 +1,5 @@
 """Render the audio of a scene: a timbre for each category, a pitch for each height, notes at known times."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Generate captions of a scene in varied wording, with the factor and objects of every word."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -176,13 +174,9 @@ def _join_phrases(phrases: Sequence[Phrase]) -> GeneratedCaption:
     return GeneratedCaption(text, tuple(spans))
 
 
-def nouns_for(category: str) -> tuple[str, ...]:
-    """Return the singular nouns of a category, the most common first, for zero-shot prompts."""
-    return tuple(singular for singular, _ in NOUNS[category])
-
-
 def phrases_for(factor: str, value: str) -> tuple[str, ...]:
     """Return all phrases for a value of a factor, the most common first; () if captions never express the factor."""
     if not FACTORS[factor].is_described:
         return ()
-    return nouns_for(value) if factor == "category" else tuple(dict.fromkeys(PHRASES[factor][value]))
+    phrases = (noun for noun, _ in NOUNS[value]) if factor == "category" else PHRASES[factor][value]
+    return tuple(dict.fromkeys(phrases))

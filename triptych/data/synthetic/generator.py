@@ -147,11 +147,11 @@ CHOICES: dict[str, Sequence[str]] = {
 }
 
 
-def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None = None) -> Path:
+def generate(config: SyntheticConfig, folder: Path, on_scene: Callable[[int], None] | None = None) -> Path:
     """Write the data to a folder. Return the path of the manifest in the folder.
 
     A folder with data of the same configuration is reused. The data is written to a temporary folder, which is renamed
-    at the end. Temporary folders of killed processes are removed. `on_progress(done, total)` is called for each scene.
+    at the end. Temporary folders of killed processes are removed. `on_scene(1)` is called after each scene.
     """
     folder = folder.resolve()
     if _is_generated(config, folder) and not _find_stale_folders(folder):
@@ -169,7 +169,7 @@ def generate(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, 
         try:
             for pattern in (VIDEO_FILE_PATTERNS if config.video else FILE_PATTERNS).values():
                 (temporary / pattern).parent.mkdir(parents=True)
-            _write_scenes(config, temporary, on_progress)
+            _write_scenes(config, temporary, on_scene)
             if folder.is_dir():
                 folder.rmdir()  # empty; rename() cannot replace a folder on every system
             temporary.rename(folder)
@@ -204,7 +204,7 @@ def _find_stale_folders(folder: Path) -> list[Path]:
     return [path for path in folder.parent.iterdir() if pattern.fullmatch(path.name) and path.is_dir()]
 
 
-def _write_scenes(config: SyntheticConfig, folder: Path, on_progress: Callable[[int, int], None] | None) -> None:
+def _write_scenes(config: SyntheticConfig, folder: Path, on_scene: Callable[[int], None] | None) -> None:
     splits = assign_splits(config.split_counts, np.random.default_rng([config.seed, 0, 2]))
     held_out = config.held_out_combinations
     rows: list[dict[str, str]] = []
@@ -213,8 +213,8 @@ def _write_scenes(config: SyntheticConfig, folder: Path, on_progress: Callable[[
             line, row = _write_scene(config, held_out, splits[index], index, folder)
             file.write(line + "\n")
             rows.append(row)
-            if on_progress:
-                on_progress(len(rows), config.scenes)
+            if on_scene:
+                on_scene(1)
     rows = _inject_noise(config, rows, folder)
     with (folder / MANIFEST_FILE).open("w", encoding="utf-8", newline="") as file:
         write_rows(file, list(rows[0]), rows)

@@ -1,7 +1,5 @@
 """Draw the image of a scene: silhouettes on a plain background, with the box of every copy."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

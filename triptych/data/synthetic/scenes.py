@@ -13,8 +13,6 @@ background_audio    –                     hush, hiss or hum      –
 occasion            –                     –                      "this morning"
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar

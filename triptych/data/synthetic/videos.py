@@ -1,7 +1,5 @@
 """Render the video of a scene. Objects hop while their notes sound. The audio track is the audio of the scene."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from copy import deepcopy
 from fractions import Fraction
