@@ -91,6 +91,7 @@ TESTS: dict[str, list[str]] = {
         "tests/search/test_ranking.py",
         "tests/search/test_ranking_relevance.py",
         "tests/search/test_query.py",
+        "tests/search/test_collection_rerank.py",
     ],
     "triptych/search/ingest.py": INDEXING,
     "triptych/evaluation/retrieval.py": ["tests/evaluation/test_retrieval.py"],

@@ -169,6 +169,23 @@ def test_intervals_of_few_clusters_match_student_t(clusters):
     assert (interval.low, interval.high) == pytest.approx((student.low, student.high), rel=0.05)
 
 
+@pytest.mark.parametrize("clusters", [3, 6, 30])
+@pytest.mark.parametrize("confidence_level", [0.8, 0.95])
+def test_intervals_are_expanded_percentiles_of_the_resampled_means(clusters, confidence_level):
+    values, cluster = np.random.default_rng(0).normal(size=2 * clusters), np.arange(2 * clusters) // 2
+    student = stats.t(clusters - 1).ppf((1 - confidence_level) / 2)
+    tail = stats.norm.cdf(student * (clusters / (clusters - 1)) ** 0.5)
+    ends = np.quantile(bootstrap_means(values, cluster), [tail, 1 - tail])
+    interval = bootstrap_intervals(values, cluster, confidence_level=confidence_level)[0]
+    assert (interval.low, interval.high) == pytest.approx(tuple(ends))
+
+
+def test_one_cluster_gives_a_single_point():
+    """The variance over clusters is unknown."""
+    interval = bootstrap_intervals(np.array([1.0, 2.0, 6.0]), np.zeros(3))[0]
+    assert (interval.low, interval.high) == (3.0, 3.0)
+
+
 @pytest.mark.parametrize("confidence_level", [0.8, 0.95])
 def test_identical_runs_give_the_student_t_interval(confidence_level):
     values = np.random.default_rng(0).normal(size=7)

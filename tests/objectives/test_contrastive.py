@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import triptych.objectives.contrastive as module
 from tests.objectives.test_objectives import pair_of, permute, total_loss
 from tests.similarities.test_similarities import random_features
 from triptych.errors import InputError, RecipeError
@@ -137,6 +138,28 @@ def test_mean_over_seeds_equals_mean_over_all_negatives(stream_block):
     losses = torch.stack([total_loss(objective, pair) for _ in range(400)])
     assert losses.std() > 0.01
     assert losses.mean().item() == pytest.approx(torch.stack(each).mean().item(), rel=0.03)
+
+
+@pytest.mark.parametrize("max_numbers", [1, 6, 13, 40, 1000])
+def test_random_numbers_in_memory_are_bounded(max_numbers, monkeypatch):
+    """Every row is sampled once, in as few blocks as the limit allows; one row may exceed the limit."""
+    sampled, sample = [], module.sample_negatives
+    monkeypatch.setattr(module, "MAX_RANDOM_NUMBERS", max_numbers)
+    monkeypatch.setattr(module, "sample_negatives", lambda mask, m: sampled.append(len(mask)) or sample(mask, m))
+    total_loss(Contrastive(num_negatives=2).double(), pair_of(random_features(6, seed=1), random_features(6, seed=2)))
+    rows_per_block = max_numbers // 6 if max_numbers >= 6 else 1
+    assert sum(sampled) == 6
+    assert len(sampled) == math.ceil(6 / rows_per_block)
+    assert max(sampled) <= rows_per_block
+
+
+def test_temperature_is_learned_only_on_request():
+    pair = pair_of(random_features(6, seed=1), random_features(6, seed=2))
+    for objective in (Contrastive(), Contrastive(learn_temperature=False)):
+        assert [p for p in objective.parameters() if p.requires_grad] == []
+    learned = Contrastive(learn_temperature=True).double()
+    (gradient,) = torch.autograd.grad(total_loss(learned, pair), list(learned.parameters()))
+    assert gradient != 0
 
 
 def test_learned_temperature_stays_in_its_range():

@@ -80,3 +80,16 @@ def test_the_best_item_is_shortlisted_among_many_that_are_dissimilar_to_the_nega
     dissimilar = [(0.1, -0.9)] * (MIN_RERANK + 50)
     ranked = rank(space, unit_keys([*dissimilar, (0.6, 0.0)]), [query_part(0, 1.0), query_part(1, -1.0)], k=1)
     assert ranked.row_ids.tolist() == [len(dissimilar)]
+
+
+@pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.4), (1.0, -1.0), (0.3, -1.0)])
+@pytest.mark.parametrize("seed", range(5))
+def test_the_best_items_are_those_of_a_loop_over_all_items(space, weights, seed):
+    coordinates = np.random.default_rng(seed).uniform(-0.7, 0.7, (MIN_RERANK // 2, len(weights)))
+    ranked = rank(space, unit_keys(coordinates), [query_part(axis, w) for axis, w in enumerate(weights)], k=3)
+    totals = [
+        sum(w * (z if w > 0 else max(0.0, z)) for w, z in zip(weights, item, strict=True))
+        for item in coordinates.tolist()
+    ]
+    assert ranked.row_ids.tolist() == sorted(range(len(totals)), key=lambda i: -totals[i])[:3]
+    assert ranked.scores == pytest.approx(sorted(totals, reverse=True)[:3], abs=1e-5)

@@ -49,6 +49,12 @@ def test_relevance_is_monotone_in_the_score(random_scores, scores):
     assert (np.diff(distribution.neg_log_p(ordered)) >= -1e-9).all()
 
 
+def test_a_score_that_every_random_pair_reaches_is_not_relevant():
+    distribution = NullDistribution(np.full(50, 0.3))
+    assert distribution.neg_log_p(np.array([0.3]))[0] == pytest.approx(0, abs=0.02)
+    assert distribution.relevance(np.array([0.3]))[0] == pytest.approx(P_AT_THRESHOLD, rel=0.02)
+
+
 def test_distributions_of_one_or_no_score_are_finite():
     assert np.isfinite(NullDistribution(np.array([0.3])).relevance(np.array([0.3, 0.9]))).all()
     assert np.isfinite(NullDistribution(np.array([])).relevance(np.array([0.3]))).all()
