@@ -1,11 +1,13 @@
 """Shared fixtures: a small synthetic data set, and a space trained on it briefly."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
+from tests.plugin_packages import package_folder
 from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.recipe import Recipe
 from triptych.training.loop import train
@@ -63,3 +65,10 @@ def run_dir(tiny_recipe, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(tiny_recipe, folder, show_progress=False)
     return folder
+
+
+@pytest.fixture
+def site(tmp_path) -> Iterator[Path]:
+    """A folder on sys.path, for packages with plug-ins."""
+    with package_folder(tmp_path / "site") as folder:
+        yield folder

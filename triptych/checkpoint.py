@@ -1,15 +1,16 @@
 """Save and load a space as one safetensors file, or as a folder in the layout of the Hugging Face hub.
 
 The space file contains the weights. The header of the space file contains the recipe, the encoders' extra files
-(tokenizers) and the training history. Saving replaces the space file atomically, so the weights and the header always
-belong to the same space.
+(tokenizers), the packages of plug-ins and the training history. Saving replaces the space file atomically, so the
+weights and the header always belong to the same space.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from triptych import __version__
+from triptych import __version__, plugins
 from triptych.data.cache import fingerprint_encoder
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint import joint_modalities
 from triptych.encoders.weights import INSTALL_PRETRAINED
-from triptych.errors import CheckpointError, RecipeError
+from triptych.errors import CheckpointError, PluginError, RecipeError
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Encoder, Modality
 from triptych.recipe import Recipe, SpaceConfig
@@ -33,7 +34,7 @@ from triptych.space import Space
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
 HUB_PREFIX = "hf:"  # only names with this prefix are looked up on the Hugging Face hub
-HEADER_KEY, FORMAT_VERSION = "triptych", "space-4"
+HEADER_KEY, FORMAT_VERSION = "triptych", "space-5"
 WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
 RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
 
@@ -47,6 +48,7 @@ def save(
         "recipe": space.recipe.to_toml(),
         "files": {m: space.encoder(m).extra_files() for m in space.modalities},
         "frozen": {m: fingerprint_encoder(space.encoder(m)) for m in space.frozen_modalities},
+        "plugins": space.recipe.plugin_packages(),
         "history": space.history,
     }
     tensors = {f"{WEIGHTS_PREFIX}{name}": value for name, value in space.state_dict_without_frozen().items()}
@@ -62,13 +64,23 @@ def save(
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
-def load(path: str | Path) -> Space:
+def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
     """Load a space for inference from a run folder, a `save_pretrained` folder, a space file or a joint model.
 
-    For a joint model (CLIP, SigLIP, CLAP), `path` is a folder or a name on the Hugging Face hub, such as
-    hf:laion/clap-htsat-unfused.
+    Args:
+        path: A folder or file. For a joint model (CLIP, SigLIP, CLAP), a folder or a name on the Hugging Face hub, such
+            as hf:laion/clap-htsat-unfused.
+        allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
+
+    Raises:
+        CheckpointError: The space cannot be read.
+        PluginError: The space needs a plug-in that is not installed or not allowed.
+
+    Example:
+        >>> space = triptych.load("runs/mine", allow_plugins=["my_package"])
     """
-    return load_with_extras(path)[0]
+    with plugins.allow(allow_plugins):
+        return load_with_extras(path)[0]
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
@@ -98,6 +110,7 @@ def save_pretrained(space: Space, folder: str | Path) -> None:
         "geometry": recipe.space.geometry,
         "similarity": recipe.space.similarity.name,
         "encoders": {m: component.name for m, component in recipe.space.encoders.items()},
+        "plugins": recipe.plugin_packages(),
     }
     files = {CONFIG_FILE: json.dumps(config, indent=2) + "\n", RECIPE_FILE: recipe.to_toml()}
     for modality, encoder in encoders.items():
@@ -150,6 +163,8 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
         "licences; their hash is checked when the space is loaded.\n"
     )
+    requirements = [f"{name}=={version}" if version else name for name, version in recipe.plugin_packages().items()]
+    plugin_note = f"\nThe space needs plug-ins. Install them first: `pip install {' '.join(requirements)}`.\n"
     example = '"text", "a dog barks"' if "text" in encoders else '"image", pathlib.Path("dog.jpg")'
     return f"""---
 {_render_card_metadata(recipe, encoders, history)}
@@ -165,7 +180,7 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
 
 Embeddings have {space.embed_dim} dimensions ({space.geometry}) and are compared by `{space.similarity.name}`.
 Training objectives: {objectives or "none; this is a pretrained joint model"}.
-{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}
+{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}{plugin_note if requirements else ""}
 ## Training data
 
 {_format_training_data(history)}
@@ -228,7 +243,7 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
     """Create a space from the tensors and header of a space file; raise CheckpointError if either is invalid."""
     saved_weights = {n.removeprefix(WEIGHTS_PREFIX): t for n, t in tensors.items() if n.startswith(WEIGHTS_PREFIX)}
     try:
-        space = Space(Recipe.parse(header["recipe"], location=f"the recipe in {path}"))
+        space = Space(_read_recipe(path, header))
         for modality in space.modalities:
             if extra_files := header["files"].get(modality):
                 _load_extra_files(path, space.encoder(modality), extra_files)
@@ -251,6 +266,22 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
     return space
 
 
+def _read_recipe(path: Path, header: Mapping[str, Any]) -> Recipe:
+    """Read the recipe in a header; raise PluginError if plug-ins are missing, and warn if their version differs."""
+    try:
+        recipe = Recipe.parse(header["recipe"], location=f"the recipe in {path}")
+    except (PluginError, RecipeError) as error:
+        if message := plugins.describe_missing(header.get("plugins")):
+            raise PluginError(f"{path}: {message}") from error
+        raise
+    for package, version in recipe.plugin_packages().items():
+        saved = header["plugins"].get(package, version)
+        if saved != version:
+            problem = f"{path}: was trained with version {str(saved)[:50]!r} of the plug-in package {package}"
+            warnings.warn(f"{problem}; version {version!r} is installed, so embeddings may differ", stacklevel=2)
+    return recipe
+
+
 def _load_joint_model(folder: Path) -> Space:
     """Load a joint model of the transformers library, and return a space with cosine similarity."""
     modalities = joint_modalities(folder)
@@ -258,7 +289,7 @@ def _load_joint_model(folder: Path) -> Space:
         raise RecipeError(f"{folder}: not a joint model of two modalities (CLIP, SigLIP, CLAP …)")
     components: dict[Modality, Component] = {m: Component(f"joint_{m}", {"model": str(folder)}) for m in modalities}
     embed_dim = ENCODERS[components["text"].name](**components["text"].settings).feature_dim
-    config = SpaceConfig(components, Component("cosine"), embed_dim=embed_dim, head="none")
+    config = SpaceConfig(components, Component("cosine"), embed_dim=embed_dim, head=Component("none"))
     space = Space(Recipe("joint-model", config, objectives=())).eval()
     _check_embeddings_vary(folder, space)
     return space

@@ -18,12 +18,15 @@ from triptych.data.features import CachedFeatures, compute_or_load
 from triptych.data.loader import collate, prepare_sources
 from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
+from triptych.heads import HEADS
+from triptych.heads.mlp import MLPHead
 from triptych.inputs import Input, is_one_input, to_source
 from triptych.interfaces import (
     MODALITIES,
     Batch,
     Encoder,
     Features,
+    Head,
     InputKind,
     Modality,
     Pair,
@@ -63,7 +66,8 @@ class Space(nn.Module):
         self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m].feature_dim) for m in config.encoders})
         self.shared_head: nn.Module = nn.Identity()
         if config.shared_hidden_dim:
-            self.shared_head = make_mlp(config.embed_dim, config.shared_hidden_dim, config.embed_dim, config.dropout)
+            dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
+            self.shared_head = MLPHead(*dims, dropout=config.shared_dropout)
         self.similarity: Similarity = SIMILARITIES[config.similarity.name](**config.similarity.settings)
         for modality in self.frozen_modalities:
             self.encoders[modality].requires_grad_(False)
@@ -331,24 +335,13 @@ def _iter_cached_inputs(
         yield indices, cached.load_batch([cached.index_of[sources[i]] for i in indices], with_parts)
 
 
-def make_head(config: SpaceConfig, modality: str, feature_dim: int) -> nn.Module:
-    """Create the projection head, which maps pooled encoder outputs to the embedding dimension."""
-    input_dim = feature_dim * (2 if config.pooling == "mean_max" else 1)
-    if config.head == "linear":
-        return nn.Linear(input_dim, config.embed_dim, bias=False)
-    if config.head == "mlp":
-        return make_mlp(input_dim, config.hidden_dim, config.embed_dim, config.dropout)
-    if input_dim != config.embed_dim:
-        dims = f"{modality} features have {input_dim} dimensions, but space.embed_dim is {config.embed_dim}"
-        raise RecipeError(f"space.head = none: {dims}; set space.embed_dim = {input_dim}")
-    return nn.Identity()
-
-
-def make_mlp(input_dim: int, hidden_dim: int, output_dim: int, dropout: float) -> nn.Module:
-    """Create an MLP: a linear layer, GELU, dropout and a second linear layer."""
-    return nn.Sequential(
-        nn.Linear(input_dim, hidden_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden_dim, output_dim)
-    )
+def make_head(config: SpaceConfig, modality: Modality, feature_dim: int) -> Head:
+    """Create the projection head of a modality, which maps pooled encoder outputs to the embedding dimension."""
+    component, input_dim = config.head, feature_dim * (2 if config.pooling == "mean_max" else 1)
+    try:
+        return HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
+    except RecipeError as error:
+        raise RecipeError(f"space.head of {modality}: {error}") from error
 
 
 def masked_mean(parts: Tensor, mask: Tensor) -> Tensor:

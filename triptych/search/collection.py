@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from triptych import checkpoint
+from triptych import checkpoint, plugins
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError, UsageError
 from triptych.files import find_stale_temp_files, lock_file_names
@@ -153,21 +153,24 @@ class Collection:
         return (self._index_folder if "://" in self.uri else self.folder) / NOT_INDEXED_FILE
 
     @staticmethod
-    def create(uri: str | Path, space: str | Path, rebuild: bool = False) -> Collection:
+    def create(
+        uri: str | Path, space: str | Path, rebuild: bool = False, allow_plugins: str | Iterable[str] = ()
+    ) -> Collection:
         """Create a collection in a folder or at a URI (s3://…), or open an existing collection of the same space.
 
         If `rebuild` is True, the first call of `index` deletes the existing items, even if the store is damaged.
-        Embeddings are taken from the cache where possible.
+        Embeddings are taken from the cache where possible. `triptych.load` describes `allow_plugins`.
         """
         space_path = checkpoint.resolve_path(space).resolve()
         store = None if rebuild else Store.open(str(uri))
         if store is None and "://" not in str(uri):
             _check_folder(Path(uri))
-        return Collection(str(uri), space_path, store, rebuild)
+        with plugins.allow(allow_plugins):
+            return Collection(str(uri), space_path, store, rebuild)
 
     @staticmethod
-    def open(uri: str | Path) -> Collection:
-        """Open an existing collection."""
+    def open(uri: str | Path, allow_plugins: str | Iterable[str] = ()) -> Collection:
+        """Open an existing collection; `triptych.load` describes `allow_plugins`."""
         store = Store.open(str(uri))
         if store is None and "://" not in str(uri) and (Path(uri) / LEGACY_TABLE_FILE).exists():
             raise CollectionError(f"{uri}: made by an earlier version of triptych; delete the folder and index again")
@@ -176,7 +179,8 @@ class Collection:
         space_path = Path(store.metadata.space_path)
         if not space_path.exists():
             raise CollectionError(f"{uri}: the space {space_path} does not exist; index again with --space RUN")
-        return Collection(str(uri), space_path, store)
+        with plugins.allow(allow_plugins):
+            return Collection(str(uri), space_path, store)
 
     def index(self, items: Iterable[Item], origin: str | Path, show_progress: bool = True) -> IndexResult:
         """Add or update the items of an origin (a folder or manifest); remove its stored items that are not in `items`.

@@ -93,7 +93,7 @@ def _describe_spread(values: Values) -> str:
 
 
 def _make_space_settings(geometry: str) -> dict[str, Any]:
-    return {"geometry": geometry, "similarity": Component("dot"), "head": "mlp", "hidden_dim": 256}
+    return {"geometry": geometry, "similarity": Component("dot"), "head": Component("mlp", {"hidden_dim": 256})}
 
 
 def _make_geometry_recipe(experiment: Experiment, geometry: str) -> Recipe:

@@ -6,7 +6,7 @@ from triptych.app.cli.options import AsJson
 
 
 def encoders(as_json: AsJson = False) -> None:
-    """List the available encoders: modality, output size, parameters, origin and licence.
+    """List the available encoders, also those of plug-ins: modality, output size, parameters, origin and licence.
 
     \b
     Examples:
@@ -16,8 +16,11 @@ def encoders(as_json: AsJson = False) -> None:
     from triptych.app import terminal
     from triptych.encoders import ENCODERS
     from triptych.encoders.catalogue import list_encoders
+    from triptych.progress import notify
 
-    encoder_infos = list_encoders(ENCODERS)
+    encoder_infos, plugin_problems = list_encoders(ENCODERS)
+    for problem in plugin_problems:
+        notify(problem)
     if as_json:
         terminal.print_json([asdict(info) for info in encoder_infos])
     else:

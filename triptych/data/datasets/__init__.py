@@ -16,8 +16,10 @@ from triptych.data.datasets import (
     webdataset,
 )
 from triptych.data.datasets.draft import Dataset
+from triptych.plugins import Registry
 
-DATASETS: dict[str, Dataset] = {
+DATASETS: Registry[Dataset] = Registry("dataset", Dataset)
+DATASETS |= {
     "esc50": esc50.DATASET,
     "clotho": clotho.DATASET,
     "audiocaps": audiocaps.DATASET,
