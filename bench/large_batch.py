@@ -29,13 +29,11 @@ COMPARED_BATCH = 4096  # the plain step fits into memory
 EMBED_DIM, HIDDEN = 512, 1024
 OVERRIDES = [
     f"space.embed_dim={EMBED_DIM}",
-    "space.head=mlp",
-    f"space.hidden_dim={HIDDEN}",
+    f"space.head={{name='mlp', hidden_dim={HIDDEN}}}",
     f"training.grad_cache_chunk={CHUNK}",
 ]
 OVERRIDES += [
     "space.pooling=mean",
-    "space.dropout=0",
     "space.shared_hidden_dim=0",
     f"objectives.0.stream_block={BLOCK}",
 ]

@@ -4,10 +4,12 @@ import inspect
 from pathlib import Path
 
 from triptych.encoders import ENCODERS
+from triptych.heads import HEADS
 from triptych.objectives import OBJECTIVES
+from triptych.settings import read_arguments
 from triptych.similarities import SIMILARITIES
 
-REGISTRIES = {"Similarities": SIMILARITIES, "Objectives": OBJECTIVES, "Encoders": ENCODERS}
+REGISTRIES = {"Similarities": SIMILARITIES, "Objectives": OBJECTIVES, "Encoders": ENCODERS, "Heads": HEADS}
 HEADER = """# Mechanisms
 
 All mechanisms that a recipe can use, generated from the docstrings of the code (`make docs`). Settings are the keys of
@@ -21,8 +23,8 @@ def render_page() -> str:
     for title, registry in REGISTRIES.items():
         sections.append(f"## {title}\n")
         for name, mechanism in registry.items():
-            arguments = inspect.signature(mechanism).parameters.values()
-            settings = [f"`{a.name} = {a.default!r}`" for a in arguments if a.kind is a.POSITIONAL_OR_KEYWORD]
+            arguments = read_arguments(registry, name, reserved=()).values()
+            settings = [f"`{a.name} = {a.default!r}`" for a in arguments]
             sections.append(f"### `{name}`\n\n```text\n{inspect.getdoc(mechanism)}\n```\n")
             sections.append(f"Settings: {', '.join(settings) or 'none'}.\n")
     return "\n".join(sections)

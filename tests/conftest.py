@@ -1,5 +1,6 @@
 """Shared fixtures: a small synthetic data set, and a space trained on it briefly."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from bench.real_data import install_weights
+from tests.plugin_packages import package_folder
 from triptych.data.synthetic import SyntheticConfig, generate
 from triptych.encoders.weights import FOLDER_VARIABLE
 from triptych.recipe import Recipe
@@ -67,3 +69,10 @@ def run_dir(tiny_recipe, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(tiny_recipe, folder, show_progress=False)
     return folder
+
+
+@pytest.fixture
+def site(tmp_path) -> Iterator[Path]:
+    """A folder on sys.path, for packages with plug-ins."""
+    with package_folder(tmp_path / "site") as folder:
+        yield folder

@@ -48,7 +48,7 @@ def test_errors_name_changed_headers_and_weights(run_dir, tmp_path):
     tokenizer = json.loads(header["files"]["text"]["tokenizer.json"])
     slow_pattern = {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}
     pattern = {"text": {"tokenizer.json": json.dumps({**tokenizer, "pre_tokenizer": slow_pattern})}}
-    nan = {**tensors, "space.heads.text.weight": tensors["space.heads.text.weight"] * float("nan")}
+    nan = {**tensors, "space.heads.text.linear.weight": tensors["space.heads.text.linear.weight"] * float("nan")}
     cases = [
         ({**header, "files": {"text": {"tokenizer.json": "no"}}}, tensors, "tokenizer.json cannot be read"),
         (
@@ -60,7 +60,7 @@ def test_errors_name_changed_headers_and_weights(run_dir, tmp_path):
         ({k: v for k, v in header.items() if k != "recipe"}, tensors, "do not fit together"),
         ({**header, "recipe": "name = 3"}, tensors, "the recipe in"),
         (header, dict(list(tensors.items())[1:]), "do not fit together"),
-        (header, nan, "heads.text.weight contain NaN"),
+        (header, nan, "heads.text.linear.weight contain NaN"),
         ([], tensors, "not a space file"),
     ]
     for changed, weights, message in cases:

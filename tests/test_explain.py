@@ -32,7 +32,7 @@ SPACES = {
     "sima": ["space.similarity={name='matchmap', reduction='sima'}"],
     "sisa": ["space.similarity={name='matchmap', reduction='sisa'}"],
     "words": ["space.similarity={name='word_region'}"],
-    "deep": ["space.head='mlp'", "space.hidden_dim=48", "space.pooling='mean_max'", "space.shared_hidden_dim=40"],
+    "deep": ["space.head={name='mlp', hidden_dim=48}", "space.pooling='mean_max'", "space.shared_hidden_dim=40"],
 }
 WITHOUT_RESIDUAL = {"cosine", "dot", "misa", "sima", "sisa", "words"}
 

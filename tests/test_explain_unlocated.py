@@ -20,7 +20,7 @@ SPACES = {
     "cosine": [],
     "misa": ["space.similarity={name='matchmap', reduction='misa'}"],
     "words": ["space.similarity={name='word_region'}"],
-    "deep": ["space.head='mlp'", "space.hidden_dim=48", "space.pooling='mean_max'", "space.shared_hidden_dim=40"],
+    "deep": ["space.head={name='mlp', hidden_dim=48}", "space.pooling='mean_max'", "space.shared_hidden_dim=40"],
 }
 
 

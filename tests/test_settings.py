@@ -6,6 +6,7 @@ from typing import Literal
 import pytest
 
 from triptych.errors import RecipeError
+from triptych.plugins import Registry
 from triptych.settings import Component, apply_override, read_component, read_dataclass, read_value
 
 
@@ -54,11 +55,13 @@ def test_values_of_another_type_are_an_error(value, expected_type, message):
 
 
 def test_a_component_has_all_settings_of_its_constructor():
-    assert read_component({"name": "blur", "radius": 2}, {"blur": Blur}, "filter", "filters.0") == Component(
-        "blur", {"radius": 2.0, "mode": "box"}
-    )
+    filters = Registry("filter", Blur)
+    filters["blur"] = Blur
+    expected = Component("blur", {"radius": 2.0, "mode": "box"})
+    assert read_component({"name": "blur", "radius": 2}, filters, "filters.0") == expected
+    assert read_component("blur", filters, "filters.0").settings["radius"] == 1.0
     with pytest.raises(RecipeError, match=r"filters\.0: key 'size' is unknown; known: mode, name, radius"):
-        read_component({"name": "blur", "size": 2}, {"blur": Blur}, "filter", "filters.0")
+        read_component({"name": "blur", "size": 2}, filters, "filters.0")
 
 
 def test_a_dataclass_is_read_from_its_table():

@@ -1,8 +1,8 @@
 """Save and load a space as one safetensors file, or as a folder in the layout of the Hugging Face hub.
 
 The space file contains the weights. The header of the space file contains the recipe, the encoders' extra files
-(tokenizers) and the training history. Saving replaces the space file atomically, so the weights and the header always
-belong to the same space.
+(tokenizers), the packages of plug-ins and the training history. Saving replaces the space file atomically, so the
+weights and the header always belong to the same space.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from triptych import __version__
+from triptych import __version__, hub, plugins
 from triptych.data.cache import fingerprint_encoder
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint import joint_modalities
-from triptych.encoders.weights import INSTALL_PRETRAINED
-from triptych.errors import CheckpointError, RecipeError
+from triptych.errors import CheckpointError, PluginError, RecipeError
 from triptych.files import atomic_write, write_text
+from triptych.hub import HUB_PREFIX
 from triptych.interfaces import Encoder, Modality
 from triptych.recipe import Recipe, SpaceConfig
 from triptych.settings import Component
@@ -33,8 +34,7 @@ from triptych.space import Space
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
-HUB_PREFIX = "hf:"  # only names with this prefix are looked up on the Hugging Face hub
-HEADER_KEY, FORMAT_VERSION = "triptych", "space-4"
+HEADER_KEY, FORMAT_VERSION = "triptych", "space-5"
 WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
 RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
 
@@ -48,6 +48,7 @@ def save(
         "recipe": space.recipe.to_toml(),
         "files": {m: space.encoder(m).extra_files() for m in space.modalities},
         "frozen": {m: fingerprint_encoder(space.encoder(m)) for m in space.frozen_modalities},
+        "plugins": space.recipe.plugin_packages(),
         "history": space.history,
     }
     tensors = {f"{WEIGHTS_PREFIX}{name}": value for name, value in space.state_dict_without_frozen().items()}
@@ -63,25 +64,28 @@ def save(
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
-def load(path: str | Path) -> Space:
+def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
     """Load a space for inference.
 
     Args:
         path: A run folder, a folder that `Space.save_pretrained` wrote, a space file, the folder of a joint model of
             transformers (CLIP, SigLIP, CLAP), or a name on the Hugging Face hub, such as hf:laion/clap-htsat-unfused.
+        allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
 
     Returns:
         The space, in evaluation mode.
 
     Raises:
         CheckpointError: The path does not exist, cannot be read, or contains no space.
+        PluginError: The space needs a plug-in that is not installed or not allowed.
 
     Example:
         >>> space = triptych.load("runs/mine")
         >>> space.modalities
         ('image', 'audio', 'text')
     """
-    return load_with_extras(path)[0]
+    with plugins.allow(allow_plugins):
+        return load_with_extras(path)[0]
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
@@ -111,6 +115,7 @@ def save_pretrained(space: Space, folder: str | Path) -> None:
         "geometry": recipe.space.geometry,
         "similarity": recipe.space.similarity.name,
         "encoders": {m: component.name for m, component in recipe.space.encoders.items()},
+        "plugins": recipe.plugin_packages(),
     }
     files = {CONFIG_FILE: json.dumps(config, indent=2) + "\n", RECIPE_FILE: recipe.to_toml()}
     for modality, encoder in encoders.items():
@@ -122,16 +127,9 @@ def save_pretrained(space: Space, folder: str | Path) -> None:
 
 def push_to_hub(space: Space, name: str, private: bool, token: str | None, branch: str | None) -> str:
     """Upload a space to the Hugging Face hub in one commit, and return the address of the commit."""
-    from huggingface_hub import HfApi
-
-    api = HfApi(token=token, library_name="triptych", library_version=__version__)
     with tempfile.TemporaryDirectory() as folder:
         save_pretrained(space, folder)
-        try:
-            api.create_repo(name, private=private, exist_ok=True)
-            return str(api.upload_folder(repo_id=name, folder_path=folder, revision=branch).commit_url)
-        except Exception as error:  # huggingface_hub raises many exception types for network and name problems
-            raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error, 'uploaded to')}") from error
+        return hub.upload(folder, name, private, token, branch)
 
 
 def resolve_path(path: str | Path) -> Path:
@@ -141,7 +139,7 @@ def resolve_path(path: str | Path) -> Path:
     """
     resolved = Path(path).expanduser()
     if str(path).startswith(HUB_PREFIX):
-        resolved = _download_from_hub(str(path).removeprefix(HUB_PREFIX))
+        resolved = hub.download(str(path).removeprefix(HUB_PREFIX))
     if resolved.is_dir():
         for candidate in (resolved / SPACE_FILE, resolved / PRETRAINED_FILE):
             if candidate.is_file() and (candidate.name == SPACE_FILE or _is_triptych_model(resolved)):
@@ -177,6 +175,8 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
         "licences; their hash is checked when the space is loaded.\n"
     )
+    requirements = [f"{name}=={version}" if version else name for name, version in recipe.plugin_packages().items()]
+    plugin_note = f"\nThe space needs plug-ins. Install them first: `pip install {' '.join(requirements)}`.\n"
     example = '"a dog barks"' if "text" in encoders else 'pathlib.Path("dog.jpg")'
     return f"""---
 {_render_card_metadata(recipe, encoders, history)}
@@ -192,7 +192,7 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
 
 Embeddings have {space.embed_dim} dimensions ({space.geometry}) and are compared by `{space.similarity.name}`.
 Training objectives: {objectives or "none; this is a pretrained joint model"}.
-{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}
+{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}{plugin_note if requirements else ""}
 ## Training data
 
 {_format_training_data(history)}
@@ -254,7 +254,7 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
     """Create a space from the tensors and header of a space file; raise CheckpointError if either is invalid."""
     saved_weights = {n.removeprefix(WEIGHTS_PREFIX): t for n, t in tensors.items() if n.startswith(WEIGHTS_PREFIX)}
     try:
-        space = Space(Recipe.parse(header["recipe"], location=f"the recipe in {path}"))
+        space = Space(_read_recipe(path, header))
         for modality in space.modalities:
             if extra_files := header["files"].get(modality):
                 _load_extra_files(path, space.encoder(modality), extra_files)
@@ -277,6 +277,22 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
     return space
 
 
+def _read_recipe(path: Path, header: Mapping[str, Any]) -> Recipe:
+    """Read the recipe in a header; raise PluginError if plug-ins are missing, and warn if their version differs."""
+    try:
+        recipe = Recipe.parse(header["recipe"], location=f"the recipe in {path}")
+    except (PluginError, RecipeError) as error:
+        if message := plugins.describe_missing(header.get("plugins")):
+            raise PluginError(f"{path}: {message}") from error
+        raise
+    for package, version in recipe.plugin_packages().items():
+        saved = header["plugins"].get(package, version)
+        if saved != version:
+            problem = f"{path}: was trained with version {str(saved)[:50]!r} of the plug-in package {package}"
+            warnings.warn(f"{problem}; version {version!r} is installed, so embeddings may differ", stacklevel=2)
+    return recipe
+
+
 def _load_joint_model(folder: Path) -> Space:
     """Load a joint model of the transformers library, and return a space with cosine similarity."""
     modalities = joint_modalities(folder)
@@ -284,7 +300,7 @@ def _load_joint_model(folder: Path) -> Space:
         raise RecipeError(f"{folder}: not a joint model of two modalities (CLIP, SigLIP, CLAP …)")
     components: dict[Modality, Component] = {m: Component(f"joint_{m}", {"model": str(folder)}) for m in modalities}
     embed_dim = ENCODERS[components["text"].name](**components["text"].settings).feature_dim
-    config = SpaceConfig(components, Component("cosine"), embed_dim=embed_dim, head="none")
+    config = SpaceConfig(components, Component("cosine"), embed_dim=embed_dim, head=Component("none"))
     space = Space(Recipe("joint-model", config, objectives=())).eval()
     _check_embeddings_vary(folder, space)
     return space
@@ -350,35 +366,3 @@ def _is_triptych_model(folder: Path) -> bool:
 def _hash_file(path: Path) -> hashlib._Hash:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256")
-
-
-def _download_from_hub(name: str) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
-    except Exception as error:  # huggingface_hub raises many exception types for network and name problems
-        raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error)}") from error
-
-
-def _describe_hub_error(error: Exception, action: str = "downloaded from") -> str:
-    """Explain why a model could not be downloaded or uploaded, and what to do."""
-    if isinstance(error, ImportError):
-        return f"downloading a model needs huggingface_hub, which cannot be imported; run: {INSTALL_PRETRAINED}"
-    from huggingface_hub import errors
-
-    if isinstance(error, errors.HFValidationError):
-        return "not a valid model name on the Hugging Face hub; an example is openai/clip-vit-base-patch32"
-    if isinstance(error, errors.GatedRepoError):
-        return "the model is gated: accept the terms on its page on the hub, then run: hf auth login"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return "the Hugging Face hub has no public model of this name; if the model is private, run: hf auth login"
-    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in {401, 403}:
-        return "the Hugging Face hub refuses access; run: hf auth login, or give a token with the necessary permission"
-    if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
-        return (
-            "the Hugging Face hub cannot be reached, and the model has not been downloaded before; "
-            "connect to the network once, or give a folder that contains the model"
-        )
-    reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-    return f"cannot be {action} the Hugging Face hub: {reason[:200]}"

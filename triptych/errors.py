@@ -3,6 +3,7 @@
 TriptychError           the base class
 ├── UsageError          a command or call has invalid arguments
 ├── RecipeError         a recipe has an unknown key, an invalid value or incompatible components
+├── PluginError         a plug-in is not allowed, not installed or not usable
 ├── ManifestError       a manifest is invalid; the message names the row and the column
 ├── InputError          a tensor is invalid: a wrong shape, NaN, an empty batch, a value out of range
 ├── MediaError          a file cannot be read as audio, image, video or text; batch processing skips the file
@@ -29,6 +30,10 @@ class UsageError(TriptychError):
 
 class RecipeError(TriptychError):
     """A recipe has an unknown key, an invalid value or incompatible components."""
+
+
+class PluginError(TriptychError):
+    """A plug-in is not allowed, not installed or not usable; the message names its package."""
 
 
 class ManifestError(TriptychError):

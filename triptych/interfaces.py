@@ -247,6 +247,18 @@ class Encoder(nn.Module, ABC):
         """Restore the encoder from the text files that `extra_files` returned."""
 
 
+class Head(nn.Module, ABC):
+    """Projects the outputs of an encoder to the embedding dimension.
+
+    The space passes `input_dim` and `embed_dim` to the constructor. All other arguments of the constructor are settings
+    in the recipe.
+    """
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """Project pooled outputs (N, input_dim) or part vectors (N, P, input_dim) to (..., embed_dim)."""
+
+
 class Similarity(nn.Module, ABC):
     """Scores each of N items with each of M items: a higher score means more similar."""
 

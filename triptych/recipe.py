@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
 
 import tomli_w
 
+from triptych import plugins
 from triptych.encoders import ENCODERS
-from triptych.errors import RecipeError, UsageError, describe_unknown
+from triptych.errors import PluginError, RecipeError, UsageError, describe_unknown
+from triptych.heads import HEADS
 from triptych.interfaces import MODALITIES, Encoder, Modality
 from triptych.objectives import OBJECTIVES
 from triptych.settings import (
@@ -30,13 +32,13 @@ from triptych.similarities import SIMILARITIES
 
 Geometry = Literal["sphere", "ball", "free"]
 Pooling = Literal["mean", "mean_max"]
-Head = Literal["linear", "mlp", "none"]
 Optimizer = Literal["adamw", "sgd"]
 Precision = Literal["float32", "bfloat16"]
 Dimension = Annotated[int, Range(1, 1 << 16)]
 Count = Annotated[int, Range(0, 1_000_000)]
 LearningRateScale = Annotated[float, Range(0, 1e6)]
 ObjectiveWeight = Annotated[float, Range(0, 1e12)]
+OBJECTIVE_KEYS = ("pairs", "weight", "similarity")  # the other keys of an objective are its name and its settings
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,9 @@ class SpaceConfig:
     embed_dim: Dimension = 128
     geometry: Geometry = "sphere"
     pooling: Pooling = "mean"  # "mean" averages the part vectors of an item; "mean_max" also appends their maximum
-    head: Head = "linear"  # the projection is one matrix, an MLP with one hidden layer, or none
-    hidden_dim: Dimension = 1024  # the hidden dimension if head = "mlp"
-    dropout: Annotated[float, Range(0, 0.99)] = 0.0  # the dropout probability if head = "mlp"
+    head: Component = field(default_factory=lambda: Component("linear"))  # projects pooled outputs to embed_dim
     shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # hidden dimension of an MLP after the heads; 0: no MLP
+    shared_dropout: Annotated[float, Range(0, 0.99)] = 0.0  # dropout probability of the MLP after the heads
 
 
 @dataclass(frozen=True)
@@ -119,29 +120,40 @@ class Recipe:
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     @staticmethod
-    def load(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-        """Load a TOML file or a bundled recipe by name, and apply overrides such as `training.epochs=3`."""
+    def load(
+        name_or_path: str | Path, overrides: Sequence[str] = (), allow_plugins: str | Iterable[str] = ()
+    ) -> Recipe:
+        """Load a TOML file or a bundled recipe by name, and apply overrides such as `training.epochs=3`.
+
+        The recipe may use plug-ins of the packages in `allow_plugins`, and of packages that register plug-ins.
+        """
         path = _resolve_path(name_or_path)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(f"recipe {path}: cannot be read ({error})") from error
-        return Recipe.parse(text, overrides, location=str(path))
+        return Recipe.parse(text, overrides, str(path), allow_plugins)
 
     @staticmethod
-    def parse(text: str, overrides: Sequence[str] = (), location: str = "recipe") -> Recipe:
-        """Parse a recipe from TOML."""
+    def parse(
+        text: str,
+        overrides: Sequence[str] = (),
+        location: str = "recipe",
+        allow_plugins: str | Iterable[str] = (),
+    ) -> Recipe:
+        """Parse a recipe from TOML; `load` describes `allow_plugins`."""
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
             raise RecipeError(f"{location}: not valid TOML: {str(error)[:200]}") from error
         for override in overrides:
-            apply_override(table, override)
+            apply_override(table, override, kept_keys=OBJECTIVE_KEYS)
         try:
-            return _read_recipe(table)
-        except RecipeError as error:
+            with plugins.allow(allow_plugins):
+                return _read_recipe(table)
+        except (RecipeError, PluginError) as error:
             suffix = f" with {', '.join(overrides)}" if overrides else ""
-            raise RecipeError(f"{location}{suffix}: {error}") from error
+            raise type(error)(f"{location}{suffix}: {error}") from error
 
     def with_manifests(self, paths: Sequence[str | Path], allow_outside: bool = False) -> Recipe:
         """Return a copy of the recipe with other manifests.
@@ -180,10 +192,21 @@ class Recipe:
             raise RecipeError(f"the data has only {present}; the recipe trains on {expected}")
         return replace(self, space=replace(self.space, encoders=encoders), objectives=objectives)
 
+    def plugin_packages(self) -> dict[str, str]:
+        """Return a dict from name to version of the packages whose plug-ins the recipe uses; the version may be ""."""
+        space, similarities = self.space, [config.similarity for config in self.objectives]
+        used = [(ENCODERS, component.name) for component in space.encoders.values()]
+        used += [(ENCODERS, self.data.teacher)] if self.data.teacher else []
+        used += [(HEADS, space.head.name), (SIMILARITIES, space.similarity.name)]
+        used += [(OBJECTIVES, config.name) for config in self.objectives]
+        used += [(SIMILARITIES, component.name) for component in similarities if component]
+        return dict(sorted(package for registry, name in used if (package := registry.find_package(name))))
+
     def to_toml(self) -> str:
         """Return the recipe as TOML, including defaults; parsing the TOML gives an equal recipe."""
         table = asdict(self)
-        table["space"]["similarity"] = _flatten(table["space"]["similarity"])
+        for key in ("similarity", "head"):
+            table["space"][key] = _flatten(table["space"][key])
         table["space"]["encoders"] = {m: _flatten(component) for m, component in table["space"]["encoders"].items()}
         table["objectives"] = [_flatten(objective) for objective in table["objectives"]]
         for objective in table["objectives"]:
@@ -198,6 +221,13 @@ def list_bundled_recipes() -> dict[str, Path]:
     package_folder = Path(__file__).parent
     folder = next((f for f in (package_folder / "recipes", package_folder.parent / "recipes") if f.is_dir()), None)
     return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
+
+
+def check_recipe_name(name: str) -> None:
+    """Raise RecipeError if a name contains characters that a folder's name should not have."""
+    if not re.fullmatch(r"\w[\w.-]{0,99}", name):
+        problem = "must be letters, digits, _, - and dots, because a folder gets this name"
+        raise RecipeError(f"name = {name[:100]!r}: {problem}")
 
 
 def _resolve_path(name_or_path: str | Path) -> Path:
@@ -239,34 +269,31 @@ def _read_space(table: TomlTable) -> SpaceConfig:
     encoders = read_section(table.get("encoders", {}), "space.encoders")
     check_keys(encoders, set(MODALITIES), "space.encoders")
     components: dict[Modality, Component] = {
-        m: read_component(encoders[m], ENCODERS, "encoder", f"space.encoders.{m}") for m in MODALITIES if m in encoders
+        m: read_component(encoders[m], ENCODERS, f"space.encoders.{m}") for m in MODALITIES if m in encoders
     }
     hints = get_type_hints(SpaceConfig, include_extras=True)
-    plain_keys = [key for key in table if key not in {"encoders", "similarity"}]
+    plain_keys = [key for key in table if key not in {"encoders", "similarity", "head"}]
     values = {key: read_value(table[key], hints[key], f"space.{key}") for key in plain_keys}
-    similarity = table.get("similarity", {"name": "cosine"})
-    return SpaceConfig(components, read_component(similarity, SIMILARITIES, "similarity", "space.similarity"), **values)
+    similarity = read_component(table.get("similarity", "cosine"), SIMILARITIES, "space.similarity")
+    head = read_component(table.get("head", "linear"), HEADS, "space.head")
+    return SpaceConfig(components, similarity, head=head, **values)
 
 
 def _read_objective(table: Any, location: str) -> ObjectiveConfig:
     table = read_section(table, location)
-    config_keys = {"pairs", "weight", "similarity"}
-    settings = {key: value for key, value in table.items() if key not in config_keys}
-    component = read_component(settings, OBJECTIVES, "objective", location, extra_keys=config_keys)
+    component = read_component(table, OBJECTIVES, location, extra_keys=OBJECTIVE_KEYS)
     pairs = read_value(table.get("pairs", []), tuple[tuple[Modality, Modality], ...], f"{location}.pairs")
     weight = read_value(table.get("weight", 1.0), ObjectiveWeight, f"{location}.weight")
     similarity = None
     if "similarity" in table:
-        similarity = read_component(table["similarity"], SIMILARITIES, "similarity", f"{location}.similarity")
+        similarity = read_component(table["similarity"], SIMILARITIES, f"{location}.similarity")
     return ObjectiveConfig(component.name, pairs, weight, component.settings, similarity)
 
 
 def _check_components(recipe: Recipe) -> None:
     """Raise RecipeError if the recipe's name is invalid, or if encoders, pairs and objectives are incompatible."""
     space = recipe.space
-    if not re.fullmatch(r"\w[\w.-]{0,99}", recipe.name):
-        name = recipe.name[:100]
-        raise RecipeError(f"name = {name!r}: must be letters, digits, _, - and dots, because a folder gets this name")
+    check_recipe_name(recipe.name)
     if len(space.encoders) < 2:
         raise RecipeError(f"space.encoders: need at least two of {', '.join(MODALITIES)}; got {list(space.encoders)}")
     for modality, component in space.encoders.items():
@@ -290,12 +317,15 @@ def _check_components(recipe: Recipe) -> None:
 
 def _check_teacher(recipe: Recipe) -> None:
     name = recipe.data.teacher
-    classifiers = {n for n, e in ENCODERS.items() if e.class_probabilities is not Encoder.class_probabilities}
-    teachers = [n for n, encoder in ENCODERS.items() if n in classifiers and encoder.modality == "image"]
-    if name and name not in teachers:
+    teachers = [n for n, encoder in ENCODERS.items() if _is_teacher(encoder)]
+    if name and not (ENCODERS.knows(name) and _is_teacher(ENCODERS[name])):
         raise RecipeError(f"data.teacher: {describe_unknown('teacher', name, teachers)}")
     if not name and any(config.name == "distill" for config in recipe.objectives):
         raise RecipeError(f"distill needs a teacher: set data.teacher to one of {', '.join(teachers)}")
+
+
+def _is_teacher(encoder: type[Encoder]) -> bool:
+    return encoder.modality == "image" and encoder.class_probabilities is not Encoder.class_probabilities
 
 
 def _flatten(component: dict[str, Any]) -> dict[str, Any]:

@@ -15,12 +15,15 @@ from triptych.data.cache import Cache, to_float16
 from triptych.embedding import EmbedResult, embed_in_batches
 from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
+from triptych.heads import HEADS
+from triptych.heads.mlp import MLPHead
 from triptych.inputs import Input, is_one_input, to_source
 from triptych.interfaces import (
     MODALITIES,
     Batch,
     Encoder,
     Features,
+    Head,
     InputKind,
     Modality,
     Pair,
@@ -60,7 +63,8 @@ class Space(nn.Module):
         self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m].feature_dim) for m in config.encoders})
         self.shared_head: nn.Module = nn.Identity()
         if config.shared_hidden_dim:
-            self.shared_head = make_mlp(config.embed_dim, config.shared_hidden_dim, config.embed_dim, config.dropout)
+            dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
+            self.shared_head = MLPHead(*dims, dropout=config.shared_dropout)
         self.similarity: Similarity = SIMILARITIES[config.similarity.name](**config.similarity.settings)
         for modality in self.frozen_modalities:
             self.encoders[modality].requires_grad_(False)
@@ -306,7 +310,8 @@ class Space(nn.Module):
             >>> Space.from_pretrained("my-space").modalities
             ('image', 'audio', 'text')
         """
-        from triptych.checkpoint import HUB_PREFIX, load
+        from triptych.checkpoint import load
+        from triptych.hub import HUB_PREFIX
 
         is_hub_name = isinstance(path, str) and path.count("/") == 1 and ":" not in path and not Path(path).exists()
         return load(f"{HUB_PREFIX}{path}" if is_hub_name else path)
@@ -373,21 +378,10 @@ class Space(nn.Module):
         return result.features
 
 
-def make_head(config: SpaceConfig, modality: str, feature_dim: int) -> nn.Module:
-    """Create the projection head, which maps pooled encoder outputs to the embedding dimension."""
-    input_dim = feature_dim * (2 if config.pooling == "mean_max" else 1)
-    if config.head == "linear":
-        return nn.Linear(input_dim, config.embed_dim, bias=False)
-    if config.head == "mlp":
-        return make_mlp(input_dim, config.hidden_dim, config.embed_dim, config.dropout)
-    if input_dim != config.embed_dim:
-        dims = f"{modality} features have {input_dim} dimensions, but space.embed_dim is {config.embed_dim}"
-        raise RecipeError(f"space.head = none: {dims}; set space.embed_dim = {input_dim}")
-    return nn.Identity()
-
-
-def make_mlp(input_dim: int, hidden_dim: int, output_dim: int, dropout: float) -> nn.Module:
-    """Create an MLP: a linear layer, GELU, dropout and a second linear layer."""
-    return nn.Sequential(
-        nn.Linear(input_dim, hidden_dim), nn.GELU(), nn.Dropout(dropout), nn.Linear(hidden_dim, output_dim)
-    )
+def make_head(config: SpaceConfig, modality: Modality, feature_dim: int) -> Head:
+    """Create the projection head of a modality, which maps pooled encoder outputs to the embedding dimension."""
+    component, input_dim = config.head, feature_dim * (2 if config.pooling == "mean_max" else 1)
+    try:
+        return HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
+    except RecipeError as error:
+        raise RecipeError(f"space.head of {modality}: {error}") from error

@@ -75,8 +75,7 @@ def test_missing_manifest_or_split_raises_before_the_first_step(tiny_recipe, syn
 
 FROZEN_OVERRIDES = [
     "space.encoders.text={name='minilm'}",
-    "space.head=mlp",
-    "space.hidden_dim=64",
+    "space.head={name='mlp', hidden_dim=64}",
     "space.pooling=mean_max",
     "space.shared_hidden_dim=48",
     "training.epochs=2",

@@ -87,9 +87,7 @@ def test_chunks_give_the_gradient_of_the_whole_batch(tiny_recipe, run_dir, objec
 def test_chunks_repeat_dropout_and_restore_the_random_state(tiny_recipe):
     space_config = replace(
         tiny_recipe.space,
-        head="mlp",
-        hidden_dim=48,
-        dropout=0.5,
+        head=Component("mlp", {"hidden_dim": 48, "dropout": 0.5}),
         similarity=Component("matchmap", {"reduction": "sisa"}),
     )
     recipe = replace(tiny_recipe, space=space_config)

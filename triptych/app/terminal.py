@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from triptych.evaluation.retrieval import RetrievalResult
     from triptych.export import ExportResult
     from triptych.interfaces import Modality
+    from triptych.plugins import Plugin
     from triptych.recipe import Recipe
     from triptych.search.item import Hit
     from triptych.search.scan import PathScan, SkippedPath
@@ -332,6 +333,15 @@ def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
             names.setdefault(getattr(info, field) or "", []).append(info.name)
         lines = [f"  {', '.join(encoder_names)}: {line}" for line, encoder_names in names.items() if line]
         stdout.print("\n".join([f"{title}:", *lines]) if lines else "all encoders are available")
+
+
+def print_plugins(plugins: Sequence[Plugin]) -> None:
+    """Print the plug-ins that are installed, and how a recipe names each of them."""
+    if plugins:
+        stdout.print("\nplug-ins (role, name in a recipe, module and class, package):")
+    for plugin in plugins:
+        package = f"{plugin.package} {plugin.version}"
+        stdout.print(f"{plugin.role:<12} {plugin.name:<12} {plugin.reference}  ({package})")
 
 
 def print_manifest_summary(summary: Mapping[str, Any]) -> None:

@@ -3,13 +3,13 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from triptych import checkpoint
+from triptych import checkpoint, plugins
 from triptych.audit import folds
 from triptych.audit.review import Action, make_decision, read_decisions, write_review_page, write_reviewed_manifest
 from triptych.audit.scoring import FoldScores, embed_contents, read_fold, score_fold, write_fold
@@ -55,19 +55,21 @@ def audit(
     restart: bool = False,
     allow_outside: bool = False,
     show_progress: bool = True,
+    allow_plugins: str | Iterable[str] = (),
 ) -> AuditResult:
     """Score all pairs of a manifest out-of-fold, and write the suspects and a review page to a folder.
 
     The rows are split into folds, and the rows of each fold are scored by a space that is trained on all other folds.
     If `space` is given, this space scores all rows. A space that was trained on these rows cannot be used. To resume an
     interrupted audit, call `audit` again with the same arguments: finished folds are read from the folder, and training
-    resumes from the last epoch.
+    resumes from the last epoch. `triptych.load` describes `allow_plugins`.
     """
     folder, table = Path(folder), manifest.read(source, allow_outside)
     rows, manifest_hash = table.rows, hash_manifest(table.path)
     if not 2 <= num_folds <= 100:
         raise UsageError(f"--folds {num_folds}: the number of folds must be 2 to 100")
-    job = _prepare_job(table, space, recipe, overrides, show_progress)
+    with plugins.allow(allow_plugins):
+        job = _prepare_job(table, space, recipe, overrides, show_progress)
     settings: dict[str, Any] = {"format_version": FORMAT_VERSION, "manifest_hash": manifest_hash}
     settings |= {"folds": num_folds, "seed": seed}
     settings |= {"space": checkpoint.compute_fingerprint(space)} if space else {"recipe": job.recipe.to_toml()}

@@ -28,7 +28,7 @@ import platformdirs
 import torch
 from torch import Tensor
 
-from triptych.errors import MediaError, UsageError
+from triptych.errors import MediaError, PluginError, UsageError
 from triptych.files import suggest_remedy, write_text
 from triptych.interfaces import Encoder, Source
 
@@ -212,9 +212,15 @@ def fingerprint_encoder(encoder: Encoder) -> str:
     """
     if encoder.frozen and encoder in _FINGERPRINTS:
         return _FINGERPRINTS[encoder]
-    names = [name for name in inspect.signature(type(encoder)).parameters if name != "frozen"]
+    cls = type(encoder)
+    names = [name for name in inspect.signature(cls).parameters if name != "frozen"]
+    if missing := [name for name in names if not hasattr(encoder, name)]:
+        problem = f"{cls.__qualname__}: these arguments of the constructor are not stored as attributes"
+        raise PluginError(f"{problem}: {', '.join(missing)}; the cache needs the settings of an encoder")
     settings = {name: getattr(encoder, name) for name in names}
-    header = [FORMAT_VERSION, type(encoder).__name__, settings, encoder.extra_files()]
+    is_plugin = cls.__module__.partition(".")[0] != "triptych"  # classes of two packages may have the same name
+    class_name = f"{cls.__module__}:{cls.__qualname__}" if is_plugin else cls.__name__
+    header = [FORMAT_VERSION, class_name, settings, encoder.extra_files()]
     digest = hashlib.sha256(json.dumps(header, default=str).encode())
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -18,8 +18,10 @@ from triptych.encoders.text_conv1d import TextConv1d
 from triptych.encoders.text_transformer import TextTransformer
 from triptych.encoders.yamnet import YAMNet
 from triptych.interfaces import Encoder
+from triptych.plugins import Registry
 
-ENCODERS: dict[str, type[Encoder]] = {
+ENCODERS: Registry[type[Encoder]] = Registry("encoder", Encoder, required_attributes=("modality", "part_name"))
+ENCODERS |= {
     "audio_cnn": AudioCNN,
     "image_cnn": ImageCNN,
     "text_transformer": TextTransformer,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
 from triptych.errors import TriptychError
 from triptych.interfaces import MODALITIES, Encoder, Modality
+from triptych.plugins import Registry
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,19 @@ class EncoderInfo:
     unavailable_reason: str | None
 
 
-def list_encoders(encoders: Mapping[str, type[Encoder]]) -> list[EncoderInfo]:
-    """Describe all encoders of a registry, grouped by modality. Trainable encoders precede frozen encoders."""
-    infos = [describe_encoder(name, cls) for name, cls in encoders.items()]
-    return sorted(infos, key=lambda info: (MODALITIES.index(info.modality), info.frozen))
+def list_encoders(encoders: Registry[type[Encoder]]) -> tuple[list[EncoderInfo], list[str]]:
+    """Describe all encoders of a registry and its plug-ins, grouped by modality; trainable encoders come first.
+
+    Also return a message about each plug-in that cannot be described.
+    """
+    infos, problems = [describe_encoder(name, cls) for name, cls in encoders.items()], []
+    for name in encoders.known_names():
+        if name not in encoders:
+            try:
+                infos.append(describe_encoder(name, encoders[name]))
+            except Exception as error:  # the code of a plug-in can raise any exception
+                problems.append(f"the plug-in {name} cannot be used: {error}")
+    return sorted(infos, key=lambda info: (MODALITIES.index(info.modality), info.frozen)), problems
 
 
 def describe_encoder(name: str, cls: type[Encoder]) -> EncoderInfo:

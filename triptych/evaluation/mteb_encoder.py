@@ -30,10 +30,17 @@ class MTEBEncoder:
       averaged.
     """
 
-    def __init__(self, run: str | Path, revision: str | None = None, device: str | None = None, **_: Any) -> None:
+    def __init__(
+        self,
+        run: str | Path,
+        revision: str | None = None,
+        device: str | None = None,
+        allow_plugins: str | Iterable[str] = (),
+        **_: Any,
+    ) -> None:
         if device not in (None, "cpu"):
             raise UsageError(f"device {device!r}: only the cpu is supported")
-        self.space: Space = load(run)
+        self.space: Space = load(run, allow_plugins)
         self.name = f"triptych/{Path(run).resolve().name}"
         # mteb caches results by revision, so the revision must identify the weights.
         self.revision = revision or compute_fingerprint(run)

@@ -8,8 +8,10 @@ from triptych.objectives.matching import Matching
 from triptych.objectives.objective import Objective
 from triptych.objectives.sigmoid import Sigmoid
 from triptych.objectives.triplet import Triplet
+from triptych.plugins import Registry
 
-OBJECTIVES: dict[str, type[Objective]] = {
+OBJECTIVES: Registry[type[Objective]] = Registry("objective", Objective)
+OBJECTIVES |= {
     "infonce": InfoNCE,
     "sigmoid": Sigmoid,
     "contrastive": Contrastive,

@@ -61,6 +61,7 @@ class Collection:
             the existing collection.
         rebuild: If True, the first call of `add` or `index` deletes the existing items, even if the store is damaged.
             Embeddings are taken from the cache where possible.
+        allow_plugins: Packages whose plug-ins the space may import; see `triptych.load`.
 
     Raises:
         CollectionError: The folder contains no collection and `space` is not given, the folder contains other files, or
@@ -74,18 +75,20 @@ class Collection:
         'audio'
     """
 
-    def __init__(self, uri: str | Path, space: Space | str | Path | None = None, *, rebuild: bool = False) -> None:
+    def __init__(
+        self, uri: str | Path, space: Space | str | Path | None = None, rebuild: bool = False, *,
+        allow_plugins: str | Iterable[str] = (),
+    ) -> None:  # fmt: skip
         self.uri = str(uri) if "://" in str(uri) else str(Path(uri).expanduser())
         self.store = None if rebuild else Store.open(self.uri)
         if space is None:
             space = self._find_space()
         elif self.store is None and "://" not in self.uri:
             _check_folder(self.folder)
-        self.space: Space = space if isinstance(space, Space) else checkpoint.load(space)
+        self.space: Space = space if isinstance(space, Space) else checkpoint.load(space, allow_plugins)
         if self.space.path is None:
-            raise CollectionError(
-                f"{self.uri}: the space is only in memory; write it with space.save_pretrained(FOLDER), and give FOLDER"
-            )
+            remedy = "write it with space.save_pretrained(FOLDER), and give FOLDER"
+            raise CollectionError(f"{self.uri}: the space is only in memory; {remedy}")
         self.space_path: Path = self.space.path
         self.fingerprint = checkpoint.compute_fingerprint(self.space_path)
         self.cache = Cache.default()
@@ -183,7 +186,6 @@ class Collection:
             The hits, a list with the methods `to_pandas`, `to_arrow` and `to_dicts`.
 
         Example:
-            >>> hits = media.search("rain on a tin roof", modality="audio", k=5)
             >>> hits = media.search(triptych.Query.combine("rain", negatives=["speech"]))
         """
         modalities = (modality,) if isinstance(modality, str) else tuple(modality or self.space.modalities)
@@ -274,20 +276,18 @@ class Collection:
 
     def _find_space(self) -> Path:
         """Return the path of the space that embedded the items of the existing collection."""
-        if self.store is None and "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
-            message = "made by an earlier version of triptych; delete the folder and index again"
-            raise CollectionError(f"{self.uri}: {message}")
-        if self.store is None:
-            message = "no collection here; create one with `triptych index FOLDER --space RUN`"
-            raise CollectionError(f"{self.uri}: {message}")
-        space_path = Path(self.store.metadata.space_path)
-        if not space_path.exists():
-            message = f"the space {space_path} does not exist; index again with --space RUN"
-            raise CollectionError(f"{self.uri}: {message}")
-        return space_path
+        if self.store is not None and (space_path := Path(self.store.metadata.space_path)).exists():
+            return space_path
+        if self.store is not None:
+            problem = f"the space {self.store.metadata.space_path} does not exist; index again with --space RUN"
+        elif "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
+            problem = "made by an earlier version of triptych; delete the folder and index again"
+        else:
+            problem = "no collection here; create one with `triptych index FOLDER --space RUN`"
+        raise CollectionError(f"{self.uri}: {problem}")
 
     def embed_part(self, part: QueryPart) -> EmbeddedPart:
-        """Return the features of a query part. The features of an item of the collection are stored."""
+        """Return the features of a query part."""
         if isinstance(part.value, EmbeddedQuery):
             return EmbeddedPart(part.value.features, part.weight)
         if isinstance(part.value, Source):

@@ -21,8 +21,10 @@ from triptych.data.manifest import Row
 from triptych.encoders import ENCODERS
 from triptych.errors import UsageError, describe_unknown
 from triptych.evaluation.retrieval import rank_positives
+from triptych.heads import HEADS
 from triptych.interfaces import Batch, Encoder, Features, InputKind, Modality, Source, concat_features
 from triptych.objectives import OBJECTIVES
+from triptych.plugins import Registry
 from triptych.recipe import ObjectiveConfig, Recipe, SpaceConfig, TrainingConfig
 from triptych.settings import Component, read_component
 from triptych.similarities import SIMILARITIES
@@ -146,7 +148,7 @@ class Experiment:
     ) -> Recipe:
         """Make a recipe with the frozen encoders; by default with linear heads on the sphere and cosine similarity.
 
-        All settings of similarity and objectives are written out, so that a changed default changes the recipe.
+        All settings of similarity, heads and objectives are written out, so that a changed default changes the recipe.
         """
         modalities = {m for config in objectives for pair in config.pairs for m in pair}
         encoders: dict[Modality, Component] = {
@@ -154,7 +156,8 @@ class Experiment:
         }
         config = SpaceConfig(encoders, Component("cosine"), embed_dim=256, pooling="mean_max")
         config = replace(config, **(space or {}))
-        config = replace(config, similarity=_fill_defaults(config.similarity, SIMILARITIES, "similarity"))
+        similarity, head = _fill_defaults(config.similarity, SIMILARITIES), _fill_defaults(config.head, HEADS)
+        config = replace(config, similarity=similarity, head=head)
         batch_size = min(MAX_BATCH_SIZE, max(2, len(self.splits["train"]) // MIN_STEPS_PER_EPOCH))
         defaults = TrainingConfig(epochs=self.epochs, batch_size=batch_size, weight_decay=0.1)
         return Recipe("study", config, objectives, training=replace(defaults, **training))
@@ -241,24 +244,25 @@ def configure_objective(
     name: str, *pairs: tuple[Modality, Modality], weight: float = 1.0, **settings: Any
 ) -> ObjectiveConfig:
     """Configure an objective over pairs of modalities, by default image–text."""
-    component = _fill_defaults(Component(name, settings), OBJECTIVES, "objective")
+    component = _fill_defaults(Component(name, settings), OBJECTIVES)
     return ObjectiveConfig(name, pairs or (("image", "text"),), weight, component.settings)
 
 
-def _fill_defaults(component: Component, registry: Mapping[str, type], label: str) -> Component:
+def _fill_defaults(component: Component, registry: Registry[Any]) -> Component:
     """Return the component with all settings written out."""
-    return read_component({"name": component.name, **component.settings}, registry, label, f"study: {component.name}")
+    return read_component({"name": component.name, **component.settings}, registry, f"study: {component.name}")
 
 
 def check_encoders(encoder_names: Mapping[Modality, str]) -> None:
     """Raise a UsageError if an encoder is unknown, belongs to another modality, or is not frozen."""
     for modality, name in encoder_names.items():
         frozen_names = sorted(n for n, encoder in ENCODERS.items() if encoder.modality == modality and encoder.frozen)
-        if name not in ENCODERS:
+        if not ENCODERS.knows(name):
             raise UsageError(describe_unknown(f"frozen {modality} encoder", name, frozen_names))
-        if name not in frozen_names:
-            actual, candidates = ENCODERS[name].modality, ", ".join(frozen_names)
+        actual = ENCODERS[name].modality
+        if actual != modality or not ENCODERS[name].frozen:
             problem = f"is for {actual}" if actual != modality else "is not frozen"
+            candidates = ", ".join(frozen_names)
             raise UsageError(f"{modality} encoder {name!r} {problem}; frozen encoders for {modality}: {candidates}")
 
 

@@ -47,7 +47,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     """Compare geometries over the epochs, temperatures on the sphere, and uniformity with mean distance."""
     over_time, by_temperature, spreads = dict[str, Values](), dict[float, Values](), dict[str, Values]()
     contrastive = partial(configure_objective, "contrastive", num_negatives=64)
-    head = {"similarity": Component("dot"), "head": "mlp", "hidden_dim": 256}
+    head = {"similarity": Component("dot"), "head": Component("mlp", {"hidden_dim": 256})}
     training = {"epochs": EPOCHS, "weight_decay": 0.0, "max_grad_norm": 1e6}
     for g in GEOMETRIES:
         recipe = experiment.make_recipe(contrastive(temperature=0.1), space=head | {"geometry": g}, **training)

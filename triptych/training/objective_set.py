@@ -30,7 +30,7 @@ class ObjectiveSet(nn.Module):
                 if similarity and list(similarity.parameters()):
                     problem = f"{config.name}: similarity {component} has trainable parameters"
                     raise RecipeError(f"{problem}; only space.similarity may have trainable parameters")
-                name = f"{config.name}({a},{b})"
+                name = f"{config.name.rpartition(':')[2]}({a},{b})"  # of module:Class, the class
                 num_same = sum(entry_name.startswith(name) for entry_name, *_ in self.entries)
                 self.entries.append((f"{name}#{num_same + 1}" if num_same else name, a, b, config))
                 self.objectives.append(OBJECTIVES[config.name](**config.settings))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE
-from triptych.errors import TriptychError, UsageError
-from triptych.recipe import Recipe
+from triptych.errors import RecipeError, UsageError
+from triptych.recipe import TrainingConfig, check_recipe_name
+from triptych.settings import read_dataclass
 from triptych.training.metrics_log import METRICS_FILE, read_metrics
 from triptych.training.run_directory import ERROR_FILE
 from triptych.training.run_lock import is_running
@@ -42,20 +44,22 @@ def list_runs(folder: Path) -> list[RunSummary]:
 
 
 def _summarise_run(folder: Path) -> RunSummary | None:
-    """Summarise one run; return None if the folder has no valid recipe."""
+    """Summarise one run; return None if the folder has no valid recipe. Plug-ins are not imported."""
     try:
-        recipe = Recipe.load(folder / RECIPE_FILE)
-    except TriptychError:
+        table = tomllib.loads((folder / RECIPE_FILE).read_text(encoding="utf-8"))
+        name, training = table["name"], read_dataclass(TrainingConfig, table["training"], "training")
+        check_recipe_name(name)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, RecipeError):  # TOMLDecodeError is a ValueError
         return None
     epochs = read_metrics(folder)
     state, stop_reason = _read_state(folder)
     return RunSummary(
         folder=str(folder),
-        recipe=recipe.name,
+        recipe=name,
         state=state,
         stop_reason=stop_reason,
         epochs=len(epochs),
-        total_epochs=recipe.training.epochs,
+        total_epochs=training.epochs,
         loss=epochs[-1].get("loss") if epochs else None,
         valid=max((metrics["valid"] for metrics in epochs if "valid" in metrics), default=None),
         seconds=sum(metrics.get("seconds", 0.0) for metrics in epochs),

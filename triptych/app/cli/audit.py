@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
 
 if TYPE_CHECKING:
     from triptych.audit.audit import AuditResult
@@ -23,6 +23,7 @@ Undecided = Annotated[
 ]
 
 
+@accepts_plugins
 def audit(
     manifest: Annotated[Path, typer.Argument(help="Manifest to audit.")],
     output: Output = None,

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
 
 Prompts = Annotated[
     list[str] | None,
@@ -20,6 +20,7 @@ Classes = Annotated[
 ]
 
 
+@accepts_plugins
 def classify(
     run: Run,
     data: Annotated[Path, typer.Option(help="Manifest with a label column.")],

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
 
 
+@accepts_plugins
 def compare(
     a: Run,
     b: Run,

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from triptych.app.cli.options import AllowOutside
+from triptych.app.cli.options import AllowOutside, accepts_plugins
 from triptych.app.cli.synthetic import synthetic
 
 if TYPE_CHECKING:
@@ -18,9 +19,24 @@ if TYPE_CHECKING:
 
 HASH_DIGITS = 16  # number of hexadecimal digits of a hash that are printed
 DATASETS, FORMATS, GENERATED = "Datasets", "Formats", "Derived and synthetic data"  # headings on the help page
+PLUGINS = "Plug-ins"
 LAYOUT_HINT = "`triptych data` lists the files that each source expects."
 
-data = typer.Typer(rich_markup_mode="rich")
+
+class DataCommands(TyperGroup):
+    """The sub-commands of `triptych data`: our own, one for each dataset plug-in, and module:ATTRIBUTE."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Add the sub-commands of plug-ins. A plug-in is imported when its sub-command runs."""
+        from triptych.plugins import list_plugins
+
+        for name in [*(plugin.name for plugin in list_plugins("dataset")), *(word for word in args[:1] if ":" in word)]:
+            if name not in self.commands:
+                self.add_command(_make_plugin_command(name))
+        return super().make_context(info_name, args, parent, **extra)
+
+
+data = typer.Typer(rich_markup_mode="rich", cls=DataCommands)
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Your copy of the dataset.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Manifest to write: .csv, .jsonl or .parquet.")]
@@ -36,6 +52,7 @@ CocoSplits = Annotated[
 PlacesCaptions = Annotated[
     str | None, typer.Option(help="none, or asr: transcripts by a speech recogniser. Default: none.")
 ]
+PluginOptions = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the plug-in.")]
 GcomprisLanguage = Annotated[str | None, typer.Option(help="en, fr or both. Default: en.")]
 CaptionColumns = Annotated[
     str | None, typer.Option(help="Caption columns, comma-separated. Default: text, caption and similar names.")
@@ -55,6 +72,21 @@ def _add_converter(name: str, panel: str, title: str, example: str) -> None:
 
     convert_source.__doc__ = f"{title}\n\nExample: triptych data {name} {example}"
     _command(name, panel)(convert_source)
+
+
+def _make_plugin_command(name: str) -> Any:
+    """Return the sub-command of a dataset plug-in."""
+    plugin_app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+
+    @accepts_plugins
+    def convert_plugin(folder: Folder, output: Output = None, option: PluginOptions = None) -> None:
+        from triptych.data.datasets import DATASETS
+
+        _convert(name, folder, output, **DATASETS[name].parse_options(option or []))
+
+    convert_plugin.__doc__ = f"Convert a dataset with a plug-in.\n\nExample: triptych data {name} FOLDER -o pairs.csv"
+    plugin_app.command(name, rich_help_panel=PLUGINS, epilog=LAYOUT_HINT, no_args_is_help=True)(convert_plugin)
+    return typer.main.get_command(plugin_app)
 
 
 @data.callback(invoke_without_command=True)
@@ -264,13 +296,21 @@ def _drop_unset(**options: Any) -> dict[str, Any]:
 def _print_sources() -> None:
     from triptych.app.terminal import stdout
     from triptych.data.datasets import DATASETS
+    from triptych.errors import TriptychError
+    from triptych.progress import notify
 
-    for name, dataset in DATASETS.items():
+    for name in [*DATASETS, *(name for name in DATASETS.known_names() if name not in DATASETS)]:
+        try:
+            dataset = DATASETS[name]
+        except TriptychError as error:
+            notify(f"{name}: {error}")
+            continue
+        prefix = "--" if name in DATASETS else "--option "
         stdout.print(f"{name:<14}{dataset.title} ({dataset.modalities})", style="bold")
         for line in dataset.expected_files:
             stdout.print(f"{'':<14}{line}")
         if dataset.option_names:
-            stdout.print(f"{'':<14}options: {', '.join(f'--{option}' for option in dataset.option_names)}")
+            stdout.print(f"{'':<14}options: {', '.join(prefix + option for option in dataset.option_names)}")
         stdout.print(f"{'':<14}licence: {dataset.licence}", style="dim")
     stdout.print("\n`triptych data SOURCE FOLDER` converts your copy to a manifest. Nothing is downloaded.")
 

@@ -4,7 +4,7 @@ from triptych.app.cli.options import AsJson
 
 
 def encoders(as_json: AsJson = False) -> None:
-    """List the available encoders: modality, output size, parameters, origin and licence.
+    """List the available encoders, also those of plug-ins: modality, output size, parameters, origin and licence.
 
     \b
     Examples:
@@ -14,5 +14,9 @@ def encoders(as_json: AsJson = False) -> None:
     from triptych.app import terminal
     from triptych.encoders import ENCODERS
     from triptych.encoders.catalogue import list_encoders
+    from triptych.progress import notify
 
-    terminal.print_results(list_encoders(ENCODERS), as_json, terminal.print_encoders)
+    encoder_infos, plugin_problems = list_encoders(ENCODERS)
+    for problem in plugin_problems:
+        notify(problem)
+    terminal.print_results(encoder_infos, as_json, terminal.print_encoders)

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run
+from triptych.app.cli.options import AllowOutside, AsJson, Run, accepts_plugins
 
 
+@accepts_plugins
 def export(
     run: Run,
     onnx: Annotated[bool, typer.Option("--onnx", help="Export ONNX graphs, one per modality.")] = False,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside
+from triptych.app.cli.options import AllowOutside, accepts_plugins
 
 Space = Annotated[
     str, typer.Option(help="Run folder, checkpoint file, folder of a joint model, or hf:NAME on the Hugging Face Hub.")
@@ -13,6 +13,7 @@ Space = Annotated[
 Rebuild = Annotated[bool, typer.Option(help="Delete the collection and index again. Cached features are reused.")]
 
 
+@accepts_plugins
 def index(
     path: Annotated[Path, typer.Argument(help="Folder of media files, one file, or a manifest with captions.")],
     space: Space,

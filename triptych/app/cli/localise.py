@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AsJson, Run
+from triptych.app.cli.options import AsJson, Run, accepts_plugins
 
 
+@accepts_plugins
 def localise(
     run: Run,
     data: Annotated[Path, typer.Option(help="Folder of a synthetic data set.")],

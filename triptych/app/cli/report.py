@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Run
+from triptych.app.cli.options import AllowOutside, Run, accepts_plugins
 
 
+@accepts_plugins
 def report(
     run: Run,
     data: Annotated[Path | None, typer.Option(help="Manifest to evaluate on. Default: the run's.")] = None,

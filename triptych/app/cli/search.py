@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AsJson
+from triptych.app.cli.options import AsJson, accepts_plugins
 
 Day = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or later.")]
 LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or earlier.")]
 Weights = Annotated[list[str] | None, typer.Option(help="PART=WEIGHT; PART: text, audio, image, video, item or not.")]
 
 
+@accepts_plugins
 def search(
     text: Annotated[list[str] | None, typer.Argument(help="Text query.")] = None,
     audio: Annotated[list[Path] | None, typer.Option(help="Audio file as query. Can be repeated.")] = None,

@@ -5,7 +5,10 @@ from typing import Annotated
 
 import typer
 
+from triptych.app.cli.options import accepts_plugins
 
+
+@accepts_plugins
 def serve(
     uri: Annotated[str, typer.Argument(help="Collection: a folder or s3://….")] = "collection",
     host: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside
+from triptych.app.cli.options import AllowOutside, accepts_plugins
 
 DEFAULT_OUTPUT = Path("studies")
 Data = Annotated[Path | None, typer.Option(help="Manifest with the splits train, valid and test.")]
@@ -13,6 +13,7 @@ Output = Annotated[Path, typer.Option("--output", "-o", help="Output folder for 
 Encoders = Annotated[list[str] | None, typer.Option("--encoder", help="Frozen encoder of a modality: audio=soundnet.")]
 
 
+@accepts_plugins
 def study(
     name: Annotated[str | None, typer.Argument(help="Study to run. Default: list all studies.")] = None,
     data: Data = None,

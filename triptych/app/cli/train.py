@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
 
 
+@accepts_plugins
 def train(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe (see `triptych recipes`) or a .toml file.")],
     data: Annotated[

@@ -16,7 +16,9 @@ from triptych.data.datasets import (
     webdataset,
 )
 from triptych.data.datasets.draft import Dataset
+from triptych.plugins import Registry
 
 PUBLISHED = (esc50, clotho, audiocaps, wavcaps, flickr8k, coco, places_audio, flickr_audio, tuxpaint, gcompris)
 FORMATS = (folder, webdataset, hf)
-DATASETS: dict[str, Dataset] = {m.__name__.rpartition(".")[2]: m.DATASET for m in (*PUBLISHED, *FORMATS)}
+DATASETS: Registry[Dataset] = Registry("dataset", Dataset)
+DATASETS |= {m.__name__.rpartition(".")[2]: m.DATASET for m in (*PUBLISHED, *FORMATS)}

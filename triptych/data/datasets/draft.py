@@ -11,6 +11,7 @@ from triptych.data.datasets.local_copy import LocalCopy
 from triptych.data.row_parser import MediaType
 from triptych.errors import UsageError, describe_unknown
 from triptych.media.text import normalise
+from triptych.settings import parse_value, read_value
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,19 @@ class Dataset:
     def option_names(self) -> tuple[str, ...]:
         """The keyword-only parameters of `read`."""
         return tuple(inspect.getfullargspec(self.read).kwonlyargs)
+
+    def parse_options(self, options: Iterable[str]) -> dict[str, Any]:
+        """Parse options such as "fold=2" by the types of the parameters of `read`."""
+        parameters, values = inspect.signature(self.read, eval_str=True).parameters, {}
+        for option in options:
+            name, _, text = option.partition("=")
+            annotation = parameters[name].annotation if name in parameters else inspect.Parameter.empty
+            if annotation is inspect.Parameter.empty:
+                values[name] = text  # `build_draft` raises an error if the dataset has no such option
+            else:
+                location = f"--option {name}"
+                values[name] = read_value(parse_value(text, location), annotation, location)
+        return values
 
     def build_draft(self, copy: LocalCopy, options: Mapping[str, Any]) -> ManifestDraft:
         """Read a copy. Raise UsageError for an unknown option."""
