@@ -112,7 +112,7 @@ def test_a_damaged_store_raises_and_is_rebuilt_from_the_cache(collection, files,
     damage_store(collection.folder, damage)
     with pytest.raises(CollectionError, match=r"rebuild it|no collection here"):
         Collection(collection.folder).search(Source("text", "a bell"))
-    monkeypatch.setattr("triptych.space._iter_inputs", lambda *a: pytest.fail("the encoder ran"))
+    monkeypatch.setattr("triptych.embedding._iter_inputs", lambda *a: pytest.fail("the encoder ran"))
     rebuilt = Collection(collection.folder, run_dir, rebuild=True)
     assert rebuilt.index(items_from_folder(files, rebuilt.space), files, show_progress=False).added == 11
     assert_same_contents(read_contents(collection.folder), before)

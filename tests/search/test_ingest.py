@@ -95,7 +95,7 @@ def test_nothing_is_embedded_twice(run_dir, files, tmp_path, monkeypatch):
     def fail_if_called(*arguments, **named):
         raise AssertionError("embedded again")
 
-    monkeypatch.setattr("triptych.space._iter_inputs", fail_if_called)
+    monkeypatch.setattr("triptych.embedding._iter_inputs", fail_if_called)
     again = Collection(tmp_path / "collection", run_dir)
     assert again.index(items_from_folder(files, again.space), files, show_progress=False).unchanged == 11
     shutil.move(files / "note.txt", files / "moved.txt")  # the same content at another path
@@ -152,7 +152,7 @@ def test_metadata_is_updated_without_embedding(collection, files, monkeypatch):
     image = next((files / "images").iterdir())
     os.utime(image, (1e9, 1e9))
     with monkeypatch.context() as patch:
-        patch.setattr("triptych.space._iter_inputs", lambda *a: pytest.fail("the encoder ran"))
+        patch.setattr("triptych.embedding._iter_inputs", lambda *a: pytest.fail("the encoder ran"))
         collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     entry = next(e for e in collection.list_items() if e.source.content == image.resolve())
     assert entry.modified_time == 1e9
