@@ -14,7 +14,25 @@ from triptych.objectives.scores import upcast_half
 
 
 def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
-    """Return mean_i |x_i - y_i|^alpha. A pair with x_i = y_i has gradient 0 for every alpha."""
+    """Return mean_i |x_i - y_i|^alpha. A pair with x_i = y_i has gradient 0 for every alpha.
+
+    Args:
+        x: embeddings (N, D), usually of length 1.
+        y: the positives of x, (N, D).
+        alpha: the power of the distance.
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: shapes are wrong, or the result is not finite.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import align_loss
+        >>> print(f"{align_loss(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])):.4f}")
+        2.0000
+    """
     if x.shape != y.shape or x.dim() != 2 or len(x) == 0:
         raise InputError(f"x is {tuple(x.shape)}, y is {tuple(y.shape)}; need the same (N, D) with at least one row")
     squared_distances = (upcast_half(x) - upcast_half(y)).square().sum(dim=1)  # (N,)
@@ -25,7 +43,25 @@ def align_loss(x: Tensor, y: Tensor, alpha: float = 2.0) -> Tensor:
 
 
 def uniform_loss(x: Tensor, t: float = 2.0, same_group: Tensor | None = None) -> Tensor:
-    """Return log mean_{i<j} exp(-t |x_i - x_j|²) over the pairs (i, j) for which `same_group` (N, N) is False."""
+    """Return log mean_{i<j} exp(-t |x_i - x_j|²) over the pairs (i, j) for which `same_group` is False.
+
+    Args:
+        x: embeddings (N, D), usually of length 1.
+        t: the scale of the Gaussian potential.
+        same_group: bool (N, N), symmetric: the pairs that are excluded. By default, all pairs count.
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: no pair is left, or the result is not finite.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import uniform_loss
+        >>> print(f"{uniform_loss(torch.tensor([[1.0, 0.0], [0.0, 1.0]])):.4f}")  # -t · 2
+        -4.0000
+    """
     # pdist is accurate for vectors of any length; |x|² - 2<x, y> + |y|² is not.
     squared_distances = torch.pdist(upcast_half(x)).square()  # (P,) with P = N (N - 1) / 2
     excluded = torch.zeros_like(squared_distances, dtype=torch.bool)
@@ -45,6 +81,23 @@ class AlignUniform(Objective):
     align = mean_i |a_i - b_i|^alpha;  uniform(x) = log mean_{i<j} exp(-t |x_i - x_j|²)
     L = align_weight · align + uniform_weight · (uniform(a) + uniform(b)) / 2
     Pairs of rows of the same group are excluded from uniform. If all rows of a batch are in one group, uniform = 0.
+
+    Args:
+        alpha: the power of the distance of a pair.
+        t: the scale of the Gaussian potential of uniform.
+        align_weight: the weight of align.
+        uniform_weight: the weight of uniform.
+
+    Inputs: embeddings `a` and `b` (N, D) of length 1; `group` (N,) is optional. No scores and no similarity.
+    Returns: a scalar tensor.
+    Requirements: normalise the embeddings, for example with torch.nn.functional.normalize. Rows of at least two groups.
+    Also known as: the limit of `Contrastive` for many negatives and a fixed temperature, up to weights.
+    Example:
+        >>> import torch
+        >>> from triptych.losses import AlignUniform
+        >>> a, b = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+        >>> print(f"{AlignUniform()(a, b):.4f}")
+        -2.6000
 
     Source: Wang & Isola 2020, who set alpha = t = 2 and both weights to 1, and include every pair of rows.
     Use when: you want to weight or study the two terms of a contrastive loss separately. The objective works with small

@@ -22,7 +22,22 @@ def contrastive_loss(positive: Tensor, negative: Tensor) -> Tensor:
 
     L = mean_n -log( e^p_n / (e^p_n + Σ_m e^n_nm) )
 
-    `positive` is (N,), and `negative` is (N, M). A negative score of -inf is ignored. Without negatives, the loss is 0.
+    Args:
+        positive: the score of each anchor with its positive, (N,).
+        negative: the scores of each anchor with its negatives, (N, M). A score of -inf is ignored. M may be 0; without
+            negatives, the loss is 0.
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: shapes are wrong, or there is no anchor.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import contrastive_loss
+        >>> print(f"{contrastive_loss(torch.zeros(2), torch.zeros(2, 3)):.4f}")  # log 4
+        1.3863
     """
     if positive.dim() != 1 or negative.shape[:-1] != positive.shape or not len(positive):
         raise InputError(f"positive {tuple(positive.shape)}, negative {tuple(negative.shape)}; need (N,) and (N, M)")
@@ -46,10 +61,28 @@ class Contrastive(Objective):
     """Cross-entropy of the positive among M negatives that are sampled at random from the other modality.
 
     L = mean_n -log( e^(x_n·y_n/τ) / (e^(x_n·y_n/τ) + Σ_m e^(x_n·y_m/τ)) ),  x · y = similarity of x and y
-    anchor = "a": the anchors x are the items of the first modality of the pair. anchor = "b": of the second modality.
-    num_negatives is M. Positives are never sampled as negatives. An anchor with fewer than M negatives uses all its
-    negatives.
-    stream_block > 0 computes in blocks of rows, without storing the (N, N) scores, in O(N · M) memory.
+
+    Args:
+        num_negatives: M. Positives are never sampled as negatives. An anchor with fewer than M negatives uses all its
+            negatives.
+        temperature: τ, at the start of training if it is learned.
+        learn_temperature: train log(1 / τ) as a parameter of this module.
+        min_temperature: the lower bound of τ; `after_step` restores it after an optimizer step.
+        anchor: "a": the anchors x are the items of a, the first modality of the pair. "b": the items of b.
+        stream_block: above 0, compute in blocks of rows, without storing the (N, N) scores, in O(N · M) memory.
+
+    Inputs: embeddings `a` and `b` (N, D), parts with masks and a similarity of parts, or `scores` (N, N); `group` (N,)
+        is optional. `Objective.forward` describes the inputs.
+    Returns: a scalar tensor.
+    Requirements: rows of at least two groups; a batch of one group has loss 0.
+    Also known as: sampled softmax, contrastive loss with M negatives. With M of at least N - 1, it equals one direction
+        of `InfoNCE`. It is not the margin loss of Hadsell et al. 2006, which is also called contrastive loss.
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Contrastive
+        >>> a, b = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+        >>> print(f"{Contrastive(num_negatives=1, temperature=0.5)(a, b):.4f}")
+        0.2775
 
     Source: Wang & Isola 2020, eq. 1 (for large M, the loss becomes alignment plus uniformity).
     Use when: you study the number of negatives, or batches are so large that a sample of the negatives is enough.

@@ -21,6 +21,23 @@ def class_kl_divergence(teacher: Tensor, logits: Tensor) -> Tensor:
 
     The sum is KL(g || f) with the natural logarithm. The term of a class with g_c = 0 is 0. The teacher gets no
     gradient.
+
+    Args:
+        teacher: class probabilities (N, C). Rows are rescaled to sum to 1.
+        logits: the logits of the student, (N, C).
+
+    Returns:
+        A tensor (N,).
+
+    Raises:
+        InputError: shapes are wrong, or a row of the teacher is not a probability distribution.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import class_kl_divergence
+        >>> divergence = class_kl_divergence(torch.tensor([[1.0, 0.0]]), torch.zeros(1, 2))
+        >>> print(f"{divergence.mean():.4f}")  # log 2
+        0.6931
     """
     if teacher.shape != logits.shape or teacher.dim() != 2:
         raise InputError(f"teacher is {tuple(teacher.shape)}, logits {tuple(logits.shape)}; need the same (N, C)")
@@ -33,7 +50,23 @@ def score_cross_entropy(teacher: Tensor, student: Tensor) -> Tensor:
     """Return the cross-entropy of a student's and a teacher's score matrix (N, M), averaged over both directions.
 
     ½ (H(rows) + H(columns)),  H = mean_i -sum_j softmax(teacher)_ij log softmax(student)_ij
-    Both matrices contain scores divided by a temperature.
+
+    Args:
+        teacher: scores divided by a temperature, (N, M). The teacher gets no gradient.
+        student: scores divided by a temperature, (N, M).
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: shapes are wrong, or a score is NaN or infinite.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import score_cross_entropy
+        >>> print(f"{score_cross_entropy(torch.eye(2), torch.zeros(2, 2)):.4f}")  # log 2
+        0.6931
+
     Source: the distillation term of open_clip (Ilharco et al. 2021).
     """
     if teacher.shape != student.shape or teacher.dim() != 2 or 0 in teacher.shape:
@@ -50,15 +83,35 @@ class Distill(Objective):
     """KL divergence between the class probabilities of a teacher and of linear class heads on both modalities.
 
     L = ½ · mean_i KL(g_i || f_a(a_i)) + ½ · mean_i KL(g_i || f_b(b_i)),  f(x) = softmax((W x + bias) / temperature)
-    KL(g || f) = sum_c g_c log(g_c / f_c), with the natural logarithm. heads = 1: both modalities share one linear head,
-    which aligns their embeddings. heads = 2: each modality has its own head. The class heads are trained with the
-    encoders. The class heads are saved in the training state of the run folder, not in the space file.
+    KL(g || f) = sum_c g_c log(g_c / f_c), with the natural logarithm. The class heads are trained with the encoders.
+    The class heads are saved in the training state of the run folder, not in the space file.
+
+    Args:
+        num_classes: the number of classes of the teacher.
+        embed_dim: the dimension of the embeddings.
+        temperature: divides the logits of the class heads.
+        heads: 1: both modalities share one linear head, which aligns their embeddings. 2: each modality has its own
+            head.
+
+    Inputs: embeddings `a` and `b` (N, embed_dim); `teacher_targets` (N, num_classes): class probabilities, not logits.
+        No scores and no similarity.
+    Returns: a scalar tensor.
+    Requirements: pass the parameters of this module to the optimizer: they are the class heads.
+    Also known as: knowledge distillation with soft targets, cross-modal transfer, SoundNet loss. `score_cross_entropy`
+        distils the scores of another pair of encoders instead of classes.
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Distill
+        >>> loss = Distill(num_classes=3, embed_dim=2)
+        >>> teacher_targets = torch.tensor([[0.8, 0.1, 0.1], [0.0, 0.5, 0.5]])
+        >>> loss(torch.randn(2, 2), torch.randn(2, 2), teacher_targets=teacher_targets).shape
+        torch.Size([])
 
     Source: Hinton et al. 2015. Aytar et al. 2016, 2017 distil an image classifier into audio and text encoders.
     Use when: a good classifier exists for one modality (images), and pairs of some modalities are rare or do not exist.
-    Beware: the objective needs data.teacher. `embed_dim` must equal space.embed_dim. `temperature` applies to the class
-    heads only, not to the teacher's probabilities. The embeddings do not separate classes that the teacher confuses.
-    With heads = 2, this objective does not align the two modalities; add another objective.
+    Beware: in a recipe, the objective needs data.teacher, and `embed_dim` must equal space.embed_dim. `temperature`
+    applies to the class heads only, not to the teacher's probabilities. The embeddings do not separate classes that the
+    teacher confuses. With heads = 2, this objective does not align the two modalities; add another objective.
     """
 
     reads_scores, reads_teacher = False, True

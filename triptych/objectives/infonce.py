@@ -28,21 +28,60 @@ def infonce_loss(
 ) -> Tensor:
     """Return the cross-entropy of the positives of each row among the candidate columns, in one direction.
 
-    The loss of a positive (i, p) is -log( e^l_ip / Σ_(j in J) e^l_ij ). J contains p and the negatives of row i. With
-    positives_in_denominator = True, J contains all candidates of row i, including all positives of row i. The loss is
-    the mean over all positives. With positives_in_denominator = True, the loss is the mean over rows of the mean over
-    the positives of each row. `weight` is the weight of each row in the mean.
-    label_smoothing = ε puts 1 - ε of the target on p, and distributes ε uniformly over J.
-    gce_q = q > 0 replaces -log P by (1 - P^q) / q, where P is the probability of p.
+    The loss of a positive (i, p) is -log( e^l_ip / Σ_(j in J) e^l_ij ). J contains p and the negatives of row i. The
+    loss is the mean over all positives, and rows without positives are ignored.
 
-    Beware: with one positive per row, positives_in_denominator changes nothing. Logits outside candidate_mask are
-      ignored and may be -inf.
+    Args:
+        logits: scores divided by the temperature, (N, M).
+        positive_mask: True where column j is a positive of row i, bool (N, M).
+        candidate_mask: the columns that row i reads, bool (N, M). Logits outside the mask may be -inf. The default is
+            all columns.
+        positives_in_denominator: True: J contains all candidates of row i, including all positives of row i, and the
+            loss is the mean over rows of the mean over the positives of each row. With one positive per row, this
+            option changes nothing.
+        weight: the weight of each row in the mean, (N,).
+        label_smoothing: ε puts 1 - ε of the target on p, and distributes ε uniformly over J.
+        gce_q: q > 0 replaces -log P by (1 - P^q) / q, where P is the probability of p.
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: shapes or dtypes are wrong, or no row has a positive among its candidates.
+
+    Example: one set of embeddings with labels, as in SupCon; an item is not its own positive.
+        >>> import torch
+        >>> from triptych.losses import Cosine, infonce_loss
+        >>> x, labels = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]]), torch.tensor([0, 0, 1])
+        >>> others = ~torch.eye(3, dtype=torch.bool)
+        >>> positive_mask = (labels[:, None] == labels) & others
+        >>> loss = infonce_loss(Cosine()(x, x) / 0.1, positive_mask, others, positives_in_denominator=True)
+        >>> print(f"{loss:.4f}")
+        0.0636
     """
     candidate_mask = torch.ones_like(positive_mask) if candidate_mask is None else candidate_mask
     _check_inputs(logits, positive_mask, candidate_mask, weight)
     logits = upcast_half(logits)
     rows, columns = (positive_mask & candidate_mask).nonzero(as_tuple=True)  # (P,), (P,)
     denominator_mask = candidate_mask if positives_in_denominator else candidate_mask & ~positive_mask  # (N, M)
+    losses = _cross_entropies(logits, rows, columns, denominator_mask, positives_in_denominator, label_smoothing)  # (P,)
+    if gce_q:
+        losses = -torch.expm1(-gce_q * losses) / gce_q
+    row_weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)[rows]
+    if positives_in_denominator:
+        row_weights = row_weights / (positive_mask & candidate_mask).sum(dim=1)[rows]
+    return (row_weights * losses).sum() / row_weights.sum()
+
+
+def _cross_entropies(
+    logits: Tensor,  # (N, M)
+    rows: Tensor,  # (P,)
+    columns: Tensor,  # (P,)
+    denominator_mask: Tensor,  # (N, M) bool
+    positives_in_denominator: bool,
+    label_smoothing: float,
+) -> Tensor:
+    """Return the cross-entropy of each positive (row, column): (P,)."""
     positive_logits = logits[rows, columns]  # (P,)
     denominator_lse = logits.masked_fill(~denominator_mask, -torch.inf).logsumexp(dim=1)[rows]  # (P,)
     if positives_in_denominator:
@@ -55,12 +94,7 @@ def infonce_loss(
         num_candidates = denominator_mask.sum(dim=1)[rows]
         mean = total / num_candidates if positives_in_denominator else (total + positive_logits) / (num_candidates + 1)
         losses = losses + label_smoothing * (positive_logits - mean)
-    if gce_q:
-        losses = -torch.expm1(-gce_q * losses) / gce_q
-    row_weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)[rows]
-    if positives_in_denominator:
-        row_weights = row_weights / (positive_mask & candidate_mask).sum(dim=1)[rows]
-    return (row_weights * losses).sum() / row_weights.sum()
+    return losses
 
 
 def streamed_infonce_loss(
@@ -96,15 +130,43 @@ class InfoNCE(Objective):
     """Cross-entropy of the positive among all items of the batch, averaged over both directions.
 
     L = a_weight · mean_i [ -log softmax_j(s_ij / τ)_i ] + b_weight · mean_j [ -log softmax_i(s_ij / τ)_j ]
-    positives: what to do with the other positives of row i, which are the items j ≠ i of the same group. "single"
-      removes the other positives from the softmax, so that the other positives are neither targets nor negatives.
-      "pairwise" makes each positive a target once, without the other positives in the denominator, and averages over
-      all positive pairs. "supcon" makes each positive a target once, with the other positives in the denominator, and
-      averages over the positives of each row, then over rows.
-    gce_q = q in (0, 1] replaces each -log P by (1 - P^q) / q (generalised cross-entropy), where P is the softmax. The
-    loss of a pair is then at most 1/q. A pair with P near 0 gets almost no gradient, so mismatched pairs have little
-    influence. With gce_q = 0, the loss is the cross-entropy.
-    stream_block > 0 computes the same result in blocks, without storing the (N, N) scores; 2048 is a fast block size.
+
+    Args:
+        temperature: τ, at the start of training if it is learned.
+        learn_temperature: train log(1 / τ) as a parameter of this module.
+        min_temperature: the lower bound of τ; `after_step` restores it after an optimizer step.
+        a_weight: the weight of the direction from a to b.
+        b_weight: the weight of the direction from b to a.
+        label_smoothing: the part of each target that is distributed uniformly over all candidates.
+        gce_q: q in (0, 1] replaces each -log P by (1 - P^q) / q (generalised cross-entropy), where P is the softmax.
+            The loss of a pair is then at most 1/q. A pair with P near 0 gets almost no gradient, so mismatched pairs
+            have little influence. With 0, the loss is the cross-entropy.
+        positives: what to do with the other positives of row i, which are the items j ≠ i of the same group. "single"
+            removes the other positives from the softmax, so that the other positives are neither targets nor
+            negatives. "pairwise" makes each positive a target once, without the other positives in the denominator,
+            and averages over all positive pairs. "supcon" makes each positive a target once, with the other positives
+            in the denominator, and averages over the positives of each row, then over rows.
+        stream_block: above 0, compute the same result in blocks, without storing the (N, N) scores; 2048 is fast.
+
+    Inputs: embeddings `a` and `b` (N, D), parts with masks and a similarity of parts, or `scores` (N, N); `group` (N,)
+        is optional. `Objective.forward` describes the inputs.
+    Returns: a scalar tensor.
+    Requirements: rows of at least two groups. A batch of one group has no negatives, and its loss is 0. With "supcon",
+        the loss of such a batch is above 0, and only makes the scores of each row equal.
+    Also known as: CLIP loss, symmetric cross-entropy with in-batch negatives, MultipleNegativesSymmetricRankingLoss
+        with scale = 1 / τ. With a_weight = 1 and b_weight = 0: N-pair loss, MultipleNegativesRankingLoss; "pairwise" is
+        NT-Xent and "supcon" is SupCon, with anchors in a, and positives and negatives in b. Unlike SimCLR, items of a
+        are not compared with each other; for one set of embeddings with labels, use `infonce_loss`. SupConLoss of
+        pytorch-metric-learning is 0 for a batch without negatives.
+    Example:
+        >>> import torch
+        >>> from triptych.losses import InfoNCE
+        >>> loss = InfoNCE(temperature=0.5)
+        >>> a, b = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+        >>> print(f"{loss(a, b):.4f}")
+        0.2987
+        >>> print(f"{loss(a, b, group=torch.tensor([7, 7])):.4f}")  # the rows are positives of each other
+        0.0000
 
     Source: van den Oord et al. 2018; symmetric, with a learned τ: Radford et al. 2021, Elizalde et al. 2022;
       "pairwise" is NT-Xent (Chen et al. 2020), "supcon" is SupCon (Khosla et al. 2020); gce_q: Zhang and Sabuncu 2018.

@@ -124,11 +124,29 @@ class Matching(Objective):
       target   T = mass · I/N, with the same L. Mismatched pairs get as much gradient as correct pairs.
       kl_unnormalised  L = KL(I/N || P/mass) = -(1/N) sum_i log P_ii - log(N/mass). The target has more mass than P,
                so the worst pairs get the largest gradient, which is implicit: (T - P ∘ (u ⊕ v)) / epsilon.
-    mass = "estimate": mass is 1 minus the moving average of the noise rate (`estimate_noise_rate`) over about
-      `ema_batches` batches. The moving average starts at 0, so all pairs count in the first steps.
     The loss is 0 if P = T (for kl_unnormalised, if P = mass · T). The loss of the original code is larger by log N
     (mass = 1) or log(N/mass) (mass < 1).
-    stream_block > 0 computes the same result in blocks, without storing the (N, N) scores.
+
+    Args:
+        epsilon: the entropic regularisation, in the unit of the scores.
+        mass: the fraction of the pairs that are matched. "estimate": 1 minus the moving average of the noise rate
+            (`estimate_noise_rate`). The moving average starts at 0, so all pairs count in the first steps.
+        form: "trimmed", "target" or "kl_unnormalised", for mass < 1.
+        stream_block: above 0, compute the same result in blocks, without storing the (N, N) scores.
+        ema_batches: the number of batches of the moving average.
+
+    Inputs: embeddings `a` and `b` (N, D), parts with masks and a similarity of parts, or `scores` (N, N); `group` (N,)
+        is optional. `Objective.forward` describes the inputs.
+    Returns: a scalar tensor.
+    Requirements: float64 on the device, because plans are solved in float64.
+    Also known as: m-LTM loss, inverse optimal transport. With mass = 1, it is `InfoNCE` with a softmax over rows and
+        columns at once, and epsilon as the temperature.
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Matching
+        >>> a, b = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+        >>> print(f"{Matching(epsilon=0.5)(a, b):.4f}")
+        0.2633
 
     Source: Luong et al. 2024 (ICLR), "Revisiting deep audio-text retrieval through the lens of transportation";
         trimmed and target are Fenchel–Young losses (Blondel et al. 2020); trimming is taken from least trimmed squares.

@@ -56,6 +56,14 @@ class Objective(nn.Module, ABC):
         Raises:
             InputError: an input is missing, has a wrong shape or dtype, or contains NaN or infinity; or the objective
                 does not read the input.
+
+        Example:
+            >>> import torch
+            >>> from triptych.losses import Matching
+            >>> a, b, group = torch.eye(4), torch.eye(4), torch.tensor([0, 0, 1, 2])
+            >>> from_embeddings, from_scores = Matching()(a, b, group=group), Matching()(scores=a @ b.T, group=group)
+            >>> torch.equal(from_embeddings, from_scores)
+            True
         """
         self._check_inputs_are_read(teacher_targets, scores, similarity)
         if scores is not None:

@@ -19,7 +19,21 @@ def sigmoid_loss(logits: Tensor, positive_mask: Tensor) -> Tensor:
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · l_ij),  z_ij = +1 where positive_mask_ij, else -1
 
-    `logits` is (N, M), and `positive_mask` is a bool tensor (N, M). If the mask is all False, every pair is a negative.
+    Args:
+        logits: scores divided by the temperature, plus the bias, (N, M).
+        positive_mask: bool (N, M). If the mask is all False, every pair is a negative.
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: shapes or dtypes are wrong.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import sigmoid_loss
+        >>> print(f"{sigmoid_loss(torch.zeros(2, 3), torch.eye(2, 3, dtype=torch.bool)):.4f}")  # 3 log 2
+        2.0794
     """
     check_scores(logits, positive_mask)
     logits = upcast_half(logits)
@@ -30,7 +44,26 @@ class Sigmoid(Objective):
     """Binary cross-entropy of every pair of the batch, without a softmax over the items of the batch.
 
     L = -(1/N) Σ_ij log sigmoid(z_ij · (s_ij / τ + bias)),  z_ij = +1 where i and j are positives, else -1
-    stream_block > 0 computes the same result in blocks, without storing the (N, N) scores; 2048 is a fast block size.
+
+    Args:
+        temperature: τ, at the start of training if it is learned.
+        learn_temperature: train log(1 / τ) as a parameter of this module.
+        min_temperature: the lower bound of τ; `after_step` restores it after an optimizer step.
+        bias: the bias, at the start of training if it is learned.
+        learn_bias: train the bias as a parameter of this module.
+        stream_block: above 0, compute the same result in blocks, without storing the (N, N) scores; 2048 is fast.
+
+    Inputs: embeddings `a` and `b` (N, D), parts with masks and a similarity of parts, or `scores` (N, N); `group` (N,)
+        is optional. `Objective.forward` describes the inputs.
+    Returns: a scalar tensor.
+    Requirements: none; a batch may have one row, or rows of one group.
+    Also known as: SigLIP loss, pairwise sigmoid loss. The sum is divided by N, not by N².
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Sigmoid
+        >>> a, b = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+        >>> print(f"{Sigmoid()(a, b):.4f}")
+        1.4191
 
     Source: Zhai et al. 2023, who learn t' = -log τ, starting at ln 10, and the bias, starting at -10.
     Use when: batches are small, or rows have several positives. Every positive pair has its own term in the loss.

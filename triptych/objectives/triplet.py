@@ -32,9 +32,29 @@ def triplet_loss(
 ) -> Tensor:
     """Return the triplet loss with rows as anchors; for columns as anchors, pass `scores.T` and `positive_mask.T`.
 
-    The result is the mean or sum over i of loss(s_ii, s_ij). `negatives` selects the negative j of each row i, unless
-    the argument `negative_index` contains j (or -1 for no negative). With negatives = "all", the loss of a row is the
-    sum over all its negatives. An anchor without a negative has loss 0.
+    The result is the mean or sum over i of loss(s_ii, s_ij). An anchor without a negative has loss 0.
+
+    Args:
+        scores: (N, N); the positive of row i is column i.
+        positive_mask: bool (N, N), True on the diagonal. Columns that are positives of a row are never its negatives.
+        margin: see `Triplet`.
+        negatives: how to select the negative j of row i, see `Triplet`.
+        loss: see `Triplet`.
+        reduction: "mean" or "sum" over the rows.
+        negative_index: the negative j of each row, or -1 for no negative, int64 (N,); replaces `negatives`.
+
+    Returns:
+        A scalar tensor.
+
+    Raises:
+        InputError: shapes, dtypes or indices are wrong, or a score is NaN or infinite.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import triplet_loss
+        >>> scores = torch.tensor([[0.9, 0.8], [0.1, 0.5]])
+        >>> print(f"{triplet_loss(scores, torch.eye(2, dtype=torch.bool), margin=0.2):.4f}")  # (0.1 + 0) / 2
+        0.0500
     """
     scores = upcast_half(scores)
     _check_scores(scores, positive_mask)
@@ -104,10 +124,34 @@ class Triplet(Objective):
     """Hinge loss that makes each positive score higher than a negative of the same anchor, by at least a margin.
 
     L = mean_i relu(margin + s_ij - s_ii)  [rows, a_to_b]  +  mean_j relu(margin + s_ij - s_jj)  [columns, b_to_a]
-    Items of the anchor's group are never negatives. negatives = "random": one negative, sampled uniformly in each step;
-    "semi_hard": the highest-scoring negative that scores below the positive; "hardest": the highest-scoring negative;
-    "all": the sum of the losses over all negatives. loss = "polynomial" replaces the hinge by polynomials of scores.
-    An anchor without a negative has loss 0.
+    The positive of a_i is b_i. Items of the anchor's group are never negatives. An anchor without a negative has loss
+    0.
+
+    Args:
+        margin: the difference of scores that is large enough, in the unit of the scores.
+        negatives: "random": one negative, sampled uniformly in each step; "semi_hard": the highest-scoring negative
+            that scores below the positive; "hardest": the highest-scoring negative; "all": the sum of the losses over
+            all negatives.
+        directions: "a": anchors in a; "b": anchors in b; "both": the sum of both directions.
+        reduction: "mean" over all N anchors, or "sum".
+        loss: "hinge", or "polynomial", which replaces the hinge by polynomials of scores.
+
+    Inputs: embeddings `a` and `b` (N, D), parts with masks and a similarity of parts, or `scores` (N, N); `group` (N,)
+        is optional. `Objective.forward` describes the inputs.
+    Returns: a scalar tensor.
+    Requirements: rows of at least two groups; a batch of one group has loss 0.
+    Also known as: max-margin ranking loss; "hardest" is VSE++ or batch hard, "all" is the sum of hinges of VSE.
+        pytorch-metric-learning's TripletMarginLoss has the same hinge: with CosineSimilarity for the default
+        similarity; with LpDistance for Mahalanobis(form = "rooted") on normalised embeddings. BatchHardMiner is
+        "hardest", and BatchEasyHardMiner with neg_strategy = "semihard" is "semi_hard", if each row is a group. The
+        differences: TripletMarginLoss averages over the triplets with a loss above 0 (here: over all anchors), and
+        also uses the other items of the anchor's group as positives (here: only b_i).
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Triplet
+        >>> a, b = torch.tensor([[2.0, 0.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+        >>> print(f"{Triplet(margin=0.5, negatives='hardest')(a, b):.4f}")  # (0.1 + 0) / 2 + (0 + 0.3) / 2
+        0.2000
 
     Source: Weinberger & Saul 2009, Schroff et al. 2015 (semi_hard), Faghri et al. 2018 (hardest), Harwath et al. 2018,
     2020 (random and semi_hard for speech and images), Aytar et al. 2017 (all, in one direction, summed).

@@ -14,6 +14,12 @@ class Cosine(Similarity):
 
     s(a, b) = <a, b> / (|a| · |b|)
 
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Cosine
+        >>> Cosine()(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
+        tensor([[1.0000, 0.6000]])
+
     Source: the similarity of CLIP and CLAP (Radford et al. 2021; Elizalde et al. 2022).
     Use when: no other similarity has a clear advantage. Cosine is the fastest similarity to search.
     Beware: cosine compares only embeddings, not the vectors of single regions or words. A zero vector raises

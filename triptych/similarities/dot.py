@@ -12,6 +12,12 @@ class Dot(Similarity):
 
     s(a, b) = <a, b>
 
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Dot
+        >>> Dot()(torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.6, 0.8]]))
+        tensor([[2.0000, 1.2000]])
+
     Source: Wang & Isola 2020, section 5, who compare the dot product in free space, in the ball and on the sphere.
     Use when: the norm of an embedding may carry meaning (geometry ball or free). On the sphere, the dot product equals
     the cosine.

@@ -20,9 +20,21 @@ class Mahalanobis(Similarity):
     """Negative distance between two embeddings under a metric M.
 
     s(a, b) = -sqrt(dᵀ M d)   (form = rooted)   or   -dᵀ M d   (form = squared),   d = a - b
-    metric: identity M = I | diagonal M = diag(w), w >= 0 | low_rank M = LᵀL, L (rank, D) | full M symmetric, positive
-    semi-definite. Learned metrics start at the identity (low_rank: at a random projection that preserves norms on
-    average). normalise = true divides all distances by the largest distance of the batch, which also gets a gradient.
+
+    Args:
+        embed_dim: D, the dimension of the embeddings.
+        metric: identity M = I | diagonal M = diag(w), w >= 0 | low_rank M = LᵀL, L (rank, D) | full M symmetric,
+            positive semi-definite. Learned metrics start at the identity (low_rank: at a random projection that
+            preserves norms on average). Call `after_step` after each optimizer step.
+        rank: the number of rows of L.
+        form: "rooted" or "squared".
+        normalise: divide all distances by the largest distance of the batch, which also gets a gradient.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import Mahalanobis
+        >>> Mahalanobis(embed_dim=2)(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
+        tensor([[-5., -4.]])
 
     Source: Luong et al. 2024 (m-LTM). Their paper describes the full metric; their code uses a normalised diagonal
     metric.

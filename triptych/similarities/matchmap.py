@@ -22,13 +22,26 @@ class Matchmap(Similarity):
     M_rt = <a_r, b_t>   (not normalised), without padding
     reduction = sisa: s = mean_rt M_rt  |  misa: s = mean_t max_r M_rt  |  sima: s = mean_r max_t M_rt
 
+    Args:
+        reduction: "sisa", "misa" or "sima".
+        block_size: the number of matchmap entries in memory at a time.
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import InfoNCE, Matchmap
+        >>> regions, frames = torch.eye(3).unsqueeze(1), torch.eye(3).unsqueeze(1)  # (N, L, D), with L = 1
+        >>> mask = torch.ones(3, 1, dtype=torch.bool)
+        >>> loss = InfoNCE(temperature=0.5)(regions, frames, similarity=Matchmap(), a_mask=mask, b_mask=mask)
+        >>> print(f"{loss:.4f}")
+        0.2395
+
     Source: Harwath et al. 2018 (DAVEnet), with a = image regions, b = speech frames; misa gave their best results.
     Use when: you want to learn which audio frame names which image region, without labels of frames or regions.
     Beware: misa and sima are not symmetric, so argument `a` must be the images and argument `b` the audio. To search
         images by audio, transpose the result. Part vectors are not normalised, so their norms affect the score. The
         search index stores mean part vectors, which give exact scores for sisa only. The cost is N · M · R · T · D
-        multiplications. `block_size` is the number of matchmap entries in memory at a time. The gradient of a maximum
-        reaches only the best part, whose index is stored for every frame and pair of items. Not twice differentiable.
+        multiplications. The gradient of a maximum reaches only the best part, whose index is stored for every frame and
+        pair of items. Not twice differentiable.
     """
 
     def __init__(self, reduction: MatchmapReduction = "misa", block_size: int = 2**20) -> None:

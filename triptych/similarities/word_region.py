@@ -23,7 +23,21 @@ class WordRegion(Similarity):
 
     s_tr = <b_t, a_r>;   p_tr = softmax over words t of s_tr;   α_tr = softmax over regions r of attention_scale · p_tr
     c_t = Σ_r α_tr a_r;   cos_t = <c_t, b_t> / max(|c_t| |b_t|, 1e-8);   R = log Σ_t exp(sharpness · cos_t)
-    divide_by_sharpness = true: R / sharpness, which is log (Σ_t exp(sharpness · cos_t))^(1 / sharpness).
+
+    Args:
+        attention_scale: the scale of the attention of words over regions; a larger scale selects fewer regions.
+        sharpness: the scale of the soft maximum over words.
+        divide_by_sharpness: return R / sharpness, which is log (Σ_t exp(sharpness · cos_t))^(1 / sharpness).
+
+    Example:
+        >>> import torch
+        >>> from triptych.losses import InfoNCE, WordRegion
+        >>> words = torch.eye(3).unsqueeze(1)  # (N, T, D), with one word per caption
+        >>> regions = words.expand(3, 2, 3)  # (N, R, D), with two regions per image
+        >>> masks = {"a_mask": torch.ones(3, 2, dtype=torch.bool), "b_mask": torch.ones(3, 1, dtype=torch.bool)}
+        >>> loss = InfoNCE(temperature=1.0)(regions, words, similarity=WordRegion(), **masks)
+        >>> print(f"{loss:.4f}")
+        0.0134
 
     Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. Their code omits the
     power of equation 10, which only rescales the objective's temperature (γ3). divide_by_sharpness = false does the
