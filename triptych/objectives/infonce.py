@@ -64,7 +64,7 @@ def infonce_loss(
     logits = upcast_half(logits)
     rows, columns = (positive_mask & candidate_mask).nonzero(as_tuple=True)  # (P,), (P,)
     denominator_mask = candidate_mask if positives_in_denominator else candidate_mask & ~positive_mask  # (N, M)
-    losses = _cross_entropies(logits, rows, columns, denominator_mask, positives_in_denominator, label_smoothing)  # (P,)
+    losses = _cross_entropies(logits, rows, columns, denominator_mask, positives_in_denominator, label_smoothing)
     if gce_q:
         losses = -torch.expm1(-gce_q * losses) / gce_q
     row_weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)[rows]
