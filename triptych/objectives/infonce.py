@@ -64,6 +64,24 @@ def infonce_loss(
     logits = upcast_half(logits)
     rows, columns = (positive_mask & candidate_mask).nonzero(as_tuple=True)  # (P,), (P,)
     denominator_mask = candidate_mask if positives_in_denominator else candidate_mask & ~positive_mask  # (N, M)
+    losses = _cross_entropies(logits, rows, columns, denominator_mask, positives_in_denominator, label_smoothing)
+    if gce_q:
+        losses = -torch.expm1(-gce_q * losses) / gce_q
+    row_weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)[rows]
+    if positives_in_denominator:
+        row_weights = row_weights / (positive_mask & candidate_mask).sum(dim=1)[rows]
+    return (row_weights * losses).sum() / row_weights.sum()
+
+
+def _cross_entropies(
+    logits: Tensor,  # (N, M)
+    rows: Tensor,  # (P,)
+    columns: Tensor,  # (P,)
+    denominator_mask: Tensor,  # (N, M) bool
+    positives_in_denominator: bool,
+    label_smoothing: float,
+) -> Tensor:
+    """Return the cross-entropy of each positive (row, column): (P,)."""
     positive_logits = logits[rows, columns]  # (P,)
     denominator_lse = logits.masked_fill(~denominator_mask, -torch.inf).logsumexp(dim=1)[rows]  # (P,)
     if positives_in_denominator:
@@ -76,12 +94,7 @@ def infonce_loss(
         num_candidates = denominator_mask.sum(dim=1)[rows]
         mean = total / num_candidates if positives_in_denominator else (total + positive_logits) / (num_candidates + 1)
         losses = losses + label_smoothing * (positive_logits - mean)
-    if gce_q:
-        losses = -torch.expm1(-gce_q * losses) / gce_q
-    row_weights = torch.ones_like(losses) if weight is None else weight.to(losses.dtype)[rows]
-    if positives_in_denominator:
-        row_weights = row_weights / (positive_mask & candidate_mask).sum(dim=1)[rows]
-    return (row_weights * losses).sum() / row_weights.sum()
+    return losses
 
 
 def streamed_infonce_loss(
