@@ -12,6 +12,7 @@ from bench.mutants import (
     compute_caught_fraction,
     compute_key,
     main,
+    read_results,
     report,
     sample,
 )
@@ -131,3 +132,11 @@ def test_tests_that_fail_without_a_mutation_are_named(project):
     (project / "test_count.py").write_text("def test_count():\n    assert False\n")
     with pytest.raises(SystemExit, match=r"count\.py: its tests fail without a mutation"):
         main(["--sample", "1", "--jobs", "1"], project, {"count.py": ["test_count.py"]})
+
+
+def test_a_mutant_that_breaks_the_import_of_conftest_is_caught(project):
+    """Pytest then ends with the exit code of a usage error."""
+    (project / "count.py").write_text("UNITS = int | str\n\ndef count(n):\n    return 0\n")
+    (project / "conftest.py").write_text("import count\n")
+    assert main(["--jobs", "1"], project, {"count.py": ["test_count.py"]}) == 0
+    assert set(read_results(project / mutants.RESULTS).values()) == {CAUGHT}

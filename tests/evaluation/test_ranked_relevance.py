@@ -14,7 +14,7 @@ from triptych.evaluation.retrieval import rank_positives
 from triptych.evaluation.score_matrix import evaluate_scores
 
 
-def naive_metrics(scores, grades, k, missing=()):
+def naive_metrics(scores, grades, k, missing=(), ap_denominator="relevant"):
     """All metrics of one query, by sorting: of equal scores, the item with the lowest grade comes first."""
     ranking = sorted(zip(scores, grades, strict=True), key=lambda pair: (-pair[0], pair[1]))
     ranked = [grade if score > -math.inf else 0 for score, grade in ranking]
@@ -29,7 +29,7 @@ def naive_metrics(scores, grades, k, missing=()):
         f"IR recall@{k}": len(top) / len(relevant),
         f"P@{k}": len(top) / k,
         f"MRR@{k}": 1 / hits[0] if top else 0.0,
-        f"mAP@{k}": precision_sum / len(relevant),
+        f"mAP@{k}": precision_sum / (min(k, len(relevant)) if ap_denominator == "cutoff" else len(relevant)),
         f"nDCG@{k}": dcg / ideal,
         "mean rank": hits[0] if hits else len(scores),
     }
@@ -47,14 +47,14 @@ def graded_tasks(draw):
     return scores, grades
 
 
-@given(graded_tasks(), st.integers(1, 25))
-def test_metrics_match_a_naive_loop(task, k):
+@given(graded_tasks(), st.integers(1, 25), st.sampled_from(["relevant", "cutoff"]))
+def test_metrics_match_a_naive_loop(task, k, ap_denominator):
     scores, grades = task
-    result = evaluate_scores(scores, grades, ks=[k], num_resamples=0)
+    result = evaluate_scores(scores, grades, ks=[k], num_resamples=0, ap_denominator=ap_denominator)
     rows = [i for i in range(len(scores)) if grades[i].any()]
     assert result.per_query.item_index.tolist() == rows
     assert result.num_excluded_queries == len(scores) - len(rows)
-    expected = [naive_metrics(scores[i].tolist(), grades[i].tolist(), k) for i in rows]
+    expected = [naive_metrics(scores[i].tolist(), grades[i].tolist(), k, (), ap_denominator) for i in rows]
     for name in expected[0]:
         column = [values[name] for values in expected]
         assert result.per_query.values[name].tolist() == pytest.approx(column, abs=1e-12), name

@@ -36,4 +36,5 @@ def test_single_metrics_equal_those_of_evaluate_scores(k):
     names = ["recall", "ir_recall", "precision", "mean_reciprocal_rank", "mean_average_precision", "ndcg"]
     for function, metric in zip(names, ["R", "IR recall", "P", "MRR", "mAP", "nDCG"], strict=True):
         assert getattr(score_metrics, function)(scores, grades, k=k) == result.estimate(f"{metric}@{k}")
+        assert getattr(score_metrics, function)(scores, grades) == result.estimate(f"{metric}@10")
     assert score_metrics.median_rank(scores, grades) == result.metrics["median rank"]

@@ -9,7 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from tests.conftest import have_identical_weights
 from tests.training.cases import with_training
 from triptych import checkpoint
 from triptych.errors import CheckpointError, TrainingError
@@ -18,7 +20,7 @@ from triptych.training.loop import train
 from triptych.training.metrics_log import read_metrics
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer
-from triptych.training.run_directory import RunDirectory
+from triptych.training.run_directory import RunDirectory, load_optimizer_state
 from triptych.training.training_data import load_training_data
 
 
@@ -87,6 +89,23 @@ def test_a_finished_run_is_not_changed(tiny_recipe, run_dir):
     before = (run_dir / "space.safetensors").stat().st_mtime_ns
     train(tiny_recipe, run_dir, show_progress=False)
     assert (run_dir / "space.safetensors").stat().st_mtime_ns == before
+
+
+def test_a_missing_space_file_is_restored_from_the_training_state(tiny_recipe, run_dir, tmp_path):
+    shutil.copytree(run_dir, tmp_path / "run")
+    (tmp_path / "run" / "space.safetensors").unlink()
+    train(tiny_recipe, tmp_path / "run", show_progress=False)
+    assert have_identical_weights(checkpoint.load(tmp_path / "run"), checkpoint.load(run_dir))
+
+
+def test_optimizer_state_of_other_shapes_raises():
+    """torch.optim would load it, and fail or broadcast in the next step."""
+    optimizer = torch.optim.AdamW([torch.zeros(2, 3, requires_grad=True)])
+    fitting = {"0.step": torch.tensor(1.0), "0.exp_avg": torch.ones(2, 3), "0.exp_avg_sq": torch.ones(2, 3)}
+    load_optimizer_state(optimizer, fitting)
+    assert torch.equal(optimizer.state_dict()["state"][0]["exp_avg"], torch.ones(2, 3))
+    with pytest.raises(ValueError, match="does not fit the parameters"):
+        load_optimizer_state(optimizer, {**fitting, "0.exp_avg": torch.ones(1, 3)})
 
 
 def test_a_folder_of_another_run_raises_and_restart_replaces_it(tiny_recipe, tmp_path):

@@ -31,9 +31,16 @@ def test_dual_is_exact_after_large_drift():
     problem = TransportProblem(uniform_weights(5), uniform_weights(6), 1.0, is_partial=False)
     dual = DualProblem(DenseScores(logits), 1.0, problem, torch.zeros(6, dtype=torch.float64))
     column = torch.tensor([0.0, 900.0, -900.0, 5.0, 899.0, 0.0], dtype=torch.float64)
-    point = dual.evaluate(column)
-    assert torch.allclose(point.row, problem.a.log() - torch.logsumexp(logits + column, dim=1))
-    assert torch.allclose(point.column_sums, (logits + column + point.row[:, None]).exp().sum(0))
+    for potentials in (column, -column):  # the second drift starts at the first
+        point = dual.evaluate(potentials)
+        assert torch.allclose(point.row, problem.a.log() - torch.logsumexp(logits + potentials, dim=1))
+        assert torch.allclose(point.column_sums, (logits + potentials + point.row[:, None]).exp().sum(0))
+
+
+def test_converges_where_a_full_newton_step_lowers_the_dual():
+    result = transport_plan(aligned_cost(40, 32, 4.0), 1e-4)
+    assert_feasible(result, 1.0)
+    assert result.iterations < 60
 
 
 def test_unconverged_plan_warns():

@@ -58,7 +58,6 @@ class RunDirectory:
 
     def load_resume_state(self) -> ResumeState | None:
         """Load the state of an interrupted run of the same recipe and data, or return None. No file is changed."""
-        self._check_foreign_files()
         state_file, recipe_file = self.folder / LAST_FILE, self.folder / RECIPE_FILE
         if not state_file.exists():
             existing = sorted(name for name in RUN_FILES if (self.folder / name).exists())
