@@ -19,7 +19,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from triptych.evaluation.retrieval import (
     metric_bounds,
 )
 from triptych.evaluation.significance import NUM_RESAMPLES, Interval, bootstrap_intervals
+from triptych.result_tables import import_pandas
 
 METRIC_ORDER = ("R", "IR recall", "P", "MRR", "mAP", "nDCG", MEAN_RANK)
 
@@ -103,11 +103,7 @@ class ScoreEvaluation:
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with one row per metric, and the columns value, low, high and chance."""
-        try:
-            pandas = import_module("pandas")  # pandas is an optional dependency
-        except ImportError as error:
-            raise UsageError("to_pandas needs pandas: pip install pandas; to_dict works without pandas") from error
-        frame = pandas.DataFrame.from_dict(self.to_dict()["metrics"], orient="index", dtype=float)
+        frame = import_pandas().DataFrame.from_dict(self.to_dict()["metrics"], orient="index", dtype=float)
         return frame.rename_axis("metric")
 
     def __repr__(self) -> str:
