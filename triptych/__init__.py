@@ -1,7 +1,7 @@
 """Train one embedding space for audio, images and text on your own pairs, evaluate the space, and search with it.
 
     import triptych
-    space = triptych.train(triptych.Recipe.load("trimodal", ["data.manifest=pairs.csv"]), "runs/first")
+    space = triptych.train("trimodal", data="pairs.csv")
     hits = triptych.Collection.open("collection").search(triptych.Source("text", "rain on a tin roof"))
 
 Importing the package is fast: torch and other libraries are imported when a name is first used.
@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from triptych.auditing.audit import audit
     from triptych.checkpoint import load, save_pretrained
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
     from triptych.recipe import Recipe
     from triptych.search.collection import Collection
     from triptych.space import Space
+    from triptych.training.callbacks import Callback
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Recipe", "Source", "Space", "__version__"]
-__all__ += ["compare", "evaluate", "load", "save_pretrained", "train"]
+__all__ = ["Callback", "Collection", "Recipe", "Source", "Space", "__version__"]
+__all__ += ["audit", "compare", "evaluate", "load", "save_pretrained", "train"]
 
 # OpenMP threads should sleep while they wait. By default, waiting OpenMP threads spin. On a busy machine, a spinning
 # thread takes the processor from the thread for which it waits. OpenMP reads this environment variable when torch is
@@ -33,10 +35,12 @@ if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULE_BY_NAME = {
+    "Callback": "triptych.training.callbacks",
     "Collection": "triptych.search.collection",
     "Recipe": "triptych.recipe",
     "Source": "triptych.interfaces",
     "Space": "triptych.space",
+    "audit": "triptych.auditing.audit",
     "compare": "triptych.evaluation.comparison",
     "evaluate": "triptych.evaluation.evaluate",
     "load": "triptych.checkpoint",

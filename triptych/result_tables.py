@@ -12,8 +12,12 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-def rows_to_arrow(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pyarrow.Table:
+def rows_to_arrow(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], types: Mapping[str, str] | None = None
+) -> pyarrow.Table:
     """Return a pyarrow.Table with these columns; a cell that a row lacks is null.
+
+    `types` has the Arrow types of columns, such as "int64". By default, the types follow from the values.
 
     Example:
         >>> rows_to_arrow([{"query": "text", "R@1": 0.5}, {"query": "image"}], ["query", "R@1"]).to_pydict()
@@ -21,7 +25,8 @@ def rows_to_arrow(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> 
     """
     import pyarrow
 
-    return pyarrow.table({name: pyarrow.array([row.get(name) for row in rows]) for name in columns})
+    types = types or {}
+    return pyarrow.table({name: pyarrow.array([row.get(name) for row in rows], types.get(name)) for name in columns})
 
 
 def rows_to_pandas(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:

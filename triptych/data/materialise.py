@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
+import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,8 +29,8 @@ from triptych.data.row_parser import (
 )
 from triptych.data.tables_in_memory import DataLike, is_hf_data, iter_rows
 from triptych.errors import InputError, ManifestError, MediaError, UsageError
-from triptych.files import atomic_write
-from triptych.progress import track_progress
+from triptych.files import TEMP_SUFFIX, atomic_write
+from triptych.progress import notify, track_progress
 
 MANIFEST_FILE, MEDIA_FOLDER = "manifest.parquet", "media"
 METADATA = {"triptych": "data from Python"}  # in the schema of each manifest that this module writes
@@ -79,7 +81,8 @@ def materialise(
         1
     """
     media, path = MediaFolder(folder / MEDIA_FOLDER), folder / (name or MANIFEST_FILE)
-    _check_folder(folder, path)
+    if name and has_other_files(folder, name):
+        raise UsageError(f"{folder}: contains other files; give another folder")
     with _remove_on_error(media, folder):
         items = _collect_items(data, media, show_progress)
         draft = assign_missing_splits(ManifestDraft(items, split_units=_find_split_units(items)), "data")
@@ -102,19 +105,46 @@ def materialise(
     return MaterialisedData(path, manifest_hash, has_outside_paths, split_note)
 
 
-def _check_folder(folder: Path, path: Path) -> None:
-    """Raise UsageError if the folder contains files that this module did not write."""
+@contextmanager
+def materialised(
+    data: DataLike, folder: Path, can_replace: bool, is_used: Callable[[], bool], show_progress: bool = True
+) -> Iterator[MaterialisedData]:
+    """Materialise data for a block. If the block raises while `is_used()` is False, remove new data.
+
+    Print a line if the rows were split by a hash.
+    """
+    is_new, is_parent_new = not folder.exists(), not folder.parent.exists()
+    try:
+        written = materialise(data, folder, can_replace=can_replace, show_progress=show_progress)
+        notify(written.split_note, show_progress and bool(written.split_note))
+        yield written
+    except BaseException:
+        if is_new and not is_used():
+            shutil.rmtree(folder, ignore_errors=True)
+            if is_parent_new:
+                with suppress(OSError):  # `rmdir` removes only an empty folder
+                    folder.parent.rmdir()
+        raise
+
+
+def has_other_files(folder: Path, name: str = MANIFEST_FILE) -> bool:
+    """Return whether a folder contains files that `materialise` did not write."""
     from pyarrow import ArrowException, parquet
 
-    is_ours = True
+    path, media = folder / name, folder / MEDIA_FOLDER
+    if not folder.is_dir():
+        return folder.exists()
     if path.is_file():
         with suppress(ArrowException, OSError, ValueError):
             metadata = parquet.read_schema(path).metadata or {}
-            is_ours = all(metadata.get(key.encode()) == value.encode() for key, value in METADATA.items())
-    media = folder / MEDIA_FOLDER
-    names = [entry.name for entry in media.iterdir()] if media.is_dir() else []
-    if not is_ours or not all(MEDIA_FILE_NAME.fullmatch(name) or name.startswith(".") for name in names):
-        raise UsageError(f"{folder}: contains other files; give another folder")
+            if any(metadata.get(key.encode()) != value.encode() for key, value in METADATA.items()):
+                return True
+    names = {entry.name for entry in folder.iterdir()} - {name, MEDIA_FOLDER}
+    media_names = [entry.name for entry in media.iterdir()] if media.is_dir() else []
+    is_temporary = re.compile(rf"\..*{re.escape(TEMP_SUFFIX)}").fullmatch
+    return not all(map(is_temporary, names)) or not all(
+        MEDIA_FILE_NAME.fullmatch(media_name) or is_temporary(media_name) for media_name in media_names
+    )
 
 
 def _is_same_table(first: bytes, second: bytes) -> bool:
@@ -142,7 +172,7 @@ def _remove_on_error(media: MediaFolder, folder: Path) -> Iterator[None]:
 
 def _remove_unused_media(folder: Path, items: Sequence[DraftItem]) -> None:
     """Remove the media files of replaced data, and those of killed processes."""
-    used = {path.name for item in items for path in item.files.values() if path.parent == folder}
+    used = {path.name for item in items for path in item.files.values()}
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name not in used:
             path.unlink()
