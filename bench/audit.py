@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.metrics import roc_auc_score
 
 from bench.real_data import find_dataset
-from triptych.audit.audit import AuditResult, audit
+from triptych.auditing.audit import AuditResult, audit
 from triptych.data.datasets import DATASETS
 from triptych.data.datasets.convert import convert
 from triptych.data.label_noise import CLUSTER_SIZE, read_swaps

@@ -10,7 +10,7 @@ from pathlib import Path
 from playwright.sync_api import Page
 from screenshots import save_sheet, take_screenshots
 
-from triptych.audit.audit import REVIEW_FILE, audit
+from triptych.auditing.audit import REVIEW_FILE, audit
 from triptych.data.noise_injection import inject_noise
 from triptych.data.synthetic import SyntheticConfig, generate
 

@@ -9,7 +9,7 @@ import pytest
 
 import triptych
 from tests.data.dataset_replicas import WAV, write_file
-from triptych.audit.suspects import Suspect, write_suspects
+from triptych.auditing.suspects import Suspect, write_suspects
 from triptych.csv_files import format_csv, read_rows
 from triptych.data import manifest
 from triptych.data.datasets.draft import DraftItem, ManifestDraft

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from triptych import errors, evaluation, losses
+    from triptych.auditing.audit import audit
     from triptych.checkpoint import load
     from triptych.evaluation.comparison import compare
     from triptych.evaluation.evaluate import evaluate
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from triptych.search.item import Hit, Hits
     from triptych.search.query import Filter, Query, StoredItem
     from triptych.space import Space
+    from triptych.training.callbacks import Callback
     from triptych.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem", "__version__"]
-__all__ += ["compare", "errors", "evaluate", "evaluation", "load", "losses", "train"]
+__all__ = ["Callback", "Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem"]
+__all__ += ["__version__", "audit", "compare", "errors", "evaluate", "evaluation", "load", "losses", "train"]
 
 # OpenMP threads should sleep while they wait. By default, waiting OpenMP threads spin. On a busy machine, a spinning
 # thread takes the processor from the thread for which it waits. OpenMP reads this environment variable when torch is
@@ -41,6 +43,7 @@ if "torch" not in sys.modules:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _MODULE_BY_NAME = {
+    "Callback": "triptych.training.callbacks",
     "Collection": "triptych.search.collection",
     "Filter": "triptych.search.query",
     "Hit": "triptych.search.item",
@@ -50,6 +53,7 @@ _MODULE_BY_NAME = {
     "Source": "triptych.interfaces",
     "Space": "triptych.space",
     "StoredItem": "triptych.search.query",
+    "audit": "triptych.auditing.audit",
     "compare": "triptych.evaluation.comparison",
     "evaluate": "triptych.evaluation.evaluate",
     "load": "triptych.checkpoint",

@@ -10,7 +10,7 @@ import torch
 import triptych
 from triptych.data import manifest
 from triptych.errors import UsageError
-from triptych.evaluation.comparison import compare, compare_evaluations, comparison_to_dict
+from triptych.evaluation.comparison import compare, compare_evaluations
 from triptych.evaluation.evaluate import Evaluation
 from triptych.evaluation.items import EvalItem, EvalItems
 from triptych.evaluation.retrieval import PositiveRanks, compute_retrieval_metrics
@@ -95,10 +95,10 @@ def test_differences_flips_and_slices_match_loops():
 def test_a_clear_difference_is_significant():
     worse, better = random_ranks(0, 0.3), random_ranks(0, 0.8)
     (comparison,) = compare_evaluations([make_evaluation(worse)], [make_evaluation(better)])
-    entry = comparison_to_dict(comparison)["differences"]
+    entry = comparison.to_dict()["differences"]
     assert entry["R@10"]["verdict"] == entry["mean rank"]["verdict"] == "B is better"
     (reverse,) = compare_evaluations([make_evaluation(better)], [make_evaluation(worse)])
-    assert comparison_to_dict(reverse)["differences"]["mean rank"]["verdict"] == "A is better"
+    assert reverse.to_dict()["differences"]["mean rank"]["verdict"] == "A is better"
     assert comparison.differences["R@10"].value == -reverse.differences["R@10"].value
     for difference in (*comparison.differences.values(), *reverse.differences.values()):
         assert difference.interval.contains(difference.value)
@@ -142,4 +142,4 @@ def test_compare_two_trained_spaces(run_dir, synthetic_manifest, tiny_recipe):
     assert len(comparisons) == 6
     for c in comparisons:
         assert {s.attribute for s in c.slices} <= {"words", "seconds", "label"}
-        json.dumps(comparison_to_dict(c))
+        json.dumps(c.to_dict())

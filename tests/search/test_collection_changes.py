@@ -157,9 +157,9 @@ def test_a_filter_reads_current_metadata(run_dir, synthetic_manifest, tmp_path, 
     try:
         index_with_tags("aabbbb")
         reader, item_filter = Collection(tmp_path / "tags"), Filter(columns={"tag": "a"})
-        assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 2
+        assert len(search_scores(reader, TEXT_QUERY, modality="image", item_filter=item_filter)) == 2
         index_with_tags("aaaaab")
-        assert len(search_scores(reader, TEXT_QUERY, modalities=["image"], item_filter=item_filter)) == 5
+        assert len(search_scores(reader, TEXT_QUERY, modality="image", item_filter=item_filter)) == 5
     finally:
         pairs.unlink()
 

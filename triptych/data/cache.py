@@ -34,6 +34,7 @@ from triptych.interfaces import Encoder, Source
 
 FORMAT_VERSION = 1  # version of records, keys and fingerprints; each version has its own feature stores
 INDEX_FILE, METADATA_FILE = "index.sqlite", "encoder.json"
+TABLES_FOLDER = "tables"  # manifests and media files of Python data that was evaluated
 LOCK_TIMEOUT = 60.0  # seconds to wait while another process writes
 SQL_BATCH = 500  # number of keys in one SQL query
 
@@ -62,7 +63,7 @@ class FileRecord:
 
 
 class Cache:
-    """A folder with one feature store for each encoder, and a database of file hashes."""
+    """A folder with one feature store for each encoder, a database of file hashes, and evaluated Python data."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser()
@@ -105,7 +106,7 @@ class Cache:
         return FileRecord(*row) if row else None
 
     def list_stores(self) -> list[tuple[str, int, int]]:
-        """Return (description, number of items, bytes) of every feature store."""
+        """Return (description, number of items, bytes) of every feature store, and of the media of Python data."""
         stores = []
         for metadata_file in sorted(self.folder.glob(f"*/{METADATA_FILE}")):
             folder = metadata_file.parent
@@ -113,10 +114,14 @@ class Cache:
                 (count,) = index.execute("select count(*) from records").fetchone()
             description = json.loads(metadata_file.read_text(encoding="utf-8"))["about"]
             stores.append((description, count, sum(file.stat().st_size for file in folder.iterdir())))
+        files = [path for path in (self.folder / TABLES_FOLDER).rglob("*") if path.is_file()]
+        if files:
+            stores.append(("media files of Python data", len(files), sum(path.stat().st_size for path in files)))
         return stores
 
     def clear(self) -> None:
-        """Delete all cached features and file hashes."""
+        """Delete all cached features, file hashes and media files."""
+        shutil.rmtree(self.folder / TABLES_FOLDER, ignore_errors=True)
         for metadata_file in self.folder.glob(f"*/{METADATA_FILE}"):
             shutil.rmtree(metadata_file.parent)
         for file in self.folder.glob("files.sqlite*"):

@@ -37,15 +37,22 @@ T = TypeVar("T")
 
 def is_known_column(name: str) -> bool:
     """Return whether a column is part of the manifest format."""
-    return name in KNOWN_COLUMNS or _is_caption_column(name) or _is_file_name_column(name)
+    return name in KNOWN_COLUMNS or is_caption_column(name) or _is_file_name_column(name)
 
 
-def _is_caption_column(name: str) -> bool:
+def is_caption_column(name: str) -> bool:
+    """Return whether a column has captions."""
     return name in CAPTION_COLUMNS or NUMBERED_CAPTION_COLUMN.fullmatch(name) is not None
 
 
 def _is_file_name_column(name: str) -> bool:
     return FILE_NAME_COLUMN.fullmatch(name) is not None
+
+
+def find_file_columns(columns: Iterable[str]) -> dict[str, MediaType | None]:
+    """Return the columns that have files, with their media type; None if the extension of each file decides."""
+    file_columns = [name for name in columns if name in MEDIA_EXTENSIONS or _is_file_name_column(name)]
+    return {name: _media_type_of_column(name) for name in file_columns}
 
 
 def describe_unknown_column(name: str) -> str:
@@ -129,9 +136,8 @@ class RowParser:
         self.resolver = resolver
         self.problems: list[ManifestProblem] = []
         # Classify the columns once, not for each row.
-        file_columns = [name for name in columns if name in MEDIA_EXTENSIONS or _is_file_name_column(name)]
-        self._file_columns: dict[str, MediaType | None] = {name: _media_type_of_column(name) for name in file_columns}
-        self._caption_columns = sorted(filter(_is_caption_column, columns), key=_caption_sort_key)
+        self.file_columns = find_file_columns(columns)
+        self._caption_columns = sorted(filter(is_caption_column, columns), key=_caption_sort_key)
         self._json_list_columns = frozenset(CAPTION_COLUMNS if has_only_strings else ())
         self._row_number = 0
         self._has_error = False
@@ -151,7 +157,7 @@ class RowParser:
 
     def _parse_files(self, cells: dict[str, Any]) -> dict[MediaType, Path | None]:
         files: dict[MediaType, Path | None] = dict.fromkeys(MEDIA_EXTENSIONS)
-        for column, column_type in self._file_columns.items():
+        for column, column_type in self.file_columns.items():
             name = self._parse_cell(column, _parse_file_name, cells.get(column))
             path = self._parse_cell(column, self.resolver.resolve, name) if name else None
             if name is None or path is None:
@@ -206,10 +212,10 @@ def _caption_sort_key(column: str) -> tuple[int, str]:
 
 
 def _parse_captions(cell: Any) -> list[str]:
-    if _is_missing(cell):
+    if is_missing(cell):
         return []
     captions = cell if isinstance(cell, list) else [cell]
-    return [_parse_text(caption) for caption in captions if not _is_missing(caption)]
+    return [_parse_text(caption) for caption in captions if not is_missing(caption)]
 
 
 def _parse_json_list(cell: str) -> str | list[str]:
@@ -221,7 +227,8 @@ def _parse_json_list(cell: str) -> str | list[str]:
     return captions if isinstance(captions, list) and all(isinstance(text, str) for text in captions) else cell
 
 
-def _is_missing(cell: Any) -> bool:
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is empty: None or NaN."""
     return cell is None or (isinstance(cell, float) and math.isnan(cell))  # pandas stores missing values as NaN
 
 
@@ -236,7 +243,7 @@ def _parse_text(cell: Any) -> str:
 
 
 def _parse_string(cell: Any) -> str | None:
-    if _is_missing(cell):
+    if is_missing(cell):
         return None
     if isinstance(cell, float) and cell.is_integer():
         cell = int(cell)  # pandas writes integers as floats if a column has missing values
@@ -246,7 +253,7 @@ def _parse_string(cell: Any) -> str | None:
 
 
 def _parse_file_name(cell: Any) -> str | None:
-    return None if _is_missing(cell) or not _parse_text(cell).strip() else cell
+    return None if is_missing(cell) or not _parse_text(cell).strip() else cell
 
 
 def _extension(name: str) -> str:
@@ -274,7 +281,7 @@ def _media_type_of_file(name: str) -> MediaType:
 
 
 def _parse_seconds(cell: Any) -> float | None:
-    if cell == "" or _is_missing(cell):
+    if cell == "" or is_missing(cell):
         return None
     try:
         seconds = math.nan if isinstance(cell, bool) else float(cell)

@@ -4,23 +4,29 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triptych.data.cache import Cache
-from triptych.data.manifest import Row
+from triptych.data.tables_in_memory import DataLike
 from triptych.errors import MediaError, UsageError
 from triptych.evaluation import significance
-from triptych.evaluation.evaluate import Evaluation, evaluate
+from triptych.evaluation.evaluate import Evaluation, evaluate, select_evaluation_rows
 from triptych.evaluation.items import EvalItem, EvalItems
 from triptych.evaluation.retrieval import MEAN_RANK, RetrievalResult, metric_bounds
 from triptych.evaluation.significance import NUM_RESAMPLES, Difference
 from triptych.interfaces import Modality, Source
 from triptych.media import audio
+from triptych.result_tables import format_table, rows_to_arrow, rows_to_pandas
 from triptych.space import Space
 
+if TYPE_CHECKING:
+    import pyarrow
+
+COLUMNS = ("query", "gallery", "num_queries", "metric", "mean_a", "mean_b", "difference", "low", "high", "verdict")
+SUMMARY_METRICS = ("R@1", "R@10", "mAP@10")
 FLIP_K = 10  # a query has flipped if only one of A and B has a positive among the first 10 hits
 NUM_LENGTH_BINS = 3  # number of bins of caption lengths, and of audio durations
 
@@ -56,26 +62,106 @@ class Comparison:
     wins: list[Flip]  # queries with a positive among the first FLIP_K hits for B only; largest rank difference first
     slices: list[Slice]
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the comparison as JSON-compatible data, with metrics as fractions and differences as B - A."""
+        return {
+            "query": self.query,
+            "gallery": self.gallery,
+            "num_queries": self.num_queries,
+            "differences": {name: _difference_to_dict(diff, name) for name, diff in self.differences.items()},
+            "losses": [_flip_to_dict(flip) for flip in self.losses],
+            "wins": [_flip_to_dict(flip) for flip in self.wins],
+            "slices": [
+                {"attribute": s.attribute, "value": s.value, "num_queries": s.num_queries}
+                | {f"R@{FLIP_K}": _difference_to_dict(s.difference, f"R@{FLIP_K}")}
+                for s in self.slices
+            ],
+        }
+
+
+class Comparisons(list[Comparison]):
+    """The comparisons of two spaces in all retrieval directions. `repr` returns a table of the differences."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all comparisons as JSON-compatible data."""
+        return {"directions": [comparison.to_dict() for comparison in self]}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row per direction and metric, with the columns COLUMNS."""
+        rows = []
+        for c in self:
+            for metric, difference in c.differences.items():
+                values = _difference_to_dict(difference, metric)
+                low, high = values.pop("interval")
+                direction = {"query": c.query, "gallery": c.gallery, "num_queries": c.num_queries, "metric": metric}
+                rows.append({**direction, **values, "low": low, "high": high})
+        return rows
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return a pyarrow.Table with one row per direction and metric; differences are B - A."""
+        return rows_to_arrow(self.to_rows(), COLUMNS)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with one row per direction and metric; differences are B - A."""
+        return rows_to_pandas(self.to_rows(), COLUMNS)
+
+    def __repr__(self) -> str:
+        """Return a table of R@1, R@10 and mAP@10 in %, with the difference B - A and its 95% interval."""
+        rows = []
+        for row in self.to_rows():
+            if row["metric"] in SUMMARY_METRICS:
+                name = f"{row['query']} → {row['gallery']} {row['metric']}"
+                numbers = [
+                    f"{100 * row['mean_a']:.1f}",
+                    f"{100 * row['mean_b']:.1f}",
+                    f"{100 * row['difference']:+.1f}",
+                ]
+                rows.append([name, *numbers, f"{100 * row['low']:+.1f} … {100 * row['high']:+.1f}", row["verdict"]])
+        return format_table(["in %", "A", "B", "B − A", "95% interval", "verdict"], rows)
+
 
 def compare(
     a: Space,
     b: Space,
-    rows: Sequence[Row],
+    data: DataLike,
     show_progress: bool = True,
     cache: Cache | str = "",
     num_resamples: int = NUM_RESAMPLES,
-) -> list[Comparison]:
+    split: str | None = None,
+    allow_outside: bool = False,
+) -> Comparisons:
     """Compare two spaces on the same rows in every retrieval direction that both spaces support.
 
-    `evaluate` explains the argument `cache`.
+    Args:
+        a: The first space.
+        b: The second space. A difference is positive if b has the higher value.
+        data: The data, in any form that `evaluate` accepts.
+        show_progress: Whether to show progress.
+        cache: The folder of cached features; see `evaluate`.
+        num_resamples: The number of bootstrap resamples of the intervals.
+        split: The split; see `evaluate`. If the data has no splits, the training data of `a` decides.
+        allow_outside: Whether a manifest may list files outside its folder.
+
+    Returns:
+        A list with one comparison per direction. `repr` returns a table; `to_pandas`, `to_arrow` and `to_dict` convert
+        the list.
+
+    Raises:
+        ManifestError: The data is invalid, has no such split, or has no pair of modalities.
+        UsageError: The two spaces have no common direction.
+
+    Example:
+        >>> a, b = triptych.load("runs/first"), triptych.load("runs/second")  # doctest: +SKIP
+        >>> triptych.compare(a, b, "pairs.csv").to_pandas()  # doctest: +SKIP
     """
+    rows = select_evaluation_rows(a, data, split, allow_outside, cache, show_progress)
     first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in (a, b))
     return compare_evaluations([first], [second], num_resamples)
 
 
 def compare_evaluations(
     a: Sequence[Evaluation], b: Sequence[Evaluation], num_resamples: int = NUM_RESAMPLES
-) -> list[Comparison]:
+) -> Comparisons:
     """Compare A with B on the same rows. Pass one evaluation of each, or evaluations of several seeds of each.
 
     With one evaluation of each, the intervals cover the choice of items. With several seeds of each, the intervals
@@ -87,7 +173,7 @@ def compare_evaluations(
     common = [direction for direction in sides[0][0] if all(direction in run for side in sides for run in side)]
     if not common:
         raise UsageError("nothing to compare: no retrieval direction was measured in all runs")
-    comparisons = []
+    comparisons = Comparisons()
     for direction in common:
         for modality in direction:
             _check_same_items([run.items[cast(Modality, modality)] for side in (a, b) for run in side])
@@ -196,23 +282,6 @@ def _measure_length(source: Source) -> float:
     except MediaError:
         return np.nan
     return end - (source.start or 0.0)
-
-
-def comparison_to_dict(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as JSON-compatible data, with metrics as fractions and differences as B - A."""
-    return {
-        "query": comparison.query,
-        "gallery": comparison.gallery,
-        "num_queries": comparison.num_queries,
-        "differences": {name: _difference_to_dict(diff, name) for name, diff in comparison.differences.items()},
-        "losses": [_flip_to_dict(flip) for flip in comparison.losses],
-        "wins": [_flip_to_dict(flip) for flip in comparison.wins],
-        "slices": [
-            {"attribute": s.attribute, "value": s.value, "num_queries": s.num_queries}
-            | {f"R@{FLIP_K}": _difference_to_dict(s.difference, f"R@{FLIP_K}")}
-            for s in comparison.slices
-        ],
-    }
 
 
 def _flip_to_dict(flip: Flip) -> dict[str, Any]:

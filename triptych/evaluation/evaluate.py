@@ -1,21 +1,28 @@
-"""Measure retrieval in every direction between the modalities of the rows of a manifest."""
+"""Measure retrieval in every direction between the modalities of a manifest or of Python data."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from typing import TYPE_CHECKING, Any
 
 from triptych.data.cache import Cache, resolve_cache
 from triptych.data.manifest import Row
+from triptych.data.select_rows import select_rows
+from triptych.data.tables_in_memory import DataLike
 from triptych.errors import ManifestError
 from triptych.evaluation.items import EvalItems, embed_items
-from triptych.evaluation.retrieval import RetrievalResult, compute_retrieval_metrics, rank_positives
+from triptych.evaluation.retrieval import RECALL_KS, RetrievalResult, compute_retrieval_metrics, rank_positives
 from triptych.evaluation.significance import NUM_RESAMPLES
 from triptych.evaluation.transduction import measure_transductive
 from triptych.interfaces import Modality, Source
+from triptych.result_tables import format_table, rows_to_arrow, rows_to_pandas
 from triptych.space import Space
 
+if TYPE_CHECKING:
+    import pyarrow
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """The results of all retrieval directions, the evaluated items, and the files that could not be read."""
 
@@ -24,28 +31,95 @@ class Evaluation:
     items: dict[Modality, EvalItems]
     transductive: list[RetrievalResult] = field(default_factory=list)  # empty unless requested with `transductive=True`
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the results of all directions, and the unreadable files with reasons, as JSON-compatible data."""
+        return {
+            "directions": [direction.to_dict() for direction in (*self.directions, *self.transductive)],
+            "failures": {str(source): reason for source, reason in self.failures.items()},
+        }
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row per direction, with the value, the interval and the chance level of every metric."""
+        return [direction.to_row() for direction in (*self.directions, *self.transductive)]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table."""
+        return list(dict.fromkeys(name for row in self.to_rows() for name in row))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return a pyarrow.Table with one row per direction; metrics are fractions from 0 to 1."""
+        return rows_to_arrow(self.to_rows(), self.columns)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with one row per direction; metrics are fractions from 0 to 1."""
+        return rows_to_pandas(self.to_rows(), self.columns)
+
+    def __repr__(self) -> str:
+        """Return a table of recall in %, with half of the width of the 95% intervals."""
+        rows = [
+            [f"{d.query} → {d.gallery}{' (transductive)' if d.mode == 'transductive' else ''}"]
+            + [_format_recall(d, k) for k in RECALL_KS]
+            + [
+                f"{100 * d.chance_recall[RECALL_KS[-1]]:.1f}",
+                f"{d.median_rank:g}",
+                f"{d.num_queries}",
+                f"{d.num_items}",
+            ]
+            for d in (*self.directions, *self.transductive)
+        ]
+        header = ["recall in %", *(f"R@{k}" for k in RECALL_KS), "chance", "median rank", "queries", "items"]
+        table = format_table(header, rows)
+        return f"{table}\n{len(self.failures)} files could not be read" if self.failures else table
+
+
+def _format_recall(direction: RetrievalResult, k: int) -> str:
+    interval = direction.intervals.get(f"R@{k}")
+    return f"{100 * direction.recall[k]:.1f}" + (f" ±{100 * interval.half_width:.1f}" if interval else "")
+
 
 def evaluate(
     space: Space,
-    rows: Sequence[Row],
+    data: DataLike,
     show_progress: bool = True,
     cache: Cache | str = "",
     num_resamples: int = NUM_RESAMPLES,
     transductive: bool = False,
     epsilon: float | None = None,
+    split: str | None = None,
+    allow_outside: bool = False,
 ) -> Evaluation:
     """Measure recall, ranks, mAP and nDCG in every retrieval direction, with 95% intervals.
 
     Each caption is a separate query. At cutoff k, a query is a hit if any of its positives is among the first k items.
-    Ties count against the query: a negative with the same score as a positive ranks above the positive. If
-    num_resamples is 0, no intervals are computed.
+    Ties count against the query: a negative with the same score as a positive ranks above the positive.
 
-    If `transductive` is True, all queries are also ranked jointly by a transport plan. `measure_transductive` explains
-    epsilon.
+    Args:
+        space: The space.
+        data: The path of a manifest; a table of pandas, polars or Arrow; a Hugging Face dataset; an iterable of
+            dictionaries with the columns of a manifest; a dictionary of splits; or rows of a manifest.
+        show_progress: Whether to show progress.
+        cache: The folder of cached features of frozen encoders, to which new features are added. By default, the
+            user's cache. With "off", no features are cached.
+        num_resamples: The number of bootstrap resamples of the intervals; 0 computes no intervals.
+        transductive: Whether to rank all queries also jointly, by a transport plan.
+        epsilon: The regularisation of the transport plan; see `measure_transductive`.
+        split: The split to evaluate; "all" for every row. Default: the recipe's test split. If the data has no splits,
+            every row; but if the data is the table on which the space was trained, the rows that training held out.
+        allow_outside: Whether a manifest may list files outside its folder.
 
-    Features of frozen encoders are read from the folder `cache`, and new features are added to the folder. By default,
-    the folder is the user's cache. With "off", no features are cached.
+    Returns:
+        The results of all directions. `repr` returns a table; `to_pandas`, `to_arrow` and `to_dict` convert them.
+
+    Raises:
+        ManifestError: The data is invalid, has no such split, or has no pair of modalities.
+        UsageError: The data has an unsupported type.
+
+    Example:
+        >>> space = triptych.load("runs/first")  # doctest: +SKIP
+        >>> triptych.evaluate(space, "pairs.csv").to_pandas()  # doctest: +SKIP
     """
+    rows = select_evaluation_rows(space, data, split, allow_outside, cache, show_progress)
     items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))
     directions = measure_directions(space, items, num_resamples)
     if not directions:
@@ -55,6 +129,21 @@ def evaluate(
         )
     joint = measure_transductive(space, items, epsilon, num_resamples, show_progress) if transductive else []
     return Evaluation(directions, failures, items, joint)
+
+
+def select_evaluation_rows(
+    space: Space, data: DataLike, split: str | None, allow_outside: bool, cache: Cache | str, show_progress: bool
+) -> Sequence[Row]:
+    """Return the rows on which a space is evaluated; `evaluate` explains the arguments."""
+    return select_rows(
+        data,
+        split,
+        space.recipe.data.test_split,
+        training_hashes=space.history.get("data", {}).values(),
+        allow_outside=allow_outside,
+        cache=resolve_cache(cache),
+        show_progress=show_progress,
+    )
 
 
 def measure_directions(

@@ -7,7 +7,7 @@ space do not exceed chance. A query without a positive in the gallery is exclude
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -77,6 +77,32 @@ class RetrievalResult:
     def median_rank(self) -> float:
         """The median over queries of the rank of the best positive."""
         return self.metrics[MEDIAN_RANK]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON-compatible data, with metrics as fractions."""
+        return {
+            "query": self.query,
+            "gallery": self.gallery,
+            "mode": self.mode,
+            "num_queries": self.num_queries,
+            "num_items": self.num_items,
+            "recall": self.recall,  # the same values as R@k in `metrics`, with k as the key
+            "chance_recall": self.chance_recall,
+            "metrics": self.metrics,
+            "chance_levels": self.chance_levels,
+            "intervals": {name: [interval.low, interval.high] for name, interval in self.intervals.items()},
+        }
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the result as a row of a table: the value, the interval and the chance level of every metric."""
+        row: dict[str, Any] = {key: value for key, value in self.to_dict().items() if not isinstance(value, dict)}
+        for name, value in self.metrics.items():
+            row[name] = value
+            if name in self.intervals:
+                row |= {f"{name} low": self.intervals[name].low, f"{name} high": self.intervals[name].high}
+            if name in self.chance_levels:
+                row[f"{name} chance"] = self.chance_levels[name]
+        return row
 
 
 @torch.inference_mode()

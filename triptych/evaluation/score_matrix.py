@@ -19,7 +19,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from triptych.evaluation.chance import compute_chance_mean_rank, compute_cutoff_
 from triptych.evaluation.judgements import Judgements, Labels, RelevanceLike, make_judgements, to_matrix
 from triptych.evaluation.ranked_relevance import APDenominator, RankedRelevance, rank_relevant
 from triptych.evaluation.significance import NUM_RESAMPLES, Interval
+from triptych.result_tables import import_pandas
 
 METRIC_ORDER = ("R", "IR recall", "P", "MRR", "mAP", "nDCG", retrieval.MEAN_RANK)
 
@@ -86,11 +86,7 @@ class ScoreEvaluation:
 
     def to_pandas(self) -> Any:
         """Return a pandas.DataFrame with one row per metric, and the columns value, low, high and chance."""
-        try:
-            pandas = import_module("pandas")  # pandas is an optional dependency
-        except ImportError as error:
-            raise UsageError("to_pandas needs pandas: pip install pandas; to_dict works without pandas") from error
-        frame = pandas.DataFrame.from_dict(self.to_dict()["metrics"], orient="index", dtype=float)
+        frame = import_pandas().DataFrame.from_dict(self.to_dict()["metrics"], orient="index", dtype=float)
         return frame.rename_axis("metric")
 
     def __repr__(self) -> str:

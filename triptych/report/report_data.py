@@ -13,7 +13,6 @@ import torch
 from triptych.checkpoint import compute_fingerprint, load
 from triptych.data.manifest import Manifest
 from triptych.errors import ManifestError, UsageError
-from triptych.evaluation import result_files
 from triptych.evaluation.classification import Classification
 from triptych.evaluation.evaluate import Evaluation, evaluate
 from triptych.evaluation.geometry import Geometry, describe_geometry
@@ -202,7 +201,7 @@ def report_to_dict(report: ReportData) -> dict[str, Any]:
         "data": str(report.manifest.path),
         "split": report.split,
         "rows": len(report.manifest.rows),
-        "directions": [result_files.retrieval_to_dict(d) for d in report.evaluation.directions],
+        "directions": [d.to_dict() for d in report.evaluation.directions],
         "geometry": asdict(report.geometry),
         "temperature": {"-".join(sorted(pair)): value for pair, value in last_temperatures(report.history).items()},
         "transitivity": [

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 
 import torch
 
 from triptych.data.loader import sources_of
+from triptych.data.tables_in_memory import DataLike
 from triptych.errors import TrainingError
 from triptych.interfaces import Batch
 from triptych.progress import ProgressBar, notify, track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
+from triptych.training.arguments import attach_data, resolve_output, resolve_recipe
+from triptych.training.callbacks import Callback, CallbackRunner
 from triptych.training.distributed import DistributedContext, check_batch_norm, init_distributed
 from triptych.training.early_stopping import EarlyStopping
 from triptych.training.environment import describe_environment
 from triptych.training.epoch import train_one_epoch
+from triptych.training.loggers import resolve_callbacks
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer
 from triptych.training.run_directory import ResumeState, RunDirectory
@@ -27,28 +32,91 @@ from triptych.training.training_data import TrainingData, build_loader, drop_abs
 from triptych.training.validation import compute_validation_score, has_validation_pairs
 
 
-def train(recipe: Recipe, folder: str | Path, restart: bool = False, show_progress: bool = True) -> Space:
-    """Train a space on the recipe's manifests and save it in a run folder, or resume an interrupted run in this folder.
+def train(
+    recipe: Recipe | str | PathLike[str],
+    output: str | PathLike[str] | None = None,
+    *,
+    data: DataLike | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
+    overrides: Sequence[str] = (),
+    callbacks: Sequence[Callback | str] = (),
+    restart: bool = False,
+    allow_outside: bool = False,
+    show_progress: bool = True,
+) -> Space:
+    """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
     The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows
     the space of the best epoch is saved and returned, else the space of the last epoch. If torchrun started several
     processes, each process encodes a shard of each batch, and the main process writes the files.
+
+    Args:
+        recipe: The name of a recipe, the path of a TOML file, or a recipe.
+        output: The run folder. Default: runs/NAME with the name of the recipe.
+        data: The path of a manifest, or a list of paths; a table of pandas, polars or Arrow; a Hugging Face dataset, or
+            "hf:NAME"; an iterable of dictionaries with the columns of a manifest; or a dictionary of splits. Default:
+            the manifest of the recipe. Python data is written to the run folder.
+        epochs: The number of epochs. Default: as in the recipe, also for the next three arguments.
+        batch_size: The batch size over all processes.
+        learning_rate: The learning rate of heads and objectives.
+        seed: The seed of all random choices.
+        overrides: Changes of other values of the recipe, such as "space.embed_dim=64".
+        callbacks: Callbacks, or names of loggers: "tensorboard", "wandb", "mlflow" or "trackio".
+        restart: Whether to replace an existing run in the folder.
+        allow_outside: Whether a manifest may list files outside its folder.
+        show_progress: Whether to show progress.
+
+    Returns:
+        The trained space.
+
+    Raises:
+        UsageError: An argument has an unsupported type, or a logger is not installed.
+        RecipeError: The recipe is invalid, or does not fit the modalities of the data.
+        ManifestError: The data is invalid.
+        CheckpointError: The folder contains a run of another recipe or other data.
+        TrainingError: Training cannot start, diverges, or a callback raises an exception.
+
+    Example:
+        >>> space = triptych.train("clap", data="pairs.csv", epochs=20)  # doctest: +SKIP
+        >>> rows = [{"audio": (samples, 16000), "text": "rain on a roof"}, ...]  # doctest: +SKIP
+        >>> space = triptych.train("clap", "runs/mine", data=rows, overrides=["space.embed_dim=64"])  # doctest: +SKIP
     """
+    recipe = resolve_recipe(
+        recipe, overrides, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed
+    )
+    folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
     with init_distributed() as context:
         show_progress = show_progress and context.is_main
-        data = load_training_data(recipe, show_progress)
-        recipe = drop_absent_modalities(recipe, data.train, show_progress)
-        if data.valid and not has_validation_pairs(data.valid, recipe):
-            reason = f"no row of split {recipe.data.valid_split} has a trained pair"
-            notify(f"{reason}: there is no validation, and the last epoch is saved", show_progress)
-            data = replace(data, valid=())
-        run = RunDirectory(Path(folder), recipe, data, context.is_main)
-        with run.lock():
-            state = None if restart else run.load_resume_state()
-            if state:
-                epochs = f"{state.epochs_done} of {recipe.training.epochs} epochs"
-                notify(f"{run.folder}: resuming; {epochs} are complete", show_progress)
-            return _train(recipe, data, run, state, context, show_progress)
+        with attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe:
+            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show_progress)
+
+
+def _train_recipe(
+    recipe: Recipe,
+    folder: Path,
+    callbacks: Sequence[Callback],
+    restart: bool,
+    context: DistributedContext,
+    show_progress: bool,
+) -> Space:
+    """Load the data, lock the run folder, and train a new run or resume the run in the folder."""
+    data = load_training_data(recipe, show_progress)
+    recipe = drop_absent_modalities(recipe, data.train, show_progress)
+    if data.valid and not has_validation_pairs(data.valid, recipe):
+        reason = f"no row of split {recipe.data.valid_split} has a trained pair"
+        notify(f"{reason}: there is no validation, and the last epoch is saved", show_progress)
+        data = replace(data, valid=())
+    run = RunDirectory(folder, recipe, data, context.is_main)
+    with run.lock():
+        state = None if restart else run.load_resume_state()
+        if state:
+            epochs = f"{state.epochs_done} of {recipe.training.epochs} epochs"
+            notify(f"{run.folder}: resuming; {epochs} are complete", show_progress)
+        runner = CallbackRunner(callbacks if context.is_main else (), context.device, run.record_error)
+        return _train(recipe, data, run, state, runner, context, show_progress)
 
 
 def _train(
@@ -56,6 +124,7 @@ def _train(
     data: TrainingData,
     run: RunDirectory,
     state: ResumeState | None,
+    runner: CallbackRunner,
     context: DistributedContext,
     show_progress: bool,
 ) -> Space:
@@ -71,14 +140,18 @@ def _train(
     if first_epoch != context.broadcast(first_epoch):
         raise TrainingError(f"{run.folder}: the processes see different folders; give a folder on a shared file system")
     run.start(first_epoch, describe_environment(context.world_size, context.device))
-    with track_progress("training", epochs * steps, show_progress) as progress:
+    with (
+        runner.run(run.folder, recipe, steps, first_epoch),
+        track_progress("training", epochs * steps, show_progress) as progress,
+    ):
         progress.advance(first_epoch * steps)
         for epoch in range(first_epoch, epochs):
             if early_stopping.should_stop(recipe.training.patience):
                 break
             started = time.monotonic()
+            runner.start_epoch(epoch)
             on_step = _make_step_callback(
-                progress, f"epoch {epoch + 1}/{epochs}", f"{early_stopping}", context.world_size
+                progress, f"epoch {epoch + 1}/{epochs}", f"{early_stopping}", context.world_size, runner
             )
             batches = loader.iter_epoch(epoch)
             means = train_one_epoch(space, objectives, optimizer, batches, epoch, steps, context, on_step, run.abort)
@@ -93,8 +166,12 @@ def _train(
             skip_reasons = [*data.row_errors, *context.all_gather_strings(loader.failures.values())]
             metrics = {"epoch": epoch + 1, "seconds": round(time.monotonic() - started, 2), **means}
             run.save_epoch(metrics, skip_reasons, space, objectives, optimizer, early_stopping)
-    context.barrier()
-    return run.finalize(space)
+            runner.end_epoch(metrics)
+            if context.broadcast(bool(runner.stop_reason)):
+                notify(f"training is stopped by {runner.stop_reason}", show_progress)
+                break
+        context.barrier()
+        return run.finalize(space)
 
 
 def _build_model(
@@ -124,9 +201,9 @@ def _should_validate(epoch: int, recipe: Recipe, data: TrainingData) -> bool:
 
 
 def _make_step_callback(
-    progress: ProgressBar, title: str, status: str, world_size: int
+    progress: ProgressBar, title: str, status: str, world_size: int, runner: CallbackRunner
 ) -> Callable[[dict[str, float], Batch], None]:
-    """Return a callback that advances the progress bar with the losses and the speed of this epoch."""
+    """Return a function that advances the progress bar with the losses and the speed, and calls the callbacks."""
     started, num_pairs = time.monotonic(), 0
 
     def show_step(values: dict[str, float], batch: Batch) -> None:
@@ -134,5 +211,6 @@ def _make_step_callback(
         num_pairs += world_size * len(batch.group)
         speed = num_pairs / (time.monotonic() - started)
         progress.advance(1, f"{title} · {format_losses(values)} · {speed:.0f} pairs/s{status}")
+        runner.step(values)
 
     return show_step

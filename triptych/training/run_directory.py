@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -14,20 +15,23 @@ from torch.optim import AdamW, Optimizer
 
 from triptych import checkpoint
 from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE, render_model_card
+from triptych.data.materialise import has_other_files
 from triptych.errors import CheckpointError, TrainingError
 from triptych.files import find_stale_temp_files, lock_file_names, remove_stale_temp_files, write_text
 from triptych.interfaces import Encoder, Modality
 from triptych.recipe import Recipe
 from triptych.space import Space
 from triptych.training.early_stopping import EarlyStopping
-from triptych.training.metrics_log import METRICS_FILE, TENSORBOARD_FOLDER, MetricsLog, read_lines
+from triptych.training.loggers import LOGGERS_FILE, TENSORBOARD_FOLDER
+from triptych.training.metrics_log import METRICS_FILE, MetricsLog, read_lines
 from triptych.training.run_lock import LOCK_FILE, check_disk_space, lock_folder
 from triptych.training.training_data import TrainingData
 
 LAST_FILE, SKIPPED_FILE = "last.safetensors", "skipped.txt"
 ENVIRONMENT_FILE, ERROR_FILE = "environment.json", "error.json"
 RUN_FILES = {RECIPE_FILE, METRICS_FILE, LAST_FILE, SKIPPED_FILE, checkpoint.SPACE_FILE}
-RUN_FILES |= {ENVIRONMENT_FILE, ERROR_FILE, MODEL_CARD_FILE}
+RUN_FILES |= {ENVIRONMENT_FILE, ERROR_FILE, MODEL_CARD_FILE, LOGGERS_FILE}
+DATA_FOLDER = "data"  # the manifest and the media files of Python data
 MAX_ROWS_IN_MESSAGE = 8  # rows of a failed batch that the error message lists; error.json lists all rows
 OTHER_FILES_BYTES = 2_000_000  # disk space that is reserved for all files except checkpoints
 
@@ -52,12 +56,13 @@ class RunDirectory:
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the lock of the folder until the block ends."""
-        self._check_foreign_files()
+        check_foreign_files(self.folder, self.recipe)
         with lock_folder(self.folder) if self.is_writer else nullcontext():
             yield
 
     def load_resume_state(self) -> ResumeState | None:
         """Load the state of an interrupted run of the same recipe and data, or return None. No file is changed."""
+        check_foreign_files(self.folder, self.recipe)
         state_file, recipe_file = self.folder / LAST_FILE, self.folder / RECIPE_FILE
         if not state_file.exists():
             existing = sorted(name for name in RUN_FILES if (self.folder / name).exists())
@@ -113,12 +118,14 @@ class RunDirectory:
         """Prepare the folder to continue after `epochs_done` epochs."""
         if not self.is_writer:
             return
-        self._check_foreign_files()
+        check_foreign_files(self.folder, self.recipe)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             remove_stale_temp_files(self.folder, RUN_FILES)
             for name in RUN_FILES - {RECIPE_FILE} if epochs_done == 0 else [ERROR_FILE]:
                 (self.folder / name).unlink(missing_ok=True)
+            if epochs_done == 0:
+                shutil.rmtree(self.folder / TENSORBOARD_FOLDER, ignore_errors=True)
             write_text(self.folder / RECIPE_FILE, self.recipe.to_toml())
             if epochs_done < self.recipe.training.epochs:  # a complete run keeps the environment of its training
                 data_summary = {"data": self.data.manifest_hashes, "rows": len(self.data.train)}
@@ -162,9 +169,7 @@ class RunDirectory:
     def abort(self, reason: str, rows: Iterable[str]) -> TrainingError:
         """Write error.json with the reason and the rows of the failed batch; return the error to raise."""
         rows = list(rows)
-        if self.is_writer:
-            error_record = {"reason": reason, "rows": rows}
-            write_text(self.folder / ERROR_FILE, json.dumps(error_record, indent=2, ensure_ascii=False) + "\n")
+        self.record_error(reason, rows)
         listed = ", ".join(rows[:MAX_ROWS_IN_MESSAGE])
         if len(rows) > MAX_ROWS_IN_MESSAGE:
             listed += f" … ({len(rows)} rows; {self.folder / ERROR_FILE} lists all)"
@@ -172,6 +177,12 @@ class RunDirectory:
             f"{reason}, in the batch of rows {listed}; the last completed epoch is saved. If the loss diverged, try a "
             "smaller training.learning_rate"
         )
+
+    def record_error(self, reason: str, rows: Sequence[str] = ()) -> None:
+        """Write error.json with the reason why training stopped."""
+        if self.is_writer:
+            error_record = {"reason": reason, "rows": list(rows)}
+            write_text(self.folder / ERROR_FILE, json.dumps(error_record, indent=2, ensure_ascii=False) + "\n")
 
     def finalize(self, last_space: Space) -> Space:
         """Return the space with the best validation score, else the last space, and write its model card."""
@@ -183,7 +194,7 @@ class RunDirectory:
         return space
 
     def log_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Append a line to metrics.jsonl and to the TensorBoard events."""
+        """Append a line to metrics.jsonl."""
         self._metrics_log.append(metrics)
 
     def log_skipped(self, reasons: Iterable[str]) -> None:
@@ -192,19 +203,27 @@ class RunDirectory:
         if lines:
             write_text(self.folder / SKIPPED_FILE, "".join(f"{line}\n" for line in sorted(lines)))
 
-    def _check_foreign_files(self) -> None:
-        if not self.folder.is_dir():
-            return
-        names = {p.name for p in self.folder.iterdir()}
-        # A README.md or a recipe.toml alone may be the user's own.
-        run_files = RUN_FILES if RECIPE_FILE in names and names & {ENVIRONMENT_FILE, METRICS_FILE, LAST_FILE} else set()
-        run_files = run_files | {TENSORBOARD_FOLDER} | lock_file_names(LOCK_FILE)
-        foreign = names - run_files - find_stale_temp_files(self.folder, RUN_FILES)
-        if RECIPE_FILE in foreign and (self.folder / RECIPE_FILE).read_bytes() == self.recipe.to_toml().encode():
-            foreign.remove(RECIPE_FILE)  # written by a run that was stopped before its first epoch
-        if foreign:
-            problem = f"{self.folder}: contains other files ({min(foreign)} …)"
-            raise TrainingError(f"{problem}; give an empty or new folder for the run")
+
+def check_foreign_files(folder: Path, recipe: Recipe | None = None) -> None:
+    """Raise a TrainingError if a folder contains files that are not from a training run.
+
+    A recipe.toml alone may be from a run of `recipe` that was stopped before its first epoch, or from the user. Without
+    `recipe`, it is not checked.
+    """
+    if not folder.is_dir():
+        return
+    names = {p.name for p in folder.iterdir()}
+    # A README.md or a recipe.toml alone may be the user's own.
+    run_files = RUN_FILES if RECIPE_FILE in names and names & {ENVIRONMENT_FILE, METRICS_FILE, LAST_FILE} else set()
+    run_files = run_files | {TENSORBOARD_FOLDER} | lock_file_names(LOCK_FILE)
+    if not has_other_files(folder / DATA_FOLDER):
+        run_files |= {DATA_FOLDER}
+    foreign = names - run_files - find_stale_temp_files(folder, RUN_FILES)
+    if RECIPE_FILE in foreign and (recipe is None or (folder / RECIPE_FILE).read_bytes() == recipe.to_toml().encode()):
+        foreign.remove(RECIPE_FILE)
+    if foreign:
+        problem = f"{folder}: contains other files ({min(foreign)} …)"
+        raise TrainingError(f"{problem}; give an empty or new folder for the run")
 
 
 def read_skipped(folder: Path) -> list[str]:

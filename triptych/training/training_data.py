@@ -47,7 +47,9 @@ def load_training_data(recipe: Recipe, show_progress: bool) -> TrainingData:
     """Read the training and validation rows of all manifests of a recipe."""
     paths = [Path(path) for path in (recipe.data.manifest, *recipe.data.extra_manifests) if path]
     if not paths:
-        raise TrainingError("the recipe names no manifest; add data.manifest, or give --data MANIFEST")
+        raise TrainingError(
+            "the recipe names no manifest; give data=… or --data MANIFEST, or add data.manifest to the recipe"
+        )
     tables = [manifest.read(path, recipe.data.allow_outside) for path in paths]
     train, valid, row_errors = list[Row](), list[Row](), list[str]()
     manifest_hashes: dict[str, str] = {}

@@ -10,7 +10,7 @@ import typer
 from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
 
 if TYPE_CHECKING:
-    from triptych.audit.audit import AuditResult
+    from triptych.auditing.audit import AuditResult
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Output folder, or with --apply the manifest to write.")
@@ -49,18 +49,17 @@ def audit(
       triptych audit pairs.csv --apply decisions.json -o reviewed.csv
     """
     from triptych.app.cli.data import print_written_manifest
-    from triptych.audit import audit as audits
+    from triptych.auditing import audit as audits
 
     if apply:
         print_written_manifest(*audits.apply_review(manifest, apply, output, undecided, allow_outside))
         return
-    folder = output or Path("audits") / manifest.stem
-    _print_audit(audits.audit(manifest, folder, space, folds, recipe, overrides or [], seed, restart, allow_outside))
+    _print_audit(audits.audit(manifest, output, space, folds, recipe, overrides or [], seed, restart, allow_outside))
 
 
 def _print_audit(result: AuditResult) -> None:
     from triptych.app.terminal import print_failures, relative_path, stderr, stdout
-    from triptych.audit.audit import CLEAN_FILE, REVIEW_FILE, SUSPECTS_FILE
+    from triptych.auditing.audit import CLEAN_FILE, REVIEW_FILE, SUSPECTS_FILE
 
     print_failures(result.unreadable)
     for (a, b), scores in result.pair_scores.items():

@@ -33,7 +33,7 @@ def compare(
     """
     from triptych.app import comparisons, terminal
     from triptych.checkpoint import load
-    from triptych.evaluation.comparison import compare_evaluations, comparison_to_dict
+    from triptych.evaluation.comparison import compare_evaluations
     from triptych.evaluation.evaluate import evaluate
 
     rows = terminal.read_manifest(data, allow_outside).split(split).rows
@@ -44,6 +44,6 @@ def compare(
     terminal.print_failures(evaluations_a[0].failures.values())
     results = compare_evaluations(evaluations_a, evaluations_b)
     if as_json:
-        terminal.print_json([comparison_to_dict(comparison) for comparison in results])
+        terminal.print_json([comparison.to_dict() for comparison in results])
     else:
         comparisons.print_comparisons(results, show_all)

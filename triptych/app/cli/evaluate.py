@@ -50,6 +50,6 @@ def evaluate(
         terminal.stderr.print(f"written: {output}")
     if as_json:
         directions = [*result.directions, *result.transductive]
-        terminal.print_json([result_files.retrieval_to_dict(direction) for direction in directions])
+        terminal.print_json([direction.to_dict() for direction in directions])
     else:
         terminal.stdout.print(terminal.make_recall_table(result.directions, result.transductive))

@@ -16,6 +16,10 @@ def train(
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/RECIPE.")] = None,
     overrides: Overrides = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Also log to tensorboard, wandb, mlflow or trackio. Repeat the option for several."),
+    ] = None,
     restart: Annotated[bool, typer.Option(help="Replace an existing run in the folder.")] = False,
     allow_outside: AllowOutside = False,
 ) -> None:
@@ -28,17 +32,18 @@ def train(
       triptych train trimodal --data demo/data/manifest.csv
       triptych train clap --data pairs.csv -o runs/mine --set training.epochs=40 --set space.embed_dim=256
       triptych train mixed --data audio.csv --data images.csv
+      triptych train clap --data pairs.csv --log tensorboard
       torchrun --nproc-per-node 2 -m triptych train clap --data pairs.csv
     """
     from triptych.app import terminal
-    from triptych.recipe import Recipe
+    from triptych.training.arguments import resolve_output, resolve_recipe
     from triptych.training.distributed import is_main_process
     from triptych.training.loop import train as train_space
     from triptych.training.run_directory import read_skipped
 
-    effective = Recipe.load(recipe, overrides or []).with_manifests(data or [], allow_outside)
-    folder = output or Path("runs") / effective.name
-    train_space(effective, folder, restart=restart)
+    effective = resolve_recipe(recipe, overrides or []).with_manifests(data or [], allow_outside)
+    folder = resolve_output(output, effective)
+    train_space(effective, folder, callbacks=log or [], restart=restart)
     if not is_main_process():
         return
     terminal.print_failures(read_skipped(folder))

@@ -56,7 +56,7 @@ def convert(
     path = manifest_writer.resolve_output_path(output or default_output_path(dataset_name, dataset, copy_path))
     copy = LocalCopy(dataset_name, copy_path, manifest_writer.unpack_folder_for(path))
     draft = manifest_writer.drop_unusable(_drop_outside_files(dataset.build_draft(copy, options or {}), copy))
-    draft = _assign_missing_splits(draft, dataset_name)
+    draft = assign_missing_splits(draft, dataset_name)
     total = sum(len(item.files) for item in draft.items if (item.split or "").startswith("test"))
     with track_progress("hashing the test set", total, show_progress and total > 0) as bar:
         written = manifest_writer.write_manifest(
@@ -65,7 +65,7 @@ def convert(
     return written, draft
 
 
-def _assign_missing_splits(draft: ManifestDraft, dataset_name: str) -> ManifestDraft:
+def assign_missing_splits(draft: ManifestDraft, dataset_name: str) -> ManifestDraft:
     """Split the rows by hash if the dataset has no splits."""
     if draft.split_units is None or not draft.items:
         return draft

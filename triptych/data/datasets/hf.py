@@ -1,12 +1,11 @@
-"""Hugging Face datasets on disk: save_to_disk folders, and Parquet files with embedded audio and images."""
+"""Hugging Face datasets: save_to_disk folders, Parquet files with embedded audio and images, datasets in memory."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +16,15 @@ from triptych.data.datasets.local_copy import LocalCopy
 from triptych.data.datasets.manifest_writer import sidecar_path
 from triptych.data.datasets.splits import SPLIT_ALIASES, find_connected_groups
 from triptych.data.manifest_problems import to_printable
-from triptych.data.row_parser import MediaType, media_type_from_suffix
+from triptych.data.media_folder import MediaFolder
+from triptych.data.row_parser import (
+    MEDIA_EXTENSIONS,
+    METADATA_COLUMNS,
+    SEGMENT_COLUMNS,
+    MediaType,
+    media_type_from_suffix,
+)
 from triptych.errors import ManifestError, UsageError
-from triptych.files import atomic_write
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,22 +32,6 @@ if TYPE_CHECKING:
 CAPTION_COLUMN = re.compile(r"(text|texts|captions?|sentences?|description|transcription|caption_?\d+)")
 LABEL_COLUMNS = ("label", "labels", "category", "class")
 BATCH_ROWS = 16  # number of rows in memory at a time; each row may contain a video
-MAGIC_BYTES: tuple[tuple[bytes, int, str], ...] = (
-    (b"\x89PNG", 0, ".png"),
-    (b"\xff\xd8\xff", 0, ".jpg"),
-    (b"GIF8", 0, ".gif"),
-    (b"WEBP", 8, ".webp"),
-    (b"WAVE", 8, ".wav"),
-    (b"AIFF", 8, ".aiff"),
-    (b"fLaC", 0, ".flac"),
-    (b"OggS", 0, ".ogg"),
-    (b"ID3", 0, ".mp3"),
-    (b"\xff\xfb", 0, ".mp3"),
-    (b"ftyp", 4, ".mp4"),
-    (b"\x1aE\xdf\xa3", 0, ".mkv"),
-    (b"II*\0", 0, ".tif"),
-    (b"BM", 0, ".bmp"),
-)
 
 
 @dataclass(frozen=True)
@@ -67,13 +56,13 @@ def read(copy: LocalCopy, *, text: str | None = None) -> ManifestDraft:
     skip_counts, counts = Counter[str](), Counter[str | None]()
     for path in tables:
         split, roles = _split_from_path(path, copy), None
-        media_writer = _MediaWriter(path, copy.unpack_folder)
+        media = MediaFolder(copy.unpack_folder, path)
         for batch in _iter_batches(path):
-            roles = roles or _infer_roles(batch.schema, path, text)
+            roles = roles or infer_roles(batch.schema, str(path), text)
             for row in batch.select([*roles.media, *roles.texts, *([roles.label] if roles.label else [])]).to_pylist():
                 counts[split] += 1
                 name = f"{split or 'row'}-{counts[split]:07d}"
-                items.append(_build_item(row, roles, name, split, media_writer, skip_counts))
+                items.append(_build_item(row, roles, name, split, media, skip_counts))
     groups = find_connected_groups({item.id: item.files.values() for item in items})
     sizes = Counter(groups.values())
     items = [replace(item, group=groups[item.id]) if sizes[groups[item.id]] > 1 else item for item in items]
@@ -114,17 +103,23 @@ def _iter_batches(path: Path) -> Iterator[pyarrow.RecordBatch]:
         raise ManifestError(f"{path}: cannot be read: {to_printable(error)}") from error
 
 
-def _infer_roles(schema: pyarrow.Schema, path: Path, text: str | None) -> ColumnRoles:
+def find_media_columns(schema: pyarrow.Schema) -> tuple[str, ...]:
+    """Return the columns with audio or images: structs with the field "bytes"."""
     from pyarrow import types
 
+    return tuple(f.name for f in schema if types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0)
+
+
+def infer_roles(schema: pyarrow.Schema, table: str, text: str | None = None) -> ColumnRoles:
+    """Infer the roles of the columns from their types and names. `table` is the name of the table in messages."""
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    media = tuple(f.name for f in schema if types.is_struct(f.type) and f.type.get_field_index("bytes") >= 0)
+    media = find_media_columns(schema)
     if not media:
-        raise ManifestError(f"{path}: no column contains audio or images; found: {', '.join(schema.names)}")
+        raise ManifestError(f"{table}: no column contains audio or images; found: {', '.join(schema.names)}")
     text_columns = [name.strip() for name in text.split(",")] if text else []
     for name in text_columns:
         if name not in schema.names:
-            raise UsageError(f"--text {name}: {path.name} has no such column; found: {', '.join(schema.names)}")
+            raise UsageError(f"--text {name}: {table} has no such column; found: {', '.join(schema.names)}")
     text_fields = [f.name for f in schema if f.name not in media and _is_text(f.type)]
     caption_columns = [name for name in text_fields if CAPTION_COLUMN.fullmatch(name.lower())]
     label = next((name for name in schema.names if features.get(name, {}).get("_type") == "ClassLabel"), None)
@@ -146,12 +141,13 @@ def _build_item(
     roles: ColumnRoles,
     name: str,
     split: str | None,
-    media_writer: _MediaWriter,
+    media: MediaFolder,
     skip_counts: Counter[str],
 ) -> DraftItem:
     files: dict[MediaType, Path] = {}
     for column in roles.media:
-        path = media_writer.write(row[column])
+        cell = row[column] or {}
+        path = media.add_bytes(cell["bytes"], cell.get("path") or "") if cell.get("bytes") else None
         media_type = media_type_from_suffix(path) if path else None
         if path is None or media_type is None:
             skip_counts[f"cells of {column} without content of a known format"] += 1
@@ -159,38 +155,29 @@ def _build_item(
             skip_counts[f"second {media_type} files of a row"] += 1
         else:
             files[media_type] = path
+    return DraftItem(
+        name, files, clean_captions(*_read_captions(row, roles)), split=split, label=_read_label(row, roles)
+    )
+
+
+def to_manifest_row(row: Mapping[str, Any], roles: ColumnRoles) -> dict[str, Any]:
+    """Convert a row of a dataset in memory to a row with the columns of a manifest."""
+    media = {name if name in MEDIA_EXTENSIONS else f"{name}_file_name": row[name] for name in roles.media}
+    metadata = {name: row[name] for name in (*METADATA_COLUMNS, *SEGMENT_COLUMNS) if name in row}
+    return {**metadata, **media, "text": _read_captions(row, roles), "label": _read_label(row, roles)}
+
+
+def _read_captions(row: Mapping[str, Any], roles: ColumnRoles) -> list[str]:
     cells = [row[column] for column in roles.texts]
     captions = [caption for cell in cells for caption in (cell if isinstance(cell, list) else [cell])]
+    return [caption for caption in captions if isinstance(caption, str)]
+
+
+def _read_label(row: Mapping[str, Any], roles: ColumnRoles) -> str | None:
     label = row[roles.label] if roles.label else None
     if isinstance(label, int) and 0 <= label < len(roles.label_names):
         label = roles.label_names[label]
-    label_text = None if label is None or isinstance(label, list | dict) else str(label)
-    texts = clean_captions(*(caption for caption in captions if isinstance(caption, str)))
-    return DraftItem(name, files, texts, split=split, label=label_text)
-
-
-class _MediaWriter:
-    """Writes the media files of one table. File names are hashes of the bytes, so that each content is written once."""
-
-    def __init__(self, table: Path, folder: Path) -> None:
-        self.table, self.folder = table, folder
-        self._remaining_bytes = max_unpacked_bytes(table)
-
-    def write(self, cell: dict[str, Any] | None) -> Path | None:
-        """Write the content of a cell and return its path; None if the cell is empty."""
-        content = (cell or {}).get("bytes")
-        if not content:
-            return None
-        suffix = next((s for magic, offset, s in MAGIC_BYTES if content[offset : offset + len(magic)] == magic), None)
-        suffix = suffix or Path((cell or {}).get("path") or "").suffix.lower()
-        path = self.folder / f"{hashlib.sha256(content).hexdigest()[:32]}{suffix}"
-        if not (path.is_file() and path.stat().st_size == len(content)):
-            self._remaining_bytes -= len(content)
-            if self._remaining_bytes < 0:
-                raise expansion_error(self.table)
-            with atomic_write(path, durable=False) as temporary:
-                temporary.write_bytes(content)
-        return path
+    return None if label is None or isinstance(label, list | dict) else str(label)
 
 
 DATASET = Dataset(

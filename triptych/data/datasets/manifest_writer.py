@@ -1,6 +1,7 @@
 """Write a manifest, and a sidecar with its origin, licence, counts and hashes of the exact test set."""
 
 import hashlib
+import io
 import json
 import os
 from collections import Counter
@@ -108,6 +109,17 @@ def write_manifest(
     return WrittenManifest(path, sidecar, summary, paths.has_outside_paths, len(table.errors), len(table.warnings))
 
 
+def format_parquet(items: Iterable[DraftItem], path: Path, metadata: Mapping[str, str]) -> tuple[bytes, bool]:
+    """Return the bytes of a Parquet manifest at `path`, and whether it refers to files outside the folder of `path`.
+
+    `metadata` is stored in the schema of the table.
+    """
+    paths, stream = _PathFormatter(path), io.BytesIO()
+    rows = [_to_cells(item, paths) for item in items]
+    _write_parquet(stream, rows, _used_columns(rows), metadata)
+    return stream.getvalue(), paths.has_outside_paths
+
+
 def hash_test_set(
     items: Iterable[DraftItem], split: str, on_file_hashed: Callable[[int], None] | None = None
 ) -> dict[str, Any]:
@@ -188,9 +200,13 @@ def _to_cells(item: DraftItem, paths: _PathFormatter) -> dict[str, Any]:
     return {column: cells[column] for column in COLUMNS if cells.get(column) not in (None, "", [])}
 
 
-def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def _used_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     used = {column for row in rows for column in row}
-    columns = [column for column in COLUMNS if column in used]
+    return [column for column in COLUMNS if column in used]
+
+
+def _write_table(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    columns = _used_columns(rows)
     with atomic_write(path) as temporary:
         if path.suffix.lower() == ".parquet":
             _write_parquet(temporary, rows, columns)
@@ -220,12 +236,17 @@ def _format_captions(texts: Sequence[str]) -> str:
     return json.dumps(list(texts), ensure_ascii=False)
 
 
-def _write_parquet(file: Path, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+def _write_parquet(
+    file: Path | io.BytesIO,
+    rows: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
     import pyarrow
     from pyarrow import parquet
 
     string, seconds = pyarrow.string(), pyarrow.float64()
     special_types = {"text": pyarrow.list_(string), "start": seconds, "end": seconds}
-    schema = pyarrow.schema([(column, special_types.get(column, string)) for column in columns])
+    schema = pyarrow.schema([(column, special_types.get(column, string)) for column in columns], dict(metadata or {}))
     content = {column: [row.get(column) for row in rows] for column in columns}
     parquet.write_table(pyarrow.table(content, schema=schema), file)

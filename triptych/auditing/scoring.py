@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 from torch import Tensor
 
-from triptych.audit.evidence import (
+from triptych.auditing.evidence import (
     CAPTION_BLOCK,
     Evidence,
     compute_evidence,
@@ -22,7 +22,7 @@ from triptych.audit.evidence import (
     find_best_alternative,
     split_into_blocks,
 )
-from triptych.audit.folds import MODALITY_PAIRS, Contents, ModalityContents, ModalityPair, select_rows_with_pair
+from triptych.auditing.folds import MODALITY_PAIRS, Contents, ModalityContents, ModalityPair, select_rows_with_pair
 from triptych.data.cache import Cache
 from triptych.evaluation.items import embed_sources
 from triptych.files import atomic_write

@@ -1,4 +1,4 @@
-"""audit(): find the pairs of a manifest that are probably wrong, by cross-validation."""
+"""audit(): find the pairs of a manifest or of Python data that are probably wrong, by cross-validation."""
 
 import hashlib
 import json
@@ -7,33 +7,52 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from triptych import checkpoint, plugins
-from triptych.audit import folds
-from triptych.audit.review import Action, make_decision, read_decisions, write_review_page, write_reviewed_manifest
-from triptych.audit.scoring import FoldScores, embed_contents, read_fold, score_fold, write_fold
-from triptych.audit.suspects import PairScores, Suspect, find_suspects, merge_folds, write_scores, write_suspects
+from triptych.auditing import folds
+from triptych.auditing.evidence import NoiseRateEstimate
+from triptych.auditing.review import Action, make_decision, read_decisions, write_review_page, write_reviewed_manifest
+from triptych.auditing.scoring import FoldScores, embed_contents, read_fold, score_fold, write_fold
+from triptych.auditing.suspects import (
+    SUSPECT_COLUMNS,
+    PairScores,
+    Suspect,
+    find_suspects,
+    merge_folds,
+    suspect_to_row,
+    suspects_to_arrow,
+    write_scores,
+    write_suspects,
+)
 from triptych.data import manifest
 from triptych.data.cache import Cache, resolve_cache
 from triptych.data.datasets.draft import ManifestDraft
 from triptych.data.datasets.manifest_writer import WrittenManifest
 from triptych.data.manifest import Row
+from triptych.data.manifest_problems import to_printable
+from triptych.data.materialise import has_other_files, materialised
+from triptych.data.tables_in_memory import DataLike, is_manifest_path
 from triptych.errors import UsageError
 from triptych.files import write_text
 from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import Recipe
+from triptych.result_tables import format_table, rows_to_pandas
 from triptych.space import Space
 from triptych.training.run_directory import LAST_FILE
+
+if TYPE_CHECKING:
+    import pyarrow
 
 NUM_FOLDS = 4
 FORMAT_VERSION = 4  # format version of the audit folder; increase it if the files or the scores of a fold change
 SETTINGS_FILE, SUMMARY_FILE, REVIEW_FILE = "settings.json", "audit.json", "review.html"
 SUSPECTS_FILE, SCORES_FILE, CLEAN_FILE = "suspects.csv", "scores.csv", "clean.csv"
-FOLDS_FOLDER = "folds"
+FOLDS_FOLDER, DATA_FOLDER = "folds", "data"
+MAX_SUSPECTS_IN_REPR = 10
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AuditResult:
     """The result of an audit: the scores of each modality pair, and all suspects."""
 
@@ -43,10 +62,45 @@ class AuditResult:
     suspects: list[Suspect]
     unreadable: list[str]
 
+    @property
+    def noise_rates(self) -> dict[folds.ModalityPair, NoiseRateEstimate]:
+        """The estimated fraction of wrong pairs of each modality pair, with its 95% interval."""
+        return {modality_pair: scores.noise_rate for modality_pair, scores in self.pair_scores.items()}
+
+    def to_rows(self) -> list[dict[str, Any]]:
+        """Return one row per suspect, with the columns of suspects.csv."""
+        return [suspect_to_row(suspect, self.rows) for suspect in self.suspects]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the noise rates, the suspects and the unreadable files as JSON-compatible data."""
+        pairs = {f"{a}-{b}": _summarise_pair(scores) for (a, b), scores in self.pair_scores.items()}
+        return {"rows": len(self.rows), "pairs": pairs, "suspects": self.to_rows(), "unreadable": self.unreadable}
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Return a pyarrow.Table with one row per suspect."""
+        return suspects_to_arrow(self.to_rows())
+
+    def to_pandas(self) -> Any:
+        """Return a pandas.DataFrame with one row per suspect."""
+        return rows_to_pandas(self.to_rows(), SUSPECT_COLUMNS)
+
+    def __repr__(self) -> str:
+        """Return the noise rates, the number of suspects, and the first suspects."""
+        rates = [f"{a}–{b}: estimated noise rate {rate}" for (a, b), rate in self.noise_rates.items()]
+        num_wrong = sum(suspect.verdict == "wrong" for suspect in self.suspects)
+        counts = f"{num_wrong} suspects, {len(self.suspects) - num_wrong} near-duplicates in {len(self.rows)} rows"
+        cells = [
+            [row["id"], row["verdict"], row["modality"], f"{row['p_wrong']:.2f}", to_printable(row["current"], 60)]
+            for row in self.to_rows()[:MAX_SUSPECTS_IN_REPR]
+        ]
+        table = format_table(["id", "verdict", "modality", "p_wrong", "current"], cells) if cells else ""
+        more = "…" if len(self.suspects) > len(cells) else ""
+        return "\n".join(filter(None, [*rates, counts, table, more, f"review page: {self.folder / REVIEW_FILE}"]))
+
 
 def audit(
-    source: str | Path,
-    folder: str | Path,
+    data: DataLike,
+    output: str | Path | None = None,
     space: str | Path | None = None,
     num_folds: int = NUM_FOLDS,
     recipe: str = "audit",
@@ -57,27 +111,79 @@ def audit(
     show_progress: bool = True,
     allow_plugins: str | Iterable[str] = (),
 ) -> AuditResult:
-    """Score all pairs of a manifest out-of-fold, and write the suspects and a review page to a folder.
+    """Score all pairs out-of-fold, and write the suspects and a review page to a folder.
 
     The rows are split into folds, and the rows of each fold are scored by a space that is trained on all other folds.
-    If `space` is given, this space scores all rows. A space that was trained on these rows cannot be used. To resume an
-    interrupted audit, call `audit` again with the same arguments: finished folds are read from the folder, and training
-    resumes from the last epoch. `triptych.load` describes `allow_plugins`.
+    To resume an interrupted audit, call `audit` again with the same arguments: finished folds are read from the folder,
+    and training resumes from the last epoch.
+
+    Args:
+        data: The path of a manifest; a table of pandas, polars or Arrow; a Hugging Face dataset; an iterable of
+            dictionaries with the columns of a manifest; or a dictionary of splits. Python data is written to the
+            folder. All splits are audited.
+        output: The folder of the audit. Default: audits/NAME with the name of the manifest, or audits/data.
+        space: A run that scores all rows, trained on other data. Default: train a space per fold.
+        num_folds: The number of folds.
+        recipe: The recipe that trains the space of each fold.
+        overrides: Changes of values of the recipe, such as "training.epochs=20".
+        seed: The seed of the fold assignment.
+        restart: Whether to replace an existing audit in the folder.
+        allow_outside: Whether a manifest may list files outside its folder.
+        show_progress: Whether to show progress.
+        allow_plugins: Packages whose plug-ins the recipe or the space may import; see `triptych.load`.
+
+    Returns:
+        The suspects and the noise rates. `repr` returns a summary; `to_pandas`, `to_arrow` and `to_dict` convert them.
+
+    Raises:
+        ManifestError: The data is invalid, or has too few pairs.
+        UsageError: The folder contains other files or another audit, or the space was trained on the data.
+
+    Example:
+        >>> result = triptych.audit("pairs.csv")  # doctest: +SKIP
+        >>> result.to_pandas()[["id", "p_wrong", "better"]]  # doctest: +SKIP
     """
-    folder, table = Path(folder), manifest.read(source, allow_outside)
-    rows, manifest_hash = table.rows, hash_manifest(table.path)
     if not 2 <= num_folds <= 100:
         raise UsageError(f"--folds {num_folds}: the number of folds must be 2 to 100")
-    with plugins.allow(allow_plugins):
-        job = _prepare_job(table, space, recipe, overrides, show_progress)
+    options = _AuditOptions(space, num_folds, recipe, overrides, seed, restart, show_progress, allow_plugins)
+    if is_manifest_path(data):
+        table = manifest.read(str(data), allow_outside)
+        return _audit_table(table, Path(output or Path("audits") / Path(str(data)).stem), options)
+    folder = Path(output or Path("audits") / DATA_FOLDER)
+    _check_folder(folder)
+    settings_file = folder / SETTINGS_FILE
+    can_replace = restart or not settings_file.exists()
+    with materialised(data, folder / DATA_FOLDER, can_replace, settings_file.exists, show_progress) as written:
+        return _audit_table(manifest.read(written.path, allow_outside=True), folder, options)
+
+
+@dataclass(frozen=True)
+class _AuditOptions:
+    """The arguments of `audit` except the data and the folder."""
+
+    space: str | Path | None
+    num_folds: int
+    recipe: str
+    overrides: Sequence[str]
+    seed: int
+    restart: bool
+    show_progress: bool
+    allow_plugins: str | Iterable[str]
+
+
+def _audit_table(table: manifest.Manifest, folder: Path, options: _AuditOptions) -> AuditResult:
+    rows, manifest_hash, space = table.rows, hash_manifest(table.path), options.space
+    with plugins.allow(options.allow_plugins):
+        job = _prepare_job(table, space, options.recipe, options.overrides, options.show_progress)
     settings: dict[str, Any] = {"format_version": FORMAT_VERSION, "manifest_hash": manifest_hash}
-    settings |= {"folds": num_folds, "seed": seed}
+    settings |= {"folds": options.num_folds, "seed": options.seed}
     settings |= {"space": checkpoint.compute_fingerprint(space)} if space else {"recipe": job.recipe.to_toml()}
-    _prepare_folder(folder, settings, restart)
+    _prepare_folder(folder, settings, options.restart)
 
     fold_of = dict.fromkeys((row.id for row in rows), 0)
     if space is None:
-        fold_of = folds.group_kfold(folds.collect_pairs(job.contents, job.modality_pairs, rows), num_folds, seed)
+        pairs = folds.collect_pairs(job.contents, job.modality_pairs, rows)
+        fold_of = folds.group_kfold(pairs, options.num_folds, options.seed)
     fold_scores: dict[folds.ModalityPair, list[FoldScores]] = {pair: [] for pair in job.modality_pairs}
     unreadable: set[str] = set()
     for fold in sorted(set(fold_of.values())):
@@ -172,24 +278,30 @@ def _check_not_trained_on(space: Space, path: Path) -> None:
         )
 
 
+def _check_folder(folder: Path) -> dict[str, Any]:
+    """Return the settings of the audit in a folder, or {}. Raise UsageError if the folder contains other files."""
+    path = folder / SETTINGS_FILE
+    with suppress(OSError, ValueError):
+        document = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        if isinstance(document, dict) and "folds" in document:
+            return document
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    if names - {DATA_FOLDER} or has_other_files(folder / DATA_FOLDER):
+        raise UsageError(f"{folder}: contains files that are not from an audit; give a new or empty folder")
+    return {}
+
+
 def _prepare_folder(folder: Path, settings: Mapping[str, Any], restart: bool) -> None:
     """Create the folder of an audit. Raise UsageError if the folder contains a different audit or other files."""
-    path = folder / SETTINGS_FILE
-    previous = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    document: Any = None
-    with suppress(ValueError):
-        document = json.loads(previous)
-    if isinstance(document, dict) and "folds" in document:
-        if document != settings and not restart:
-            reason = "contains an audit of another manifest or with other settings"
-            if document.get("format_version") != FORMAT_VERSION:
-                reason = "made by an earlier version of triptych"
-            raise UsageError(f"{folder}: {reason}; give another folder, or replace this audit with --restart")
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder}: contains files that are not from an audit; give a new or empty folder")
+    document = _check_folder(folder)
+    if document and document != settings and not restart:
+        reason = "contains an audit of another manifest or with other settings"
+        if document.get("format_version") != FORMAT_VERSION:
+            reason = "made by an earlier version of triptych"
+        raise UsageError(f"{folder}: {reason}; give another folder, or replace this audit with --restart")
     if restart and (folder / FOLDS_FOLDER).is_dir():
         shutil.rmtree(folder / FOLDS_FOLDER)
-    write_text(path, json.dumps(settings, indent=1) + "\n")
+    write_text(folder / SETTINGS_FILE, json.dumps(settings, indent=1) + "\n")
 
 
 def _write_outputs(

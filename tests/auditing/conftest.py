@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from triptych.audit.audit import AuditResult, audit
+from triptych.auditing.audit import AuditResult, audit
 from triptych.data.label_noise import read_swaps
 from triptych.data.noise_injection import inject_noise, swaps_path
 from triptych.data.synthetic import SyntheticConfig, generate

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from triptych.audit.folds import ModalityContents, ModalityPair
-from triptych.audit.scoring import (
+from triptych.auditing.folds import ModalityContents, ModalityPair
+from triptych.auditing.scoring import (
     CaptionScores,
     ContentSets,
     FoldScores,

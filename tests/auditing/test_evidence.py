@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.audit.evidence import (
+from triptych.auditing.evidence import (
     EPSILON,
     NUM_NEIGHBOURS,
     ROW_BLOCK,

@@ -6,8 +6,8 @@ import pytest
 
 from tests.data.dataset_replicas import WAV, png_bytes, write_file
 from tests.data.manifest_files import write_manifest
-from triptych.audit.audit import hash_manifest
-from triptych.audit.review import Decision, apply_decisions, read_decisions, write_reviewed_manifest
+from triptych.auditing.audit import hash_manifest
+from triptych.auditing.review import Decision, apply_decisions, read_decisions, write_reviewed_manifest
 from triptych.data import manifest
 from triptych.errors import UsageError
 

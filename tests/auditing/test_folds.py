@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.data.dataset_replicas import png_bytes, write_file
 from tests.data.manifest_files import write_manifest
-from triptych.audit.folds import (
+from triptych.auditing.folds import (
     MIN_BATCHES,
     MIN_STEPS,
     ModalityContents,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import jinja2
 
-from triptych.audit.suspects import Suspect
+from triptych.auditing.suspects import Suspect
 from triptych.data import manifest
 from triptych.data.datasets.derived import item_from_row, resolve_derived_path, write_derived_manifest
 from triptych.data.datasets.draft import DraftItem, ManifestDraft
@@ -53,7 +53,7 @@ def write_review_page(
     counts = Counter(suspect.verdict for suspect in suspects)
     filters = {"all": f"all ({len(suspects)})", "open": "undecided"}
     filters |= {verdict: f"{verdict} ({count})" for verdict, count in counts.items() if len(counts) > 1}
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("triptych.audit", ""), autoescape=True)
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("triptych.auditing", ""), autoescape=True)
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False}
     page = environment.get_template("review.html").render(
         title=f"Review of {manifest_name}",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triptych.audit.evidence import CUTOFFS, estimate_noise_rate_from_p_values, estimate_p_wrong
+from triptych.auditing.evidence import CUTOFFS, estimate_noise_rate_from_p_values, estimate_p_wrong
 
 
 def simulate_p_values(

@@ -7,10 +7,10 @@ import pytest
 
 from tests.data.dataset_replicas import WAV, png_bytes, write_file
 from tests.data.manifest_files import write_manifest
-from triptych.audit.evidence import NoiseRateEstimate
-from triptych.audit.folds import ModalityPair
-from triptych.audit.scoring import CaptionScores, RowScores
-from triptych.audit.suspects import PairScores, find_suspects
+from triptych.auditing.evidence import NoiseRateEstimate
+from triptych.auditing.folds import ModalityPair
+from triptych.auditing.scoring import CaptionScores, RowScores
+from triptych.auditing.suspects import PairScores, find_suspects
 from triptych.data import manifest
 
 NOISE_RATE = NoiseRateEstimate(0.3, 0.2, 0.4, 3)

@@ -12,11 +12,11 @@ import time
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from tests.audit.conftest import NOISE_RATE
+from tests.auditing.conftest import NOISE_RATE
 from tests.data.dataset_replicas import png_bytes, write_file
 from tests.data.manifest_files import write_manifest
-from triptych.audit.audit import CLEAN_FILE, SCORES_FILE, SUSPECTS_FILE, audit
-from triptych.audit.suspects import PairScores
+from triptych.auditing.audit import CLEAN_FILE, SCORES_FILE, SUSPECTS_FILE, audit
+from triptych.auditing.suspects import PairScores
 from triptych.data import manifest
 from triptych.errors import ManifestError, UsageError
 

@@ -11,9 +11,9 @@ from playwright.sync_api import sync_playwright
 
 from tests.data.dataset_replicas import WAV, png_bytes, write_file
 from tests.data.manifest_files import write_manifest
-from triptych.audit.audit import hash_manifest
-from triptych.audit.review import write_review_page
-from triptych.audit.suspects import Suspect
+from triptych.auditing.audit import hash_manifest
+from triptych.auditing.review import write_review_page
+from triptych.auditing.suspects import Suspect
 from triptych.data import manifest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -3,26 +3,32 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from triptych.audit.evidence import NoiseRateEstimate, estimate_noise_rate_from_p_values, estimate_p_wrong
-from triptych.audit.folds import ModalityPair
-from triptych.audit.scoring import CaptionScores, FoldScores, RowScores, concat_scores
+from triptych.auditing.evidence import NoiseRateEstimate, estimate_noise_rate_from_p_values, estimate_p_wrong
+from triptych.auditing.folds import ModalityPair
+from triptych.auditing.scoring import CaptionScores, FoldScores, RowScores, concat_scores
 from triptych.csv_files import write_rows
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.files import atomic_write
 from triptych.interfaces import Modality
+from triptych.result_tables import rows_to_arrow
+
+if TYPE_CHECKING:
+    import pyarrow
 
 P_WRONG_THRESHOLD = 0.5  # a pair with at least this probability of being wrong is a suspect
 DUPLICATE_COSINE = 0.95  # two items with at least this cosine similarity are near-duplicates
 LOG_HALF = float(np.log(0.5))  # log retained mass below which the plan prefers another pair
-SUSPECT_COLUMNS = (
+SUSPECT_COLUMNS: tuple[str, ...] = (
     "id", "row", "verdict", "modality_pair", "modality", "caption", "p_wrong", "retained_mass", "score", "current",
     "better_id", "better_caption", "better_score", "better",
 )  # fmt: skip
+INTEGER_COLUMNS: tuple[str, ...] = ("row", "caption", "better_caption")
+FLOAT_COLUMNS: tuple[str, ...] = ("p_wrong", "retained_mass", "score", "better_score")
 SCORE_COLUMNS = ("id", "row", "modality_pair", "caption", "score", "p_value", "retained_mass", "margin", "p_wrong")
 
 Verdict = Literal["wrong", "near-duplicate"]
@@ -169,7 +175,7 @@ def _find_caption_suspects(modality_pair: ModalityPair, scores: PairScores) -> l
 
 def write_suspects(path: Path, suspects: Iterable[Suspect], rows: Sequence[Row]) -> None:
     """Write one line per suspect, in the given order. Captions are numbered from 1."""
-    _write_csv(path, SUSPECT_COLUMNS, (_suspect_to_dict(suspect, rows) for suspect in suspects))
+    _write_csv(path, SUSPECT_COLUMNS, (suspect_to_row(suspect, rows) for suspect in suspects))
 
 
 def write_scores(path: Path, pair_scores: Mapping[ModalityPair, PairScores], rows: Sequence[Row]) -> None:
@@ -199,7 +205,15 @@ def _score_to_dict(scores: RowScores | CaptionScores, i: int, rows: Sequence[Row
     }
 
 
-def _suspect_to_dict(suspect: Suspect, rows: Sequence[Row]) -> dict[str, Any]:
+def suspects_to_arrow(rows: Sequence[Mapping[str, Any]]) -> pyarrow.Table:
+    """Return a table of rows of `suspect_to_row`. The types of the columns do not depend on the rows."""
+    types = dict.fromkeys(SUSPECT_COLUMNS, "string")
+    types |= dict.fromkeys(INTEGER_COLUMNS, "int64") | dict.fromkeys(FLOAT_COLUMNS, "float64")
+    return rows_to_arrow(rows, SUSPECT_COLUMNS, types)
+
+
+def suspect_to_row(suspect: Suspect, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the line of a suspect in suspects.csv, with the columns SUSPECT_COLUMNS. Captions are numbered from 1."""
     row, better_row = rows[suspect.row], None if suspect.better_row is None else rows[suspect.better_row]
     line: dict[str, Any] = {
         "id": row.id,
