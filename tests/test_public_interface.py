@@ -16,8 +16,8 @@ import triptych
 
 # A name that users import. Adding a name here is a decision; removing one breaks users' programs.
 PUBLIC_NAMES = {
-    "classes": ["Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem"],
-    "functions": ["compare", "evaluate", "load", "train"],
+    "classes": ["Callback", "Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem"],
+    "functions": ["audit", "compare", "evaluate", "load", "train"],
     "modules": ["errors", "evaluation", "losses"],
 }
 # The methods that are documented with arguments and an example.

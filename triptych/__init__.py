@@ -12,6 +12,8 @@
 Importing the package is fast: torch and other libraries are imported when a name is first used.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from importlib import import_module

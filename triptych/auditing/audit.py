@@ -1,5 +1,7 @@
 """audit(): find the pairs of a manifest or of Python data that are probably wrong, by cross-validation."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import shutil

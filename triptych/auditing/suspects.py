@@ -1,5 +1,7 @@
 """Find suspects (wrong rows, wrong captions, near-duplicates) in the scores of all folds, and write CSV files."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Compare the metrics of two spaces on the same queries, over all queries and over slices of the queries."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Measure retrieval in every direction between the modalities of a manifest or of Python data."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations

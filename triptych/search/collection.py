@@ -204,7 +204,7 @@ class Collection:
         return Hits(merge_hits(items, ranked, query_row_ids, k, fold_duplicates))
 
     def search_similar(self, item_id: str, modality: Modality | Sequence[Modality] | None = None, k: int = 10) -> Hits:
-        """Return the items most similar to an item of the collection, given by its id."""
+        """Return the items most similar to an item of the collection, given by its id; see `search`."""
         return self.search(Query.combine(StoredItem(item_id)), modality, k)
 
     def to_arrow(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pa.Table:
