@@ -7,7 +7,7 @@ import torch
 from triptych.checkpoint import load
 from triptych.interfaces import Features
 from triptych.search.index import Gallery
-from triptych.search.ranking import MIN_RERANK, EmbeddedPart, Ranker, ScoreDistribution
+from triptych.search.ranking import MIN_RERANK, RERANK_FACTOR, EmbeddedPart, Ranker, ScoreDistribution
 
 STANDARD = ScoreDistribution(np.array([[-1.0, 1.0]]))  # mean 0, standard deviation 1: standardising changes nothing
 NO_PARTS = torch.zeros(1, 1, 32), torch.ones(1, 1, dtype=torch.bool)  # the similarity reads no parts
@@ -80,6 +80,14 @@ def test_the_best_item_is_shortlisted_among_many_that_are_dissimilar_to_the_nega
     dissimilar = [(0.1, -0.9)] * (MIN_RERANK + 50)
     ranked = rank(space, unit_keys([*dissimilar, (0.6, 0.0)]), [query_part(0, 1.0), query_part(1, -1.0)], k=1)
     assert ranked.row_ids.tolist() == [len(dissimilar)]
+
+
+def test_the_shortlist_grows_with_the_number_of_requested_items(space):
+    """Each search finds 250 other items first: the most similar to the positive part, or the least to the negative."""
+    k = 30
+    others = [(0.65, 0.64)] * (RERANK_FACTOR * k - 50) + [(0.1, -0.9)] * (RERANK_FACTOR * k - 50)
+    ranked = rank(space, unit_keys([*others, *[(0.6, 0.0)] * k]), [query_part(0, 1.0), query_part(1, -1.0)], k=k)
+    assert sorted(ranked.row_ids.tolist()) == list(range(len(others), len(others) + k))
 
 
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 0.4), (1.0, -1.0), (0.3, -1.0)])
