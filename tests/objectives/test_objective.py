@@ -118,6 +118,9 @@ def test_scores_have_gradients_and_need_no_embeddings():
         ({"scores": A[:0, :0]}, "0 rows"),
         ({"a": A, "b": B, "scores": A[:, :5]}, "scores cannot be combined with a, b; pass scores, or a and b"),
         ({"scores": A[:, :5], "similarity": Dot()}, "scores cannot be combined with similarity"),
+        ({"scores": A[:, :5], "b_mask": WORD_MASK}, "scores cannot be combined with b_mask"),
+        ({"a": A, "b": B, "similarity": "dot"}, "similarity is 'dot'; need an instance"),
+        ({"a": A, "b": B, "similarity": Dot}, "similarity is <class .*Dot'>; need an instance"),
     ],
 )  # fmt: skip
 def test_invalid_tensors_raise(inputs, message):
@@ -154,13 +157,10 @@ def test_invalid_parts_raise(inputs, message):
 
 def test_objectives_of_embeddings_do_not_read_scores():
     distill = Distill(num_classes=3, embed_dim=DIM)
-    for objective, (name, value) in (
-        (objective, given_input)
-        for objective in (AlignUniform(), distill)
-        for given_input in {"scores": A[:, :5], "similarity": Cosine()}.items()
-    ):
-        with pytest.raises(InputError, match=f"{type(objective).__name__} reads embeddings, .* without {name}"):
-            objective(**{name: value})
+    for objective in (AlignUniform(), distill):
+        for name, value in {"scores": A[:, :5], "similarity": Cosine()}.items():
+            with pytest.raises(InputError, match=f"{type(objective).__name__} reads embeddings, .* without {name}"):
+                objective(**{name: value})
     with pytest.raises(InputError, match="in a call, pass teacher_targets"):
         distill(A, B)
     with pytest.raises(InputError, match=r"embedding is torch\.float64, and the class heads are torch\.float32"):

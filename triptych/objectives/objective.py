@@ -67,12 +67,15 @@ class Objective(nn.Module, ABC):
         """
         self._check_inputs_are_read(teacher_targets, scores, similarity)
         if scores is not None:
-            present = [name for name, x in (("a", a), ("b", b), ("similarity", similarity)) if x is not None]
+            others = {"a": a, "b": b, "similarity": similarity, "a_mask": a_mask, "b_mask": b_mask}
+            present = [name for name, value in others.items() if value is not None]
             if present:
                 raise InputError(f"scores cannot be combined with {', '.join(present)}; pass scores, or a and b")
             pair = _make_pair_from_scores(_check_floats(scores, "scores"), group)
         else:
-            similarity = similarity or Cosine()
+            similarity = Cosine() if similarity is None else similarity
+            if not isinstance(similarity, Similarity):
+                raise InputError(f"similarity is {similarity!r}; need an instance, such as triptych.losses.Dot()")
             a, b = _check_floats(a, "a"), _check_floats(b, "b")
             _check_same_format(a, b)
             a_features = _make_features(a, a_mask, "a", similarity)
