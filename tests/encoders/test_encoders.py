@@ -11,7 +11,7 @@ from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingEr
 from triptych.interfaces import Source
 
 
-@pytest.fixture(params=ENCODERS)
+@pytest.fixture(params=ENCODERS.known_names())
 def encoder(request, sources, monkeypatch):
     if weights := find_yamnet_weights():
         monkeypatch.setenv(yamnet.WEIGHTS_VARIABLE, weights)
