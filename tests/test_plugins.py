@@ -298,7 +298,8 @@ def test_a_head_projects_the_pooled_outputs(site):
     head = space.heads["image"]
     assert type(head).__name__ == "Scaled"
     x = torch.randn(2, 5, space.encoder("image").feature_dim)
-    expected = 3 * torch.nn.functional.linear(x, head.linear.weight, head.linear.bias)
+    weight, bias = head.parameters()
+    expected = 3 * torch.nn.functional.linear(x, weight, bias)
     assert torch.allclose(head(x), expected)
 
 

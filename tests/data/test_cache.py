@@ -36,9 +36,11 @@ def make_class(module, stores_argument=True):
             if stores_argument:
                 self.bins = bins
 
-        def prepare(self, source): ...
+        def prepare(self, source):
+            raise NotImplementedError
 
-        def forward(self, inputs, mask): ...
+        def forward(self, inputs, mask):
+            raise NotImplementedError
 
     Histogram.__module__ = module
     return Histogram
