@@ -303,40 +303,45 @@ def test_a_head_projects_the_pooled_outputs(site):
     assert torch.allclose(head(x), expected)
 
 
+PROGRAM = """
+from triptych.errors import TriptychError
+from triptych.recipe import Recipe
+
+for name, allowed in [("evil_loss", []), ("evil:Loss", []), ("evil:Loss", ["evil"]), ("good_loss", [])]:
+    try:
+        print(Recipe.load("trimodal", [f"objectives.0={{name='{name}'}}"], allowed).plugin_packages())
+    except TriptychError as error:
+        print(error)
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("start", [["-m", "triptych"], ["-c", "from triptych.app.cli import main; main()"]])
-def test_modules_and_metadata_in_the_current_folder_do_not_count(tmp_path, start):
+def test_modules_and_metadata_in_the_current_folder_do_not_count(tmp_path):
     """`python -m` and `python -c` put the current folder on sys.path; a stranger may have written its files."""
     folder, trace, site = tmp_path / "downloaded", tmp_path / "trace", tmp_path / "site"
-    for place in (folder, site):
-        place.mkdir()
+    for directory in (folder, site):
+        directory.mkdir()
     write_modules(folder, evil=LEAVE_TRACE.format(trace=str(trace)) + LOSS.format(name="Loss"))
     write_modules(folder, good=LEAVE_TRACE.format(trace=str(trace)) + LOSS.format(name="Loss"))
     install(folder, "evil", objectives="evil_loss = evil:Loss")
-    write_modules(site, good=LOSS.format(name="Loss"))
+    write_modules(site, good=LOSS.format(name="Loss"), program=PROGRAM)
     install(site, "good", objectives="good_loss = good:Loss")
 
-    def run(objective, *options, path):
+    def run(*command, path):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), *filter(None, sys.path)])}
-        command = [
-            sys.executable,
-            *start,
-            "recipes",
-            "trimodal",
-            "--set",
-            f"objectives.0={{name='{objective}'}}",
-            *options,
-        ]
-        return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+        completed = subprocess.run(
+            [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        assert completed.returncode == 0, completed.stderr
+        return completed.stdout.splitlines()
 
-    for objective, options, message in [
-        ("evil_loss", [], "objective 'evil_loss' is unknown"),
-        ("evil:Loss", [], "needs the plug-in package evil, which is not allowed"),
-        ("evil:Loss", ["--allow-plugin", "evil"], "modules in the current folder are not imported"),
-    ]:
-        result = run(objective, *options, path=[site])
-        assert (result.returncode, message in result.stderr) == (2, True), result.stderr
-    assert run("good_loss", path=[site]).returncode == 0, "the installed module, not the module in the current folder"
-    assert not trace.exists()
-    assert run("evil:Loss", "--allow-plugin", "evil", path=[site, folder]).returncode == 0, "PYTHONPATH is a choice"
+    for command in (["-m", "program"], ["-c", PROGRAM]):
+        unknown, not_allowed, not_installed, installed = run(*command, path=[site])
+        assert "objective 'evil_loss' is unknown" in unknown
+        assert "needs the plug-in package evil, which is not allowed" in not_allowed
+        assert "the module evil is not installed" in not_installed
+        assert "modules in the current folder are not imported" in not_installed
+        assert installed == "{'good': '1.0'}"
+        assert not trace.exists()
+    assert run("-m", "program", path=[site, folder])[0] == "{'evil': '1.0'}", "PYTHONPATH is the choice of the user"
     assert trace.exists()

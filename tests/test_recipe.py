@@ -68,6 +68,11 @@ def test_to_toml_writes_every_default():
         ("space.encoders.image.name=image_cnn", "space.encoders.image: no objective trains this encoder"),
         ("objectives.².weight=1", "is not an index from"),
         ("name=../up", "name = '../up': must be letters"),
+        ("objectives.0={name=triplet}", "not a valid TOML table or list; write strings in quotes"),
+        ("objectives.0=triplet", "objectives.0 = 'triplet': must be a table"),
+        ("objectives.0={temperature=0.1}", "objectives.0: the objective's name is missing; known: align_uniform"),
+        ("space.similarity=cosin", "space.similarity: similarity 'cosin' is unknown; known: cosine"),
+        ("space.head=mpl", "space.head: head 'mpl' is unknown; known: linear, mlp, none; did you mean 'mlp'"),
         ("name.x=3", "name is a value, not a table"),
         ("name.x.y=3", "'x' cannot be set, because"),
     ],
@@ -99,6 +104,31 @@ def test_overrides_set_values_of_every_type():
     assert recipe.objectives[0].settings["learn_temperature"] is False
     assert recipe.objectives[0].similarity == Component("cosine")
     assert Recipe.parse(recipe.to_toml()) == recipe
+
+
+def test_a_table_replaces_an_objective_but_keeps_its_pairs_weight_and_similarity():
+    before = ["objectives.0.weight=0.5", "objectives.0.similarity.name=dot", "objectives.0.temperature=0.3"]
+    (kept,) = Recipe.parse(SMALL_RECIPE, [*before, 'objectives.0={name="triplet", margin=0.4}']).objectives
+    assert (kept.name, kept.pairs, kept.weight) == ("triplet", (("audio", "text"),), 0.5)
+    assert kept.similarity == Component("dot")
+    assert kept.settings["margin"] == 0.4
+    assert "temperature" not in kept.settings
+    override = 'objectives.0={name="infonce", weight=2.0, pairs=[["image", "text"]], similarity={name="cosine"}}'
+    image = "space.encoders={image={name='image_cnn'}, text={name='text_transformer'}}"
+    (replaced,) = Recipe.parse(SMALL_RECIPE, [*before, image, override]).objectives
+    assert (replaced.pairs, replaced.weight, replaced.similarity) == ((("image", "text"),), 2.0, Component("cosine"))
+    assert replaced.settings["temperature"] == 0.07
+
+
+def test_a_table_replaces_a_similarity_or_an_encoder_with_its_settings():
+    overrides = ["space.encoders.text.num_layers=1", "space.encoders.text={name='text_transformer', num_heads=2}"]
+    overrides += ["space.similarity={name='mahalanobis', embed_dim=16}", "space.similarity={name='dot'}"]
+    space = Recipe.parse(SMALL_RECIPE, overrides).space
+    assert space.similarity == Component("dot")
+    text = space.encoders["text"].settings
+    assert (text["num_heads"], text["num_layers"]) == (2, 2), "num_layers has its default again"
+    by_name = Recipe.parse(SMALL_RECIPE, ["space.similarity=dot", "space.encoders.audio=speech_cnn"]).space
+    assert (by_name.similarity, by_name.encoders["audio"].name) == (Component("dot"), "speech_cnn")
 
 
 @pytest.mark.parametrize("text", ["", "name = ", "[space]\nembed_dim = 3", "objectives = 3\n[space]", "\x00"])

@@ -175,8 +175,11 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
         "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
         "licences; their hash is checked when the space is loaded.\n"
     )
-    requirements = [f"{name}=={version}" if version else name for name, version in recipe.plugin_packages().items()]
-    plugin_note = f"\nThe space needs plug-ins. Install them first: `pip install {' '.join(requirements)}`.\n"
+    packages = recipe.plugin_packages().items()
+    plugins_needed = [
+        f"`pip install {n}=={v}`" if v else f"`{n}` (a module that is not in a package)" for n, v in packages
+    ]
+    plugin_note = f"\nThe space needs plug-ins: {', '.join(plugins_needed)}.\n"
     example = '"a dog barks"' if "text" in encoders else 'pathlib.Path("dog.jpg")'
     return f"""---
 {_render_card_metadata(recipe, encoders, history)}
@@ -192,7 +195,7 @@ def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], hist
 
 Embeddings have {space.embed_dim} dimensions ({space.geometry}) and are compared by `{space.similarity.name}`.
 Training objectives: {objectives or "none; this is a pretrained joint model"}.
-{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}{plugin_note if requirements else ""}
+{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}{plugin_note if packages else ""}
 ## Training data
 
 {_format_training_data(history)}

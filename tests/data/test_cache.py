@@ -6,8 +6,8 @@ import torch
 from tests.data.cached_images import make_encoder, make_images
 from triptych.data.cache import Cache, fingerprint_encoder, resolve_cache, to_float16
 from triptych.data.features import compute_or_load
-from triptych.errors import UsageError
-from triptych.interfaces import Source
+from triptych.errors import PluginError, UsageError
+from triptych.interfaces import Encoder, Source
 
 
 def test_other_weights_settings_or_segments_are_other_entries(tmp_path):
@@ -23,6 +23,40 @@ def test_other_weights_settings_or_segments_are_other_entries(tmp_path):
         [source, Source("image", source.content, 0.0, 1.0), Source("text", "a"), Source("text", "b")]
     )
     assert len(set(keys)) == 4
+
+
+def make_class(module, stores_argument=True):
+    """Return an encoder class without weights, of a module of another package."""
+
+    class Histogram(Encoder):
+        modality, part_name, feature_dim = "image", "region", 8
+
+        def __init__(self, bins: int = 8) -> None:
+            super().__init__()
+            if stores_argument:
+                self.bins = bins
+
+        def prepare(self, source):
+            raise NotImplementedError
+
+        def forward(self, inputs, mask):
+            raise NotImplementedError
+
+    Histogram.__module__ = module
+    return Histogram
+
+
+def test_encoders_of_two_packages_with_the_same_class_name_are_other_entries():
+    first, second = make_class("first.encoders"), make_class("second.encoders")
+    assert fingerprint_encoder(first()) == fingerprint_encoder(first())
+    assert len({fingerprint_encoder(encoder) for encoder in (first(), second(), first(bins=9))}) == 3
+
+
+def test_an_encoder_without_its_settings_as_attributes_is_an_error():
+    with pytest.raises(
+        PluginError, match=r"Histogram: these arguments .* are not stored as attributes: bins; the cache"
+    ):
+        fingerprint_encoder(make_class("first", stores_argument=False)())
 
 
 def test_list_stores_and_clear(tmp_path):

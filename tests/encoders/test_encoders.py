@@ -10,7 +10,7 @@ from triptych.errors import CheckpointError, MediaError, RecipeError, TrainingEr
 from triptych.interfaces import Source
 
 
-@pytest.fixture(params=ENCODERS)
+@pytest.fixture(params=ENCODERS.known_names())
 def encoder(request, sources):
     encoder_class = ENCODERS[request.param]
     if reason := encoder_class.unavailable_reason():

@@ -19,7 +19,7 @@ def random_features(items, dim=6, parts=3, seed=0, dtype=torch.float64):
     )
 
 
-@pytest.fixture(params=SIMILARITIES)
+@pytest.fixture(params=SIMILARITIES.known_names())
 def similarity(request):
     return SIMILARITIES[request.param](**SETTINGS.get(request.param, {})).double()
 

@@ -20,6 +20,17 @@ def test_help_and_import_do_not_load_torch():
         assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0, code
 
 
+def test_help_does_not_search_for_plugins():
+    code = """
+import contextlib, sys
+from triptych.app.cli import app
+with contextlib.suppress(SystemExit):
+    app(["--help"])
+sys.exit("triptych.plugins" in sys.modules or "importlib.metadata" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False, stdout=subprocess.DEVNULL).returncode == 0
+
+
 @pytest.mark.parametrize(("option", "printed"), [("--help", "Usage"), ("--version", f"triptych {__version__}")])
 def test_help_and_version_load_only_what_they_print_with(option, printed):
     """Few imports keep the start below half a second (`python -m bench startup`) on any machine."""
