@@ -22,7 +22,7 @@ class {name}(Objective):
         super().__init__()
         self.margin = margin
 
-    def forward(self, pair):
+    def terms(self, pair):
         return {{"loss": (self.margin - pair.scores().diagonal()).mean()}}
 
     terms = forward

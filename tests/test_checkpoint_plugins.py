@@ -74,7 +74,7 @@ def test_loading_without_the_package_names_the_pip_command(space_file):
         with pytest.raises(PluginError, match=message):
             load(path)
     with pytest.raises(PluginError, match=message):
-        Collection.create(space_file.parent / "collection", space_file)
+        Collection(space_file.parent / "collection", space_file)
 
 
 def test_loading_with_the_same_version(space_file, site):
@@ -105,7 +105,7 @@ def test_a_module_without_package_must_be_allowed(tmp_path, site):
         with pytest.raises(PluginError, match=r"the recipe in .*space\.head: .*package my_head, which is not allowed"):
             load(tmp_path / "space.safetensors")
         assert have_identical_weights(space, load(tmp_path / "space.safetensors", allow_plugins=["my_head"]))
-        collection = Collection.create(tmp_path / "collection", tmp_path / "space.safetensors", allow_plugins="my_head")
+        collection = Collection(tmp_path / "collection", tmp_path / "space.safetensors", allow_plugins="my_head")
         assert have_identical_weights(space, collection.space)
 
 
