@@ -113,7 +113,7 @@ def materialised(
 
     Print a line if the rows were split by a hash.
     """
-    is_new, is_parent_new = not folder.exists(), not folder.parent.exists()
+    is_new = not folder.exists()
     try:
         written = materialise(data, folder, can_replace=can_replace, show_progress=show_progress)
         notify(written.split_note, show_progress and bool(written.split_note))
@@ -121,9 +121,6 @@ def materialised(
     except BaseException:
         if is_new and not is_used():
             shutil.rmtree(folder, ignore_errors=True)
-            if is_parent_new:
-                with suppress(OSError):  # `rmdir` removes only an empty folder
-                    folder.parent.rmdir()
         raise
 
 
