@@ -125,6 +125,9 @@ def test_rows_without_splits_are_split_by_a_hash(tmp_path):
     assert len({row.split for row in table.rows[:6]}) == 1
     assert "train 40 (80%), valid 5 (10%), test 5 (10%)" in first.split_note
     assert write_data(make_rows(), tmp_path / "c").split_note == ""
+    partly = write_data([*make_rows(4), *rows[4:7]], tmp_path / "d")
+    assert partly.split_note.startswith("3 of 7 rows have no split")
+    assert not partly.has_assigned_splits
 
 
 def test_rows_of_a_dataset_that_share_a_file_share_a_group(tmp_path):
@@ -173,6 +176,12 @@ def test_bad_data_raises_one_error_and_nothing_is_written(tmp_path, name):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_raises(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match=r"file/data: cannot be written \(.*\); .*, or give another folder"):
+        write_data(make_rows(), tmp_path / "file" / "data")
+
+
 def test_an_error_keeps_the_data_that_was_there(tmp_path):
     write_data(make_rows(), tmp_path / "data")
     before = list_files(tmp_path / "data")
@@ -181,10 +190,10 @@ def test_an_error_keeps_the_data_that_was_there(tmp_path):
     assert list_files(tmp_path / "data") == before
 
 
-@pytest.mark.parametrize("file", ["manifest.parquet", "notes.txt", "media/photo.png"])
+@pytest.mark.parametrize("file", ["manifest.parquet", "damaged/manifest.parquet", "notes.txt", "media/photo.png"])
 def test_files_of_the_user_are_not_overwritten(tmp_path, file):
-    write_file(tmp_path / "data" / file)
-    if file.endswith("parquet"):
+    write_file(tmp_path / "data" / file.removeprefix("damaged/"))
+    if file == "manifest.parquet":
         parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "data" / file)
     before = list_files(tmp_path)
     assert has_other_files(tmp_path / "data")

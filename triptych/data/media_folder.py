@@ -117,7 +117,8 @@ class MediaFolder:
     def _write(self, name: str, write: Callable[[Path], object], size: int | None = None) -> Path:
         """Write a file unless it exists. `size` is the number of bytes, if it is known."""
         path = self.folder / name
-        if path.is_file() and size in (None, path.stat().st_size):
+        existing_size = path.stat().st_size if path.is_file() else 0  # 0 after a power failure: files are not synced
+        if existing_size and size in (None, existing_size):
             return path
         if self.table and self._bytes_left is not None:
             self._bytes_left -= size or 0
