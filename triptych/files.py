@@ -53,6 +53,18 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
         temp_path.unlink(missing_ok=True)
 
 
+@contextmanager
+def remove_if_unused(folder: Path) -> Iterator[None]:
+    """After the block, remove a folder that did not exist before the block and is empty."""
+    is_new = not folder.exists()
+    try:
+        yield
+    finally:
+        if is_new:
+            with suppress(OSError):  # `rmdir` removes only an empty folder
+                folder.rmdir()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic_write(path) as temp_path:

@@ -8,10 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pytest
+from PIL import Image
 from sklearn.metrics import roc_auc_score
 
+import triptych
 from tests.auditing.conftest import NOISE_RATE
 from tests.data.dataset_replicas import png_bytes, write_file
 from tests.data.manifest_files import write_manifest
@@ -203,3 +206,51 @@ def test_audit_command_prints_the_noise_rate_and_next_step(audit_result, noisy_m
     rate = r"image–text: estimated noise rate of 200 pairs: \d+\.\d% \(95% interval \d+\.\d–\d+\.\d\)"
     assert re.search(rate, done.stdout)
     assert "review.html in a browser" in done.stderr
+
+
+def test_python_data_gives_the_scores_of_the_manifest(audit_result, noisy_manifest, small_recipe, tmp_path):
+    rows = []
+    for row in manifest.read(noisy_manifest).rows:
+        with Image.open(row.image or "") as image:
+            rows.append({"id": row.id, "image": image.copy(), "text": list(row.texts), "group": row.group})
+    arguments = {"num_folds": 2, "recipe": str(small_recipe), "show_progress": False}
+    result = triptych.audit((row for row in rows), tmp_path / "audit", **arguments)
+    assert result.noise_rates == audit_result.noise_rates
+    ids = [(row["id"], row["better_id"], row["p_wrong"]) for row in result.to_rows()]
+    assert ids == [(row["id"], row["better_id"], row["p_wrong"]) for row in audit_result.to_rows()]
+    before = (tmp_path / "audit" / SUSPECTS_FILE).read_bytes()
+    triptych.audit(rows, tmp_path / "audit", **arguments)  # reads the finished folds
+    assert (tmp_path / "audit" / SUSPECTS_FILE).read_bytes() == before
+    with pytest.raises(UsageError, match="contains other data"):
+        triptych.audit(rows[:-1], tmp_path / "audit", **arguments)
+    with pytest.raises(UsageError, match="files that are not from an audit"):
+        triptych.audit(rows, tmp_path, **arguments)
+
+
+def test_bad_python_data_raises_and_nothing_is_written(small_recipe, tmp_path):
+    few = [{"image": png_bytes(i), "text": f"number {i}"} for i in range(5)]
+    for data, message in ((few, "fewer than 12 of 5 rows"), ([], "no rows"), ([{"caption": 1}], "must be text")):
+        with pytest.raises(ManifestError, match=message):
+            triptych.audit(data, tmp_path / "audit", recipe=str(small_recipe), show_progress=False)
+    with pytest.raises(UsageError, match="data is NoneType"):
+        triptych.audit(None, tmp_path / "audit", show_progress=False)  # pyright: ignore[reportArgumentType]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_as_tables(audit_result):
+    lines = read_csv(audit_result.folder / SUSPECTS_FILE)
+    table = audit_result.to_arrow()
+    assert table.column("id").to_pylist() == [line["id"] for line in lines]
+    assert table.column("p_wrong").to_pylist() == pytest.approx([float(line["p_wrong"]) for line in lines], rel=1e-5)
+    assert audit_result.to_pandas()["better"].tolist() == table.column("better").to_pylist()
+    document = json.loads(json.dumps(audit_result.to_dict()))
+    assert len(document["suspects"]) == len(audit_result.suspects)
+    rate = only_pair_scores(audit_result).noise_rate
+    assert document["pairs"]["image-text"]["noise_rate"]["low"] == rate.low
+    empty = replace(audit_result, suspects=[])
+    assert empty.to_arrow().schema == table.schema
+    text = repr(audit_result)
+    assert f"image–text: estimated noise rate {rate}" in text
+    assert lines[0]["id"] in text
+    assert "review.html" in text
+    assert len(repr(empty).splitlines()) == 3

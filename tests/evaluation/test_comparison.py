@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import triptych
+from tests.training.train_python_data import make_python_rows
 from triptych.data import manifest
 from triptych.errors import UsageError
 from triptych.evaluation.comparison import compare, compare_evaluations
@@ -143,3 +144,30 @@ def test_compare_two_trained_spaces(run_dir, synthetic_manifest, tiny_recipe):
     for c in comparisons:
         assert {s.attribute for s in c.slices} <= {"words", "seconds", "label"}
         json.dumps(c.to_dict())
+
+
+def test_results_as_tables():
+    worse, better = random_ranks(0, 0.3), random_ranks(0, 0.8)
+    comparisons = compare_evaluations([make_evaluation(worse)], [make_evaluation(better)])
+    rows = comparisons.to_arrow().to_pylist()
+    assert [row["metric"] for row in rows] == list(comparisons[0].differences)
+    for row in rows:
+        entry = comparisons.to_dict()["directions"][0]["differences"][row["metric"]]
+        assert (row["mean_a"], row["mean_b"], row["verdict"]) == (entry["mean_a"], entry["mean_b"], entry["verdict"])
+        assert [row["low"], row["high"]] == entry["interval"]
+        assert row["difference"] == row["mean_b"] - row["mean_a"]
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    pandas.testing.assert_frame_equal(comparisons.to_pandas(), comparisons.to_arrow().to_pandas())
+    lines = repr(comparisons).splitlines()
+    assert len(lines) == 1 + 3
+    assert lines[2].startswith("text → audio R@10")
+    assert lines[2].endswith("B is better")
+
+
+def test_python_data_in_compare_gives_the_results_of_the_manifest(run_dir, synthetic_manifest, tmp_path):
+    space = triptych.load(run_dir)
+    cache = str(tmp_path)
+    from_manifest = compare(space, space, synthetic_manifest, show_progress=False, cache=cache, num_resamples=50)
+    data = make_python_rows(synthetic_manifest)
+    from_memory = compare(space, space, data, show_progress=False, cache=cache, num_resamples=50)
+    assert from_memory.to_rows() == from_manifest.to_rows()

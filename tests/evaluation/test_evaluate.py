@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.training.train_python_data import make_python_rows
 from triptych.checkpoint import load
 from triptych.data import manifest
 from triptych.errors import ManifestError
@@ -92,3 +93,28 @@ def test_frozen_features_are_read_from_the_cache(run_dir, rows, measure, tmp_pat
     assert not batches, "encoded again although the features are in the cache"
     measure(space, rows, cache="off")
     assert batches
+
+
+def test_python_data_gives_the_results_of_the_manifest(space, synthetic_manifest, tmp_path):
+    from_manifest = evaluate(space, synthetic_manifest, show_progress=False, cache=str(tmp_path))
+    in_memory = make_python_rows(synthetic_manifest)
+    from_memory = evaluate(space, (row for row in in_memory), show_progress=False, cache=str(tmp_path))
+    assert from_memory.directions == from_manifest.directions
+    everything = evaluate(space, in_memory, show_progress=False, cache=str(tmp_path), split="all", num_resamples=0)
+    assert len(everything.items["image"]) == 80
+
+
+def test_results_as_tables(space, rows):
+    result = evaluate(space, rows, show_progress=False, num_resamples=100)
+    table = result.to_arrow()
+    assert table.num_rows == 6
+    for row, direction, entry in zip(table.to_pylist(), result.directions, result.to_dict()["directions"], strict=True):
+        assert (row["query"], row["gallery"]) == (direction.query, direction.gallery)
+        assert row["R@5"] == direction.recall[5] == entry["metrics"]["R@5"]
+        assert [row["R@5 low"], row["R@5 high"]] == entry["intervals"]["R@5"]
+    pandas = pytest.importorskip("pandas", reason="needs pandas")
+    pandas.testing.assert_frame_equal(result.to_pandas(), table.to_pandas())
+    lines = repr(result).splitlines()
+    assert len(lines) == 7
+    first = result.directions[0]
+    assert lines[1].split()[:4] == ["image", "→", "audio", f"{100 * first.recall[1]:.1f}"]

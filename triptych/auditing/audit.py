@@ -36,7 +36,7 @@ from triptych.data.manifest_problems import to_printable
 from triptych.data.materialise import has_other_files, materialised
 from triptych.data.tables_in_memory import DataLike, is_manifest_path
 from triptych.errors import UsageError
-from triptych.files import write_text
+from triptych.files import remove_if_unused, write_text
 from triptych.interfaces import MODALITIES, Modality
 from triptych.recipe import Recipe
 from triptych.result_tables import format_table, rows_to_pandas
@@ -155,7 +155,10 @@ def audit(
     _check_folder(folder)
     settings_file = folder / SETTINGS_FILE
     can_replace = restart or not settings_file.exists()
-    with materialised(data, folder / DATA_FOLDER, can_replace, settings_file.exists, show_progress) as written:
+    with (
+        remove_if_unused(folder),
+        materialised(data, folder / DATA_FOLDER, can_replace, settings_file.exists, show_progress) as written,
+    ):
         return _audit_table(manifest.read(written.path, allow_outside=True), folder, options)
 
 

@@ -29,7 +29,7 @@ from triptych.data.row_parser import (
 )
 from triptych.data.tables_in_memory import DataLike, is_hf_data, iter_rows
 from triptych.errors import InputError, ManifestError, MediaError, UsageError
-from triptych.files import TEMP_SUFFIX, atomic_write
+from triptych.files import TEMP_SUFFIX, atomic_write, suggest_remedy
 from triptych.progress import notify, track_progress
 
 MANIFEST_FILE, MEDIA_FOLDER = "manifest.parquet", "media"
@@ -44,7 +44,8 @@ class MaterialisedData:
     path: Path
     manifest_hash: str  # SHA-256 of the manifest
     needs_allow_outside: bool  # whether the manifest refers to files outside its folder
-    split_note: str = ""  # how the rows were split; empty if the data has splits
+    has_assigned_splits: bool  # whether no row had a split, so that the rows were split by a hash
+    split_note: str  # a message for the user about rows without a split; empty if all rows have splits
 
 
 def materialise(
@@ -100,9 +101,12 @@ def materialise(
             manifest_hash = hashlib.sha256(previous).hexdigest()
     if name:
         _remove_unused_media(media.folder, draft.items)
-    has_splits = any(item.split for item in items)
-    split_note = "" if has_splits else f"{draft.notes[-1]}; to choose the splits, add a column split"
-    return MaterialisedData(path, manifest_hash, has_outside_paths, split_note)
+    num_split, split_note = sum(item.split is not None for item in items), ""
+    if num_split == 0:
+        split_note = f"{draft.notes[-1]}; to choose the splits, add a column split"
+    elif num_split < len(items):
+        split_note = f"{len(items) - num_split} of {len(items)} rows have no split and are in no split of the data"
+    return MaterialisedData(path, manifest_hash, has_outside_paths, num_split == 0, split_note)
 
 
 @contextmanager
@@ -113,7 +117,7 @@ def materialised(
 
     Print a line if the rows were split by a hash.
     """
-    is_new, is_parent_new = not folder.exists(), not folder.parent.exists()
+    is_new = not folder.exists()
     try:
         written = materialise(data, folder, can_replace=can_replace, show_progress=show_progress)
         notify(written.split_note, show_progress and bool(written.split_note))
@@ -121,9 +125,6 @@ def materialised(
     except BaseException:
         if is_new and not is_used():
             shutil.rmtree(folder, ignore_errors=True)
-            if is_parent_new:
-                with suppress(OSError):  # `rmdir` removes only an empty folder
-                    folder.parent.rmdir()
         raise
 
 
@@ -134,11 +135,12 @@ def has_other_files(folder: Path, name: str = MANIFEST_FILE) -> bool:
     path, media = folder / name, folder / MEDIA_FOLDER
     if not folder.is_dir():
         return folder.exists()
-    if path.is_file():
+    if path.exists():
+        metadata: dict[bytes, bytes] = {}
         with suppress(ArrowException, OSError, ValueError):
             metadata = parquet.read_schema(path).metadata or {}
-            if any(metadata.get(key.encode()) != value.encode() for key, value in METADATA.items()):
-                return True
+        if any(metadata.get(key.encode()) != value.encode() for key, value in METADATA.items()):
+            return True
     names = {entry.name for entry in folder.iterdir()} - {name, MEDIA_FOLDER}
     media_names = [entry.name for entry in media.iterdir()] if media.is_dir() else []
     is_temporary = re.compile(rf"\..*{re.escape(TEMP_SUFFIX)}").fullmatch
@@ -161,12 +163,15 @@ def _remove_on_error(media: MediaFolder, folder: Path) -> Iterator[None]:
     """If the block raises, remove the files that it wrote, and the folders that are then empty."""
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         for path in media.written:
             path.unlink(missing_ok=True)
         for empty_folder in (media.folder, folder):
             with suppress(OSError):
                 empty_folder.rmdir()
+        if isinstance(error, OSError):
+            reason = f"cannot be written ({error.strerror}); {suggest_remedy(error.errno or 0)}"
+            raise UsageError(f"{folder}: {reason}, or give another folder") from error
         raise
 
 

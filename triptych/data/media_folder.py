@@ -68,10 +68,10 @@ class MediaFolder:
             cell = {"bytes": bytes(cell)}
         if isinstance(cell, Mapping) and "array" not in cell and {"bytes", "path"} & cell.keys():
             if content := cell.get("bytes"):
-                path = self.add_bytes(content, cell.get("path") or "")
-                if not path.suffix:
+                name = str(cell.get("path") or "")
+                if not find_suffix(content, name):
                     raise InputError('bytes of an unknown format; give {"bytes": …, "path": "name.wav"}')
-                return path
+                return self.add_bytes(content, name)
             cell = cell.get("path")
         if is_missing(cell) or (isinstance(cell, str) and not cell.strip()):
             return None
@@ -82,9 +82,8 @@ class MediaFolder:
         raise InputError(f"{type(cell).__name__} is not a file; give a path or bytes")
 
     def add_bytes(self, content: bytes, name: str = "") -> Path:
-        """Write the bytes of a file. The first bytes or else `name` decide the extension, which may be empty."""
-        suffix = next((s for magic, offset, s in MAGIC_BYTES if content[offset : offset + len(magic)] == magic), None)
-        file_name = f"{hashlib.sha256(content).hexdigest()[:32]}{suffix or Path(name).suffix.lower()}"
+        """Write the bytes of a file with the extension that `find_suffix` returns."""
+        file_name = f"{hashlib.sha256(content).hexdigest()[:32]}{find_suffix(content, name)}"
         return self._write(file_name, lambda path: path.write_bytes(content), len(content))
 
     def _add_object(self, cell: Any, modality: Literal["audio", "image"]) -> Path:
@@ -118,7 +117,8 @@ class MediaFolder:
     def _write(self, name: str, write: Callable[[Path], object], size: int | None = None) -> Path:
         """Write a file unless it exists. `size` is the number of bytes, if it is known."""
         path = self.folder / name
-        if path.is_file() and size in (None, path.stat().st_size):
+        existing_size = path.stat().st_size if path.is_file() else 0  # 0 after a power failure: files are not synced
+        if existing_size and size in (None, existing_size):
             return path
         if self.table and self._bytes_left is not None:
             self._bytes_left -= size or 0
@@ -128,6 +128,12 @@ class MediaFolder:
             write(temporary)
         self.written.append(path)
         return path
+
+
+def find_suffix(content: bytes, name: str = "") -> str:
+    """Return the file extension that the first bytes imply, or else the extension of `name`, which may be empty."""
+    suffixes = (suffix for magic, offset, suffix in MAGIC_BYTES if content[offset : offset + len(magic)] == magic)
+    return next(suffixes, Path(name).suffix.lower())
 
 
 def _hash_array(array: np.ndarray, *settings: int) -> str:

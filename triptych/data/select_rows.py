@@ -48,7 +48,7 @@ def select_rows(
     else:
         written = materialise(data, (cache or Cache.default()).folder / TABLES_FOLDER, "", show_progress=show_progress)
         table, split_note = manifest.read(written.path, allow_outside=True), written.split_note
-        has_splits = not split_note or written.manifest_hash in training_hashes
+        has_splits = not written.has_assigned_splits or written.manifest_hash in training_hashes
     counts = table.counts
     if counts.unusable:
         notify(f"{counts.unusable} of {counts.rows + counts.unusable} rows of the data are unusable", show_progress)

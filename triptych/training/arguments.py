@@ -11,6 +11,7 @@ from triptych.data.materialise import MANIFEST_FILE, materialised
 from triptych.data.tables import TABLE_EXTENSIONS
 from triptych.data.tables_in_memory import DataLike, is_manifest_path
 from triptych.errors import UsageError
+from triptych.files import remove_if_unused
 from triptych.recipe import Recipe
 from triptych.training.distributed import DistributedContext
 from triptych.training.run_directory import DATA_FOLDER, ENVIRONMENT_FILE, LAST_FILE, check_foreign_files
@@ -70,6 +71,7 @@ def attach_data(
         if context.is_main:
             check_foreign_files(folder)
             can_replace, is_used = restart or not (folder / LAST_FILE).exists(), (folder / ENVIRONMENT_FILE).exists
+            stack.enter_context(remove_if_unused(folder))
             with lock_folder(folder):
                 written = stack.enter_context(
                     materialised(data, folder / DATA_FOLDER, can_replace, is_used, show_progress)

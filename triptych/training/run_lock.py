@@ -7,11 +7,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from triptych.errors import TrainingError
-from triptych.files import TEMP_SUFFIX, is_locked, lock
+from triptych.files import TEMP_SUFFIX, is_locked, lock, remove_if_unused
 
 LOCK_FILE = "training.lock"
 PROBE_BYTES = 4096  # bytes that are written to test whether the folder is writable
@@ -21,26 +21,20 @@ FALLOCATE_UNSUPPORTED = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of a run folder until the block ends. If the process dies, the system releases the lock."""
-    is_new = not folder.exists()
-    try:
-        with ExitStack() as stack:
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
-                if not is_acquired:
-                    time.sleep(0.1)  # try again: `is_running` in another process may hold the lock for an instant
-                    is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
-            except OSError as error:
-                raise TrainingError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
+    with remove_if_unused(folder), ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
             if not is_acquired:
-                raise TrainingError(
-                    f"{folder}: another process is training in this folder; wait until it ends, or give another folder"
-                )
-            yield
-    finally:
-        if is_new:
-            with suppress(OSError):  # `rmdir` removes the folder only if the run wrote no file
-                folder.rmdir()
+                time.sleep(0.1)  # try again: `is_running` in another process may hold the lock for an instant
+                is_acquired = stack.enter_context(lock(folder / LOCK_FILE))
+        except OSError as error:
+            raise TrainingError(f"{folder}: cannot be written ({error.strerror}); give another folder") from error
+        if not is_acquired:
+            raise TrainingError(
+                f"{folder}: another process is training in this folder; wait until it ends, or give another folder"
+            )
+        yield
 
 
 def is_running(folder: Path) -> bool:

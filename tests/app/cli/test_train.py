@@ -33,3 +33,15 @@ def test_interrupted_training_leaves_complete_files(tiny_recipe, tmp_path):
     from triptych.checkpoint import load
 
     load(run / "last.safetensors")
+
+
+def test_train_logs_to_tensorboard(tiny_recipe, tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed")
+    (tmp_path / "recipe.toml").write_text(tiny_recipe.to_toml())
+    result = triptych("train", "recipe.toml", "-o", "run", "--log", "tensorboard", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert len(list((tmp_path / "run" / "tensorboard").iterdir())) == 1
+    unknown = triptych("train", "recipe.toml", "-o", "other", "--log", "paper", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "logger 'paper' is unknown; known: mlflow, tensorboard, trackio, wandb" in unknown.stderr
+    assert not (tmp_path / "other").exists()
