@@ -16,6 +16,7 @@ from triptych.encoders.soundnet import SoundNet
 from triptych.encoders.speech_cnn import SpeechCNN
 from triptych.encoders.text_conv1d import TextConv1d
 from triptych.encoders.text_transformer import TextTransformer
+from triptych.encoders.universal_sentence_encoder import UniversalSentenceEncoder
 from triptych.encoders.yamnet import YAMNet
 from triptych.interfaces import Encoder
 
@@ -33,6 +34,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     "yamnet": YAMNet,
     "soundnet": SoundNet,
     "minilm": MiniLM,
+    "universal_sentence_encoder": UniversalSentenceEncoder,
     "hf_image": HuggingFaceImage,
     "hf_audio": HuggingFaceAudio,
     "hf_text": HuggingFaceText,
