@@ -96,10 +96,10 @@ def translation_recall(encoder: Encoder) -> dict[str, float]:
 
 def main() -> None:
     """Print the recall of each text encoder."""
-    for name in ("minilm", "universal_sentence_encoder"):
+    for name in ("minilm", "use_multilingual"):
         if reason := ENCODERS[name].unavailable_reason():
             print(f"{name}: {reason}")
             continue
         recalls = translation_recall(ENCODERS[name]().eval())
         figures = "  ".join(f"{language} {100 * recall:.0f}" for language, recall in recalls.items())
-        print(f"{name:<28}R@1 in %, to English, 60 nouns: {figures}", flush=True)
+        print(f"{name:<18}R@1 in %, to English, 60 nouns: {figures}", flush=True)

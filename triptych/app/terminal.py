@@ -299,22 +299,22 @@ def make_export_table(results: Iterable[ExportResult]) -> Table:
 
 
 def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
-    """Print a table of encoders, the origin of their weights, and the reasons why encoders are not available."""
+    """Print a table of encoders, the origin of their weights, and the reasons why encoders are not ready."""
     table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for heading in ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "available"):
+    for heading in ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "ready"):
         table.add_column(heading, justify="right" if heading in {"feature_dim", "parameters"} else "left", no_wrap=True)
     for info in encoders:
         parameters = "–" if info.parameters is None else f"{info.parameters / 1e6:.1f} M"
         feature_dim = "–" if info.feature_dim is None else str(info.feature_dim)
-        is_available = "no" if info.unavailable_reason else "yes"
-        table.add_row(info.name, info.modality, info.part_name, feature_dim, parameters, info.licence, is_available)
+        is_ready = "no" if info.unavailable_reason else "yes"
+        table.add_row(info.name, info.modality, info.part_name, feature_dim, parameters, info.licence, is_ready)
     stdout.print(table)
-    for title, field in (("origin", "origin"), ("not available", "unavailable_reason")):
+    for title, field in (("origin", "origin"), ("not ready", "unavailable_reason")):
         names: dict[str, list[str]] = {}  # encoders with the same text are printed on one line
         for info in encoders:
             names.setdefault(getattr(info, field) or "", []).append(info.name)
         lines = [f"  {', '.join(encoder_names)}: {line}" for line, encoder_names in names.items() if line]
-        stdout.print("\n".join([f"{title}:", *lines]) if lines else "all encoders are available")
+        stdout.print("\n".join([f"{title}:", *lines]) if lines else "all encoders are ready")
 
 
 def print_manifest_summary(summary: Mapping[str, Any]) -> None:

