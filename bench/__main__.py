@@ -18,6 +18,7 @@ BENCHES = [
     "encoders",
     "cache",
     "probe",
+    "translation",
     "retrieval",
     "large_batch",
     "contention",

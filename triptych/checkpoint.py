@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,7 @@ from triptych import __version__, hub, plugins
 from triptych.data.cache import fingerprint_encoder
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint import joint_modalities
+from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import CheckpointError, PluginError, RecipeError
 from triptych.files import atomic_write, write_text
 from triptych.hub import HUB_PREFIX
@@ -257,7 +259,8 @@ def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[st
     """Create a space from the tensors and header of a space file; raise CheckpointError if either is invalid."""
     saved_weights = {n.removeprefix(WEIGHTS_PREFIX): t for n, t in tensors.items() if n.startswith(WEIGHTS_PREFIX)}
     try:
-        space = Space(_read_recipe(path, header))
+        recipe = _read_recipe(path, header)
+        space = Space(recipe, _build_encoders(recipe, saved_weights, header.get("frozen", {})))
         for modality in space.modalities:
             if extra_files := header["files"].get(modality):
                 _load_extra_files(path, space.encoder(modality), extra_files)
@@ -296,6 +299,25 @@ def _read_recipe(path: Path, header: Mapping[str, Any]) -> Recipe:
     return recipe
 
 
+def _build_encoders(
+    recipe: Recipe, saved_weights: Mapping[str, Tensor], fingerprints: Mapping[str, str]
+) -> dict[Modality, Encoder]:
+    """Create the encoders of a space file. A frozen encoder whose weights are missing raises an error only if used."""
+    encoders: dict[Modality, Encoder] = {}
+    for modality, component in recipe.space.encoders.items():
+        try:
+            encoders[modality] = ENCODERS[component.name](**component.settings)
+        except (CheckpointError, RecipeError) as error:
+            if modality not in fingerprints:
+                raise
+            head = [w for n, w in saved_weights.items() if n.startswith(f"heads.{modality}.") and w.ndim == 2]
+            input_dim = head[0].shape[1] if head else recipe.space.embed_dim
+            feature_dim = input_dim // (2 if recipe.space.pooling == "mean_max" else 1)
+            max_seconds = component.settings.get("max_seconds", math.inf)
+            encoders[modality] = UnavailableEncoder(modality, feature_dim, max_seconds, str(error))
+    return encoders
+
+
 def _load_joint_model(folder: Path) -> Space:
     """Load a joint model of the transformers library, and return a space with cosine similarity."""
     modalities = joint_modalities(folder)
@@ -319,6 +341,8 @@ def _load_extra_files(path: Path, encoder: Encoder, extra_files: dict[str, str])
 def _check_frozen_weights(path: Path, space: Space, fingerprints: Mapping[str, str]) -> None:
     for modality in space.frozen_modalities:
         encoder = space.encoder(modality)
+        if isinstance(encoder, UnavailableEncoder):
+            continue
         if fingerprint_encoder(encoder) != fingerprints.get(modality):
             raise CheckpointError(
                 f"{path}: was trained with other weights or settings of {type(encoder).__name__} than the installed "

@@ -52,8 +52,8 @@ def write_overview(pages: Sequence[Page]) -> Path:
         "Results of the recipes on real and synthetic data. Each page has tables, a discussion, and the commands "
         "that reproduce each row. `python -m bench results RECIPE` runs the missing rows of a page and writes the "
         "page; without RECIPE, it does so for all pages. To resume, run the same command. Set `TRIPTYCH_DATA` to the "
-        "folder of the datasets and `TRIPTYCH_YAMNET` to the YAMNet weights. Numbers are means over seeds and folds, "
-        "± the standard deviation. Recall and accuracy are in %."
+        "folder of the datasets. Numbers are means over seeds and folds, ± the standard deviation. Recall and "
+        "accuracy are in %."
     )
     write_text(path, "\n\n".join(["# Results", _wrap_text(about), "\n".join(lines)]) + "\n")
     return path

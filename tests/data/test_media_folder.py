@@ -61,6 +61,7 @@ def test_equal_contents_are_one_file_with_equal_bytes(tmp_path):
         folder = MediaFolder(tmp_path / name)
         cells = [(SAMPLES, 8000), (SAMPLES.copy(), 8000)]
         (path,) = {folder.add_cell(cell, "audio") for cell in cells}
+        assert path is not None
         assert folder.written == [path]
         contents.append((path.name, path.read_bytes()))
     assert contents[0] == contents[1]

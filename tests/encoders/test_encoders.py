@@ -60,7 +60,8 @@ def test_different_sources_differ_and_parts_are_ordered(encoder, sources):
     first, second = parts_of(encoder, sources[encoder.modality][2:])
     length = min(len(first), len(second))
     assert not torch.allclose(first[:length], second[:length], atol=1e-2)
-    assert not torch.allclose(first[:-1], first[1:], atol=1e-2), "all parts are alike"
+    if length > 1:
+        assert not torch.allclose(first[:-1], first[1:], atol=1e-2), "all parts are alike"
 
 
 @pytest.mark.slow

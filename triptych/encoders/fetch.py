@@ -12,6 +12,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from http.client import HTTPException, HTTPMessage
 from importlib.util import find_spec
@@ -100,7 +101,7 @@ def download(url: str, sha256: str, path: Path, show_progress: bool = True) -> N
     except HTTPError as error:
         raise CheckpointError(f"{url}: the server answered {error.code} {error.reason}; {remedy}") from error
     except (OSError, HTTPException, ValueError) as error:  # URLError and timeouts are OSErrors
-        raise CheckpointError(f"{url}: cannot be downloaded ({error}); {remedy}") from error
+        raise CheckpointError(f"{url}: cannot be downloaded ({getattr(error, 'reason', error)}); {remedy}") from error
 
 
 class _HttpsRedirects(HTTPRedirectHandler):
@@ -153,7 +154,7 @@ def _read_contents(files: Sequence[WeightsFile], path: Path) -> Iterator[bytes]:
                     if member.isfile() and member.name.partition("/")[2] in names:
                         content = archive.extractfile(member)
                         yield content.read() if content else b""
-    except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
         raise CheckpointError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 

@@ -51,7 +51,7 @@ class SoundNet(Encoder):
     part_name = "frame"
     feature_dim = FEATURE_DIMS["pool5"]
     frozen = True
-    origin = "SoundNet-8, Flickr videos; weights from soundnet 0.1.2 (its code is not run)"
+    origin = "SoundNet-8, Flickr videos; weights from soundnet 0.1.2 (its code is not imported)"
     licence = "MIT"
     weights_files = (WEIGHTS,)
 

@@ -44,7 +44,18 @@ print(*{{name.partition(".")[0] for name in sys.modules}} - set(sys.stdlib_modul
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert printed in result.stdout
     loaded = {name for name in result.stdout.splitlines()[-1].split() if not name.startswith("_")}
-    printing = {"annotated_doc", "attr", "attrs", "click", "markdown_it", "mdurl", "pygments", "rich", "shellingham", "typer"}
+    printing = {
+        "annotated_doc",
+        "attr",
+        "attrs",
+        "click",
+        "markdown_it",
+        "mdurl",
+        "pygments",
+        "rich",
+        "shellingham",
+        "typer",
+    }
     # If pydantic is installed, typer parses option values with it.
     parsing = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
     assert loaded <= {"triptych", "site", "sitecustomize", *printing, *(parsing if option == "--version" else ())}

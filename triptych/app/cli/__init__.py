@@ -53,7 +53,7 @@ for name, command in COMMANDS.items():
     if isinstance(command, typer.Typer):  # a group of sub-commands
         app.add_typer(command, name=name)
         continue
-    can_run_bare = name in {"cache", "demo", "encoders", "recipes", "runs", "serve", "study"}
+    can_run_bare = name in {"cache", "demo", "recipes", "runs", "serve", "study"}
     app.command(name, no_args_is_help=not can_run_bare)(command)
 
 
