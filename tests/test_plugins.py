@@ -65,6 +65,9 @@ def test_listing_and_unknown_names_import_nothing(site, trace):
         Recipe.load("trimodal", ["space.encoders.text={}"])
     with_objective("triplet")
     assert not trace.exists()
+    with pytest.raises(PluginError, match=r"noisy:Loss .*class 'Loss' is unknown"):
+        with_objective("noisy_loss")
+    assert trace.exists()
 
 
 ATTACKS = [
@@ -301,6 +304,24 @@ def test_a_head_projects_the_pooled_outputs(site):
     weight, bias = head.parameters()
     expected = 3 * torch.nn.functional.linear(x, weight, bias)
     assert torch.allclose(head(x), expected)
+
+
+def test_the_current_folder_of_a_notebook_does_not_count(tmp_path, monkeypatch, good, trace):
+    """A notebook has "" in the middle of sys.path."""
+    folder = tmp_path / "downloaded"
+    write_modules(folder, **{name: LEAVE_TRACE.format(trace=str(trace)) for name in ("evil", "good")})
+    install(folder, "evil", objectives="evil_loss = evil:Loss")
+    monkeypatch.chdir(folder)
+    for position in (0, 1):
+        path = [*sys.path[:position], "", *sys.path[position:]]
+        sys.path[:] = path  # the fixture restores the list
+        with pytest.raises(RecipeError, match="objective 'evil_loss' is unknown"):
+            with_objective("evil_loss")
+        with pytest.raises(PluginError, match="the module evil is not installed"):
+            with_objective("evil:Loss", allow_plugins="evil")
+        assert with_objective("margin_loss")
+        assert sys.path == path
+    assert not trace.exists()
 
 
 PROGRAM = """
