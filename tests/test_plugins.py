@@ -151,13 +151,20 @@ def test_the_environment_variable_allows_packages(site, monkeypatch):
         with_objective("plain:Other")
 
 
-UNALLOWABLE = ["os", "triptych", "", "my-package", "my_package==1", "a b", "a:b", ".", "a.", "x" * 999 + "!"]
+UNALLOWABLE = ["os", "triptych", "", "my-package", "my_package==1", "a b", "a:b", ".", "a.", "pаckage", "x" * 999 + "!"]
 
 
 @pytest.mark.parametrize("name", UNALLOWABLE)
 def test_only_import_names_can_be_allowed(name):
     with pytest.raises(PluginError, match=r"has no plug-ins|is not the import name"), plugins.allow([name]):
         pass
+
+
+def test_a_package_cannot_allow_the_standard_library(site):
+    install(site, "odd", objectives="odd = os.path:join", heads="odder = triptych.space:Space")
+    for name in ("os.path:join", "os:system", "triptych.space:Space"):
+        with pytest.raises(PluginError, match=r"(os|os\.path|triptych\.space) has no plug-ins"):
+            with_objective(name)
 
 
 def test_a_namespace_package_does_not_allow_its_other_parts(site, trace):

@@ -235,7 +235,7 @@ def _is_allowed(module: str, installed: Iterable[Plugin]) -> bool:
     for name in variable:
         _check_package_name(name)
     packages = {*_allowed.get(), *variable, *(_find_root(plugin.reference.partition(":")[0]) for plugin in installed)}
-    return not _is_reserved(module) and any(module == p or module.startswith(f"{p}.") for p in packages)
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def _find_root(module: str) -> str:
