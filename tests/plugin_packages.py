@@ -34,10 +34,8 @@ def write_modules(folder: Path, **modules: str) -> None:
     """Write Python modules; `a__b` is the sub-module b of the package a."""
     for name, text in modules.items():
         *parents, stem = name.split("__")
-        parent = folder
-        for package in parents:
-            parent = parent / package
-            parent.mkdir(parents=True, exist_ok=True)
+        parent = folder.joinpath(*parents)
+        parent.mkdir(parents=True, exist_ok=True)
         (parent / f"{stem or '__init__'}.py").write_text(text)
 
 

@@ -134,6 +134,15 @@ def test_names_that_pip_would_not_accept_are_not_suggested(space_file, package):
         assert "pip install" not in str(caught.value)
 
 
+def test_a_long_list_of_packages_is_cut(space_file):
+    header, tensors = read_file(space_file)
+    recorded = {f"package-{i}": "1.0" for i in range(5000)}
+    save_file(tensors, space_file, metadata={"triptych": json.dumps({**header, "plugins": recorded})})
+    with pytest.raises(PluginError, match=r"run: pip install package-0==1\.0 ") as caught:
+        load(space_file)
+    assert len(str(caught.value)) < 2000
+
+
 def test_a_header_with_invalid_packages_is_an_error(space_file, site):
     install_losses(site)
     header, tensors = read_file(space_file)

@@ -65,6 +65,9 @@ def test_listing_and_unknown_names_import_nothing(site, trace):
         Recipe.load("trimodal", ["space.encoders.text={}"])
     with_objective("triplet")
     assert not trace.exists()
+    with pytest.raises(PluginError, match=r"noisy:Loss .*class 'Loss' is unknown"):
+        with_objective("noisy_loss")
+    assert trace.exists()
 
 
 ATTACKS = [
@@ -148,13 +151,20 @@ def test_the_environment_variable_allows_packages(site, monkeypatch):
         with_objective("plain:Other")
 
 
-UNALLOWABLE = ["os", "triptych", "", "my-package", "my_package==1", "a b", "a:b", ".", "a.", "x" * 999 + "!"]
+UNALLOWABLE = ["os", "triptych", "", "my-package", "my_package==1", "a b", "a:b", ".", "a.", "pаckage", "x" * 999 + "!"]
 
 
 @pytest.mark.parametrize("name", UNALLOWABLE)
 def test_only_import_names_can_be_allowed(name):
     with pytest.raises(PluginError, match=r"has no plug-ins|is not the import name"), plugins.allow([name]):
         pass
+
+
+def test_a_package_cannot_allow_the_standard_library(site):
+    install(site, "odd", objectives="odd = os.path:join", heads="odder = triptych.space:Space")
+    for name in ("os.path:join", "os:system", "triptych.space:Space"):
+        with pytest.raises(PluginError, match=r"(os|os\.path|triptych\.space) has no plug-ins"):
+            with_objective(name)
 
 
 def test_a_namespace_package_does_not_allow_its_other_parts(site, trace):
@@ -301,6 +311,24 @@ def test_a_head_projects_the_pooled_outputs(site):
     weights = head.state_dict()
     expected = 3 * torch.nn.functional.linear(x, weights["linear.weight"], weights["linear.bias"])
     assert torch.allclose(head(x), expected)
+
+
+def test_the_current_folder_of_a_notebook_does_not_count(tmp_path, monkeypatch, good, trace):
+    """A notebook has "" in the middle of sys.path."""
+    folder = tmp_path / "downloaded"
+    write_modules(folder, **{name: LEAVE_TRACE.format(trace=str(trace)) for name in ("evil", "good")})
+    install(folder, "evil", objectives="evil_loss = evil:Loss")
+    monkeypatch.chdir(folder)
+    for position in (0, 1):
+        path = [*sys.path[:position], "", *sys.path[position:]]
+        sys.path[:] = path  # the fixture restores the list
+        with pytest.raises(RecipeError, match="objective 'evil_loss' is unknown"):
+            with_objective("evil_loss")
+        with pytest.raises(PluginError, match="the module evil is not installed"):
+            with_objective("evil:Loss", allow_plugins="evil")
+        assert with_objective("margin_loss")
+        assert sys.path == path
+    assert not trace.exists()
 
 
 PROGRAM = """

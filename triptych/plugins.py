@@ -37,7 +37,8 @@ ALLOW_VARIABLE = "TRIPTYCH_ALLOW_PLUGINS"  # comma-separated packages
 NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 MODULE = re.compile(r"(?!__)[A-Za-z_]\w*(?:\.(?!__)[A-Za-z_]\w*)*", re.ASCII)  # without parts such as __main__
 REFERENCE = re.compile(rf"({MODULE.pattern}):({NAME.pattern})", re.ASCII)
-PIP_REQUIREMENT = re.compile(r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9])?==[\w.!+]+", re.ASCII)
+PIP_REQUIREMENT = re.compile(r"[A-Za-z0-9](?:[\w.-]{0,98}[A-Za-z0-9])?==[\w.!+]{1,50}", re.ASCII)
+MAX_REQUIREMENTS = 20  # number of packages of a space file that are looked up
 MAX_NAME_LENGTH = 200  # in characters; longer names are invalid, and are cut in messages
 
 _allowed: ContextVar[tuple[str, ...]] = ContextVar("allowed plug-in packages", default=())
@@ -183,12 +184,19 @@ def list_plugins(role: str | None = None) -> list[Plugin]:
     plugins: dict[str, list[Plugin]] = {}
     for package in _list_packages():
         if entries := [entry for entry in package.entry_points if entry.group in roles]:
-            distribution = package.name, package.version
-            of_package = [Plugin(roles[e.group], e.name, e.value.replace(" ", ""), *distribution) for e in entries]
+            of_package = [
+                Plugin(roles[entry.group], entry.name, _read_reference(entry.value), package.name, package.version)
+                for entry in entries
+            ]
             # Of two copies of a package, Python imports the first one on sys.path.
             plugins.setdefault(re.sub(r"[-_.]+", "-", package.name).lower(), of_package)
     listed = [plugin for of_package in plugins.values() for plugin in of_package]
     return sorted(listed, key=lambda plugin: (list(GROUPS).index(plugin.role), plugin.name, plugin.package))
+
+
+def _read_reference(value: str) -> str:
+    """Return module:attribute of the value of an entry point, which may also name extras: module:attribute [extra]."""
+    return value.partition("[")[0].replace(" ", "")
 
 
 def find_version(package: str) -> str | None:
@@ -199,9 +207,9 @@ def find_version(package: str) -> str | None:
 def describe_missing(requirements: Any) -> str | None:
     """Return a message about the packages, of a dict from package to version, that are not installed; None if none is.
 
-    The dict comes from a space file, so names that pip would not accept are ignored.
+    The dict comes from a space file, so names that pip would not accept are ignored, and the list is cut.
     """
-    items = requirements.items() if isinstance(requirements, Mapping) else ()
+    items = [] if not isinstance(requirements, Mapping) else list(requirements.items())[:MAX_REQUIREMENTS]
     valid = [(name, version) for name, version in items if PIP_REQUIREMENT.fullmatch(f"{name}=={version}")]
     missing = [f"{name}=={version}" for name, version in valid if find_version(name) is None]
     if not missing:
@@ -227,7 +235,7 @@ def _is_allowed(module: str, installed: Iterable[Plugin]) -> bool:
     for name in variable:
         _check_package_name(name)
     packages = {*_allowed.get(), *variable, *(_find_root(plugin.reference.partition(":")[0]) for plugin in installed)}
-    return not _is_reserved(module) and any(module == p or module.startswith(f"{p}.") for p in packages)
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def _find_root(module: str) -> str:
@@ -277,24 +285,32 @@ def _import_attribute(plugin: Plugin) -> Any:
 
 def _list_packages(name: str | None = None) -> Iterable[Distribution]:
     """Return the installed packages, or those of one name. Metadata in the current folder does not count."""
-    path = sys.path[_has_implicit_folder() :]
+    implicit = _find_implicit_entries()
+    path = [entry for i, entry in enumerate(sys.path) if i not in implicit]
     return distributions(path=path) if name is None else distributions(name=name, path=path)
 
 
-def _has_implicit_folder() -> bool:
-    """Return whether sys.path starts with the current folder without the user's choice: `python -m`, a notebook."""
+def _find_implicit_entries() -> list[int]:
+    """Return the indices in sys.path of the current folder, where Python and not the user added it.
+
+    `python -m` adds the path of the current folder; `python -c`, the interactive prompt and notebooks add "".
+    """
     with suppress(OSError):  # the current folder may have been deleted
         is_module_run = getattr(sys.modules.get("__main__"), "__spec__", None) is not None
-        return sys.path[:1] == [""] or (is_module_run and sys.path[:1] == [os.getcwd()])  # noqa: PTH109
-    return False
+        if is_module_run and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109
+            return [0, *(i for i, entry in enumerate(sys.path) if entry == "")]
+    return [i for i, entry in enumerate(sys.path) if entry == ""]
 
 
 @contextmanager
 def _without_current_folder() -> Iterator[None]:
     """Import only from sys.path entries that the user chose: the current folder may contain a stranger's files."""
     with _import_lock:
-        removed = [sys.path.pop(0)] if _has_implicit_folder() else []
+        removed = [(i, sys.path[i]) for i in _find_implicit_entries()]
+        for i, _ in reversed(removed):
+            del sys.path[i]
         try:
             yield
         finally:
-            sys.path[:0] = removed
+            for i, entry in removed:
+                sys.path.insert(i, entry)
