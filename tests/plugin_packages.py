@@ -25,7 +25,6 @@ class {name}(Objective):
     def terms(self, pair):
         return {{"loss": (self.margin - pair.scores().diagonal()).mean()}}
 
-    terms = forward
 """
 LEAVE_TRACE = "import pathlib; pathlib.Path({trace!r}).write_text('imported')\n"
 

@@ -20,7 +20,7 @@ FromFile = Annotated[
 
 @encoders.callback(invoke_without_command=True)
 def list_all(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the encoders, also those of plug-ins: dimensions, parameters, origin, licence, and how to get missing weights.
+    """List the encoders, also those of plug-ins: size, parameters, origin, licence, and how to get missing weights.
 
     \b
     Examples:
