@@ -107,7 +107,7 @@ def test_the_objective_of_the_page(environment, synthetic_manifest, tmp_path):
     assert "R@10" in environment.run(*evaluate)
     assert "LinearHead" in environment.run("-c", LOAD, run)
     tests = environment.run("-m", "pytest", "-p", "no:cacheprovider", "tests/objectives", "-k", "focal", cwd=ROOT)
-    assert re.search(r"\b4 passed", tests), tests
+    assert re.search(r"\b5 passed", tests), tests
 
     project_file.write_text(project_file.read_text().replace('"0.1.0"', '"0.2.0"'))
     environment.install(tmp_path / "project")

@@ -29,7 +29,7 @@ def test_search_matches_collection_search(client, collection):
 
 def test_weighted_and_negative_parts(client, collection, ids):
     parts = [{"text": QUERY_TEXT}, {"item": ids["image"], "weight": 0.5}, {"text": "a frog", "weight": -1}]
-    response_hits = search(client, *parts, modality=["audio"], k=5)["hits"]
+    response_hits = search(client, *parts, modalities=["audio"], k=5)["hits"]
     query = Query(
         (
             QueryPart(Source("text", QUERY_TEXT)),
@@ -104,7 +104,7 @@ def test_invalid_embedding_inputs_get_clear_errors(client, given, message):
 def test_explanations_sum_to_score(client):
     for modality in ("image", "audio", "text"):
         parts = [{"text": "two red bells ring"}, {"text": "a frog", "weight": -0.5}]
-        hit = search(client, *parts, modality=[modality], k=1)["hits"][0]
+        hit = search(client, *parts, modalities=[modality], k=1)["hits"][0]
         explanation = client.post("/v1/explain", json={"parts": parts, "item": hit["id"]}).json()
         assert [part["score"] for part in explanation["parts"]] == pytest.approx(hit["part_scores"], abs=1e-4)
         for part in explanation["parts"]:
