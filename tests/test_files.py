@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from triptych.files import extract_os_error_code, is_locked, lock, lock_file_names, suggest_remedy
+from triptych.files import extract_os_error_code, is_locked, lock, lock_file_names, remove_if_unused, suggest_remedy
 
 # Holds a lock until its stdin closes. "no fcntl" simulates Python on a system that is not Unix.
 HOLDER = """
@@ -84,3 +84,15 @@ def test_locking_falls_back_to_soft_locks(tmp_path, monkeypatch, code):
 def test_extract_os_error_code_reads_errno_and_messages(error, code):
     assert extract_os_error_code(error) == code
     assert suggest_remedy(code or 0)
+
+
+def test_a_new_folder_that_stays_empty_is_removed(tmp_path):
+    (tmp_path / "old").mkdir()
+    for name in ("new", "old", "used"):
+        with remove_if_unused(tmp_path / name):
+            (tmp_path / name).mkdir(exist_ok=True)
+            if name == "used":
+                (tmp_path / name / "file").touch()
+    with pytest.raises(FileExistsError), remove_if_unused(tmp_path / "failed"):
+        (tmp_path / "old").mkdir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "used"]

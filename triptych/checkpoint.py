@@ -14,7 +14,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,18 +24,18 @@ from torch import Tensor
 from triptych import __version__, hub, plugins
 from triptych.data.cache import fingerprint_encoder
 from triptych.encoders import ENCODERS
-from triptych.encoders.joint import joint_modalities
+from triptych.encoders.joint_models import JointModel, find_model
 from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import CheckpointError, PluginError, RecipeError
 from triptych.files import atomic_write, write_text
-from triptych.hub import HUB_PREFIX
 from triptych.interfaces import Encoder, Modality
-from triptych.recipe import Recipe, SpaceConfig
+from triptych.recipe import Geometry, Recipe, SpaceConfig
 from triptych.settings import Component
 from triptych.space import Space
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
+MODULES_FILE = "modules.json"  # in the folders of sentence-transformers
 HEADER_KEY, FORMAT_VERSION = "triptych", "space-5"
 WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
 RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
@@ -70,16 +70,20 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
     """Load a space for inference.
 
     Args:
-        path: A run folder, a folder that `Space.save_pretrained` wrote, a space file, the folder of a joint model of
-            transformers (CLIP, SigLIP, CLAP), or a name on the Hugging Face hub, such as hf:laion/clap-htsat-unfused.
+        path: A run folder, a folder that `Space.save_pretrained` wrote, a space file, or the name of a pretrained
+            model. A joint model of the transformers library (CLIP, SigLIP, CLAP, EmbeddingGemma 2) is a folder or
+            hf:NAME, where NAME is a folder or a name on the Hugging Face hub. A model of sentence-transformers is
+            st:NAME. Settings of the encoders follow a question mark, such as
+            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
 
     Returns:
         The space, in evaluation mode.
 
     Raises:
-        CheckpointError: The path does not exist, cannot be read, or contains no space.
+        CheckpointError: The space or the model does not exist, is damaged or has no embeddings.
         PluginError: The space needs a plug-in that is not installed or not allowed.
+        RecipeError: A setting is invalid, or a library is missing.
 
     Example:
         >>> space = triptych.load("runs/mine")
@@ -92,14 +96,16 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
     """Return the space in a file, the tensors of the file that are not weights of the space, and the file's header."""
-    path = resolve_path(path).resolve()
-    if path.is_dir():
-        space, extra_tensors, header = _load_joint_model(path), dict[str, Tensor](), dict[str, Any]()
+    file = _find_space(path)
+    if isinstance(file, JointModel):
+        space, extra_tensors, header = _load_joint_model(file), dict[str, Tensor](), dict[str, Any]()
+        space.name_or_path = str(file)
     else:
-        tensors, header = _read_safetensors(path)
+        tensors, header = _read_safetensors(file)
         extra_tensors = {name: value for name, value in tensors.items() if not name.startswith(WEIGHTS_PREFIX)}
-        space = _restore_space(path, tensors, header)
-    space.path = path
+        space = _restore_space(file, tensors, header)
+        # Only the folder is resolved: in the cache of the hub, the file is a link to a file with another name.
+        space.name_or_path = str(file.parent.resolve() / file.name)
     return space, extra_tensors, header
 
 
@@ -137,31 +143,38 @@ def push_to_hub(space: Space, name: str, private: bool, token: str | None, branc
 def resolve_path(path: str | Path) -> Path:
     """Return the path of the space file for a file or a folder; for a joint model, return its folder.
 
-    A model name with the prefix `hf:` is downloaded from the Hugging Face hub on first use.
+    A model that is named with the prefix `hf:` or `st:` is downloaded from the Hugging Face hub on first use.
     """
-    resolved = Path(path).expanduser()
-    if str(path).startswith(HUB_PREFIX):
-        resolved = hub.download(str(path).removeprefix(HUB_PREFIX))
-    if resolved.is_dir():
-        for candidate in (resolved / SPACE_FILE, resolved / PRETRAINED_FILE):
-            if candidate.is_file() and (candidate.name == SPACE_FILE or _is_triptych_model(resolved)):
-                return candidate
-        if joint_modalities(resolved):
-            return resolved
-        expected = f"no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP)"
-        raise CheckpointError(f"{resolved}: {expected}; give the folder of a finished training run")
-    if not resolved.is_file():
-        raise CheckpointError(f"{resolved}: no such run folder or space file; create it with `triptych train`")
-    return resolved
+    file = _find_space(path)
+    return file.folder if isinstance(file, JointModel) else file
 
 
 def compute_fingerprint(path: str | Path) -> str:
     """Return a hash of a saved space; each collection stores the hash of the space that embedded the items."""
-    resolved = resolve_path(path)
-    if resolved.is_file():
-        return _hash_file(resolved).hexdigest()[:16]
-    files = sorted([*resolved.glob("*.json"), *resolved.glob("*.safetensors")])
-    return hashlib.sha256(b"".join(_hash_file(file).digest() for file in files)).hexdigest()[:16]
+    file = _find_space(path)
+    if isinstance(file, JointModel):
+        return file.compute_fingerprint()
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()[:16]
+
+
+def _find_space(path: str | Path) -> Path | JointModel:
+    """Return the file of a space or a joint model. Raise CheckpointError if there is neither."""
+    model = find_model(path)
+    if model is None:
+        file = Path(path).expanduser()
+        if not file.is_file():
+            raise CheckpointError(f"{file}: no such run folder or space file; create it with `triptych train`")
+        return file
+    for file in (model.folder / SPACE_FILE, model.folder / PRETRAINED_FILE):
+        if file.is_file() and (file.name == SPACE_FILE or _is_triptych_model(model.folder)):
+            if model.settings:
+                raise CheckpointError(f"{path}: only a joint model has settings; {file} is a space of triptych")
+            return file
+    if not (model.folder / CONFIG_FILE).is_file() and not (model.folder / MODULES_FILE).is_file():
+        expected = f"no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP)"
+        raise CheckpointError(f"{model.folder}: {expected}; give the folder of a finished training run")
+    return model
 
 
 def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
@@ -318,16 +331,14 @@ def _build_encoders(
     return encoders
 
 
-def _load_joint_model(folder: Path) -> Space:
-    """Load a joint model of the transformers library, and return a space with cosine similarity."""
-    modalities = joint_modalities(folder)
-    if modalities is None:
-        raise RecipeError(f"{folder}: not a joint model of two modalities (CLIP, SigLIP, CLAP …)")
-    components: dict[Modality, Component] = {m: Component(f"joint_{m}", {"model": str(folder)}) for m in modalities}
-    embed_dim = ENCODERS[components["text"].name](**components["text"].settings).feature_dim
-    config = SpaceConfig(components, Component("cosine"), embed_dim=embed_dim, head=Component("none"))
-    space = Space(Recipe("joint-model", config, objectives=())).eval()
-    _check_embeddings_vary(folder, space)
+def _load_joint_model(model: JointModel) -> Space:
+    """Return a space with the encoders of a pretrained model, without heads."""
+    components, encoders = model.load_encoders()
+    similarity, geometry = model.read_similarity(encoders)
+    embed_dim = next(iter(encoders.values())).feature_dim
+    config = SpaceConfig(components, Component(similarity), embed_dim, cast(Geometry, geometry), head=Component("none"))
+    space = Space(Recipe("joint-model", config, objectives=()), encoders).eval()
+    _check_embeddings_vary(model.folder, space)
     return space
 
 
@@ -388,8 +399,3 @@ def _is_triptych_model(folder: Path) -> bool:
         return json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")).get("model_type") == "triptych"
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def _hash_file(path: Path) -> hashlib._Hash:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256")

@@ -3,20 +3,21 @@
 from pathlib import Path
 
 from triptych import __version__
-from triptych.encoders.weights import INSTALL_PRETRAINED
 from triptych.errors import CheckpointError
 
-HUB_PREFIX = "hf:"  # only names with this prefix are looked up on the hub
+HUB_PREFIX = "hf:"
+FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # neither code nor pickled weights
+INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"
 
 
-def download(name: str) -> Path:
-    """Download the config, weights and tokenizer of a model, unless they are in the local cache of the hub."""
+def download(name: str, revision: str | None = None, prefix: str = HUB_PREFIX) -> Path:
+    """Return the folder of a model. Download the model if it is not in the local cache of the hub."""
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
     except Exception as error:  # huggingface_hub raises many exception types for network and name problems
-        raise CheckpointError(f"{HUB_PREFIX}{name}: {_describe_hub_error(error)}") from error
+        raise CheckpointError(f"{prefix}{name}: {_describe_hub_error(error)}") from error
 
 
 def upload(folder: str, name: str, private: bool, token: str | None, branch: str | None) -> str:
@@ -41,6 +42,8 @@ def _describe_hub_error(error: Exception, action: str = "downloaded from") -> st
         return "not a valid model name on the Hugging Face hub; an example is openai/clip-vit-base-patch32"
     if isinstance(error, errors.GatedRepoError):
         return "the model is gated: accept the terms on its page on the hub, then run: hf auth login"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return "the model has no such revision on the Hugging Face hub; give a branch, a tag or a commit"
     if isinstance(error, errors.RepositoryNotFoundError):
         return "the Hugging Face hub has no public model of this name; if the model is private, run: hf auth login"
     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in {401, 403}:

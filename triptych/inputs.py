@@ -40,7 +40,7 @@ def to_source(value: Input, modality: Modality | None = None) -> Source:
 
     Example:
         >>> to_source("a dog barks")
-        Source(modality='text', content='a dog barks', start=None, end=None)
+        Source(modality='text', content='a dog barks', start=None, end=None, prompt_name=None)
         >>> to_source("bark.wav").modality
         'audio'
         >>> to_source({"text": "bark.wav"}).modality

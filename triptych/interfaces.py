@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -64,6 +65,7 @@ class Source:
     content: str | Path | Waveform | Pixels
     start: float | None = None
     end: float | None = None
+    prompt_name: str | None = field(default=None, kw_only=True)  # one of the encoder's `prompts`, such as "query"
 
     @property
     def path(self) -> Path:
@@ -210,6 +212,7 @@ class Encoder(nn.Module, ABC):
     origin: str = "triptych, trained from scratch"  # where the network and the weights come from
     licence: str = "Apache-2.0"  # the licence of the network and the weights
     part_name: str  # what a part of this modality is called: frame, region or token
+    prompts: Mapping[str, str] = MappingProxyType({})  # prompts of the model by name: "query", "document" …
     weights_files: tuple[Any, ...] = ()  # the published files (`encoders.weights.WeightsFile`) that the encoder reads
 
     @classmethod
@@ -230,6 +233,10 @@ class Encoder(nn.Module, ABC):
 
         The encoded parts must not depend on the amount of padding in the inputs.
         """
+
+    def with_prompt(self, source: Source, prompt_name: str) -> Source:
+        """Return the source with a prompt of the model. Without a prompt of this name, the source is unchanged."""
+        return replace(source, prompt_name=prompt_name) if prompt_name in self.prompts else source
 
     def part_locations(self, source: Source, parts: int) -> Sequence[Region]:  # noqa: ARG002
         """Return the location of each part of the source, in order. The default returns empty locations."""

@@ -17,6 +17,7 @@ from triptych.errors import PluginError, RecipeError, UsageError, describe_unkno
 from triptych.heads import HEADS
 from triptych.interfaces import MODALITIES, Encoder, Modality
 from triptych.objectives import OBJECTIVES
+from triptych.plugins import Registry
 from triptych.settings import (
     Component,
     Range,
@@ -62,8 +63,13 @@ class SpaceConfig:
     geometry: Geometry = "sphere"
     pooling: Pooling = "mean"  # "mean" averages the part vectors of an item; "mean_max" also appends their maximum
     head: Component = field(default_factory=lambda: Component("linear"))  # projects pooled outputs to embed_dim
+    heads: dict[Modality, Component] = field(default_factory=dict)  # replace `head` for single modalities
     shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # hidden dimension of an MLP after the heads; 0: no MLP
     shared_dropout: Annotated[float, Range(0, 0.99)] = 0.0  # dropout probability of the MLP after the heads
+
+    def head_for(self, modality: Modality) -> Component:
+        """Return the projection head of a modality."""
+        return self.heads.get(modality, self.head)
 
 
 @dataclass(frozen=True)
@@ -190,14 +196,16 @@ class Recipe:
             present = ", ".join(sorted(modalities)) or "nothing"
             expected = ", ".join(sorted({f"{a}–{b}" for config in self.objectives for a, b in config.pairs}))
             raise RecipeError(f"the data has only {present}; the recipe trains on {expected}")
-        return replace(self, space=replace(self.space, encoders=encoders), objectives=objectives)
+        heads = {m: component for m, component in self.space.heads.items() if m in encoders}
+        return replace(self, space=replace(self.space, encoders=encoders, heads=heads), objectives=objectives)
 
     def plugin_packages(self) -> dict[str, str]:
         """Return a dict from name to version of the packages whose plug-ins the recipe uses; the version may be ""."""
         space, similarities = self.space, [config.similarity for config in self.objectives]
         used = [(ENCODERS, component.name) for component in space.encoders.values()]
         used += [(ENCODERS, self.data.teacher)] if self.data.teacher else []
-        used += [(HEADS, space.head.name), (SIMILARITIES, space.similarity.name)]
+        used += [(HEADS, space.head_for(modality).name) for modality in space.encoders]
+        used += [(SIMILARITIES, space.similarity.name)]
         used += [(OBJECTIVES, config.name) for config in self.objectives]
         used += [(SIMILARITIES, component.name) for component in similarities if component]
         return dict(sorted(package for registry, name in used if (package := registry.find_package(name))))
@@ -207,7 +215,8 @@ class Recipe:
         table = asdict(self)
         for key in ("similarity", "head"):
             table["space"][key] = _flatten(table["space"][key])
-        table["space"]["encoders"] = {m: _flatten(component) for m, component in table["space"]["encoders"].items()}
+        for key in ("encoders", "heads"):
+            table["space"][key] = {m: _flatten(component) for m, component in table["space"][key].items()}
         table["objectives"] = [_flatten(objective) for objective in table["objectives"]]
         for objective in table["objectives"]:
             if similarity := objective.pop("similarity"):
@@ -266,17 +275,23 @@ def _read_recipe(table: TomlTable) -> Recipe:
 
 def _read_space(table: TomlTable) -> SpaceConfig:
     check_keys(table, {f.name for f in fields(SpaceConfig)}, "space")
-    encoders = read_section(table.get("encoders", {}), "space.encoders")
-    check_keys(encoders, set(MODALITIES), "space.encoders")
-    components: dict[Modality, Component] = {
-        m: read_component(encoders[m], ENCODERS, f"space.encoders.{m}") for m in MODALITIES if m in encoders
-    }
+    encoders = _read_components(table, "encoders", ENCODERS, MODALITIES)
+    heads = _read_components(table, "heads", HEADS, encoders)
     hints = get_type_hints(SpaceConfig, include_extras=True)
-    plain_keys = [key for key in table if key not in {"encoders", "similarity", "head"}]
+    plain_keys = [key for key in table if key not in {"encoders", "similarity", "head", "heads"}]
     values = {key: read_value(table[key], hints[key], f"space.{key}") for key in plain_keys}
     similarity = read_component(table.get("similarity", "cosine"), SIMILARITIES, "space.similarity")
     head = read_component(table.get("head", "linear"), HEADS, "space.head")
-    return SpaceConfig(components, similarity, head=head, **values)
+    return SpaceConfig(encoders, similarity, head=head, heads=heads, **values)
+
+
+def _read_components(
+    table: TomlTable, key: str, registry: Registry[Any], modalities: Iterable[Modality]
+) -> dict[Modality, Component]:
+    """Read the components of single modalities from the table space.KEY."""
+    components = read_section(table.get(key, {}), f"space.{key}")
+    check_keys(components, set(modalities), f"space.{key}")
+    return {m: read_component(components[m], registry, f"space.{key}.{m}") for m in modalities if m in components}
 
 
 def _read_objective(table: Any, location: str) -> ObjectiveConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
@@ -55,7 +56,7 @@ class Space(nn.Module):
         """Create a space with untrained heads, and with the existing `encoders` or (by default) new encoders."""
         super().__init__()
         self.recipe = recipe
-        self.path: Path | None = None  # the file or folder from which the space was loaded
+        self.name_or_path: str | None = None  # `triptych.load` accepts it in any working folder; None: not loaded
         self.history: dict[str, Any] = {}  # describes the training data and the validation score, for the model card
         config = recipe.space
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
@@ -163,11 +164,12 @@ class Space(nn.Module):
         progress: ProgressBar | None = None,
         with_parts: bool = True,
         cache: Cache | None = None,
+        prompt_name: str | None = None,
     ) -> EmbedResult:
         """Embed sources of one modality, in order; `failures` contains an error message for each unreadable source.
 
         With a cache, the outputs of a frozen encoder are read from the cache, and missing outputs are added to the
-        cache.
+        cache. If the encoder has a prompt `prompt_name`, such as "query", all sources get this prompt.
         """
         encoder, device = self.encoder(modality), next(self.parameters()).device
 
@@ -179,7 +181,12 @@ class Space(nn.Module):
         self.eval()
         try:
             options = batch_size, workers, progress, with_parts, cache if encoder.frozen else None
-            return embed_in_batches(compute_features, encoder, sources, self.recipe.space.embed_dim, *options)
+            sources = list(sources)
+            prompted = [encoder.with_prompt(source, prompt_name) if prompt_name else source for source in sources]
+            embed_dim = self.recipe.space.embed_dim
+            result = embed_in_batches(compute_features, encoder, prompted, embed_dim, *options)
+            pairs = zip(sources, prompted, strict=True)
+            return replace(result, failures={s: result.failures[p] for s, p in pairs if p in result.failures})
         finally:
             self.train(was_training)
 
@@ -194,6 +201,7 @@ class Space(nn.Module):
         workers: int = ...,
         show_progress_bar: bool | None = ...,
         cache: Cache | None = ...,
+        prompt_name: str | None = ...,
     ) -> Tensor: ...
 
     @overload
@@ -207,6 +215,7 @@ class Space(nn.Module):
         workers: int = ...,
         show_progress_bar: bool | None = ...,
         cache: Cache | None = ...,
+        prompt_name: str | None = ...,
     ) -> np.ndarray: ...
 
     def encode(
@@ -219,6 +228,7 @@ class Space(nn.Module):
         workers: int = 2,
         show_progress_bar: bool | None = None,
         cache: Cache | None = None,
+        prompt_name: str | None = None,
     ) -> np.ndarray | Tensor:
         """Embed texts, images and audio, mixed in any order.
 
@@ -232,6 +242,7 @@ class Space(nn.Module):
             workers: The number of threads that decode files.
             show_progress_bar: Default: show a progress bar for more than 64 inputs if stderr is a terminal.
             cache: A cache for the outputs of frozen encoders. Default: no cache.
+            prompt_name: The name of a prompt, such as "query"; ignored by encoders without such a prompt.
 
         Returns:
             The embeddings in the order of the inputs: (N, embed_dim) float32, or (embed_dim,) for one input.
@@ -256,7 +267,8 @@ class Space(nn.Module):
             present: list[Modality] = [m for m in self.modalities if any(source.modality == m for source in sources)]
             for m in present:
                 rows = [i for i, source in enumerate(sources) if source.modality == m]
-                result = self.embed([sources[i] for i in rows], m, batch_size, workers, progress, False, cache)
+                options = batch_size, workers, progress, False, cache, prompt_name
+                result = self.embed([sources[i] for i in rows], m, *options)
                 for i, source in enumerate(sources):
                     if source in result.failures:
                         position = "" if is_single else f"input {i}: "
@@ -283,7 +295,7 @@ class Space(nn.Module):
             >>> space.similarity(queries, space.encode_document([Path("bark.wav")])).shape
             torch.Size([2, 1])
         """
-        return self.encode(inputs, modality, **options)
+        return self.encode(inputs, modality, prompt_name="query", **options)
 
     def encode_document(
         self, inputs: Input | Iterable[Input], modality: Modality | None = None, **options: Unpack[EncodeOptions]
@@ -292,7 +304,7 @@ class Space(nn.Module):
 
         The arguments and the result are those of `encode_query`, which has an example.
         """
-        return self.encode(inputs, modality, **options)
+        return self.encode(inputs, modality, prompt_name="document", **options)
 
     @staticmethod
     def from_pretrained(path: str | Path) -> Space:
@@ -370,9 +382,9 @@ class Space(nn.Module):
             raise InputError(f"{'' if is_single else f'input {position}: '}{error}") from error
         return source
 
-    def embed_one(self, source: Source) -> Features:
+    def embed_one(self, source: Source, prompt_name: str | None = None) -> Features:
         """Embed one source; raise MediaError if the source cannot be read."""
-        result = self.embed([source], source.modality)
+        result = self.embed([source], source.modality, prompt_name=prompt_name)
         for message in result.failures.values():
             raise MediaError(message)
         return result.features
@@ -380,8 +392,8 @@ class Space(nn.Module):
 
 def make_head(config: SpaceConfig, modality: Modality, feature_dim: int) -> Head:
     """Create the projection head of a modality, which maps pooled encoder outputs to the embedding dimension."""
-    component, input_dim = config.head, feature_dim * (2 if config.pooling == "mean_max" else 1)
+    component, input_dim = config.head_for(modality), feature_dim * (2 if config.pooling == "mean_max" else 1)
     try:
         return HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
     except RecipeError as error:
-        raise RecipeError(f"space.head of {modality}: {error}") from error
+        raise RecipeError(f"the head of {modality}: {error}") from error

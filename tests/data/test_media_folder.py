@@ -63,6 +63,7 @@ def test_equal_contents_are_one_file_with_equal_bytes(tmp_path):
         (path,) = {folder.add_cell(cell, "audio") for cell in cells}
         assert path is not None
         assert folder.written == [path]
+        assert path
         contents.append((path.name, path.read_bytes()))
     assert contents[0] == contents[1]
 

@@ -86,8 +86,21 @@ def test_a_recipe_sets_the_head_by_name_or_with_its_settings():
 def test_the_head_of_a_modality_has_the_dimensions_of_its_encoder():
     config = Recipe.load("trimodal", ["space.head=none", "space.embed_dim=64"]).space
     assert isinstance(make_head(config, "audio", 64), IdentityHead)
-    message = r"space\.head of audio: none: features have 32 dimensions, but space\.embed_dim is 64; set .* = 32"
+    message = r"the head of audio: none: features have 32 dimensions, but space\.embed_dim is 64; set .* = 32"
     with pytest.raises(RecipeError, match=message):
         make_head(config, "audio", 32)
     doubled = Recipe.load("trimodal", ["space.pooling=mean_max", "space.embed_dim=5"]).space
     assert make_head(doubled, "text", 8)(torch.zeros(2, 16)).shape == (2, 5)
+
+
+def test_a_modality_has_its_own_head():
+    overrides = ["space.heads.text=none", 'space.heads.image={name="mlp", hidden_dim=8}', "space.embed_dim=128"]
+    recipe = Recipe.load("trimodal", overrides)
+    heads = {m: type(head).__name__ for m, head in Space(recipe).heads.items()}
+    assert heads == {"image": "MLPHead", "audio": "LinearHead", "text": "IdentityHead"}
+    assert Recipe.parse(recipe.to_toml()) == recipe
+    assert set(recipe.restrict_to({"image", "audio"}).space.heads) == {"image"}
+    with pytest.raises(RecipeError, match=r"space\.heads\.text: head 'mpl' is unknown; known: linear, mlp, none"):
+        Recipe.load("trimodal", ["space.heads.text=mpl"])
+    with pytest.raises(RecipeError, match=r"space\.heads: key 'video' is unknown"):
+        Recipe.load("trimodal", ["space.heads.video=none"])

@@ -142,8 +142,11 @@ def audit(
         UsageError: The folder contains other files or another audit, or the space was trained on the data.
 
     Example:
-        >>> result = triptych.audit("pairs.csv")  # doctest: +SKIP
-        >>> result.to_pandas()[["id", "p_wrong", "better"]]  # doctest: +SKIP
+        >>> import triptych
+        >>> result = triptych.audit("pairs.csv", overrides=["training.epochs=1"])
+        >>> suspects = result.to_pandas()[["id", "p_wrong", "better"]]
+        >>> {pair: 0 <= rate.low <= rate.value <= rate.high for pair, rate in result.noise_rates.items()}
+        {('image', 'audio'): True, ('image', 'text'): True, ('audio', 'text'): True}
     """
     if not 2 <= num_folds <= 100:
         raise UsageError(f"--folds {num_folds}: the number of folds must be 2 to 100")
@@ -152,9 +155,7 @@ def audit(
         table = manifest.read(str(data), allow_outside)
         return _audit_table(table, Path(output or Path("audits") / Path(str(data)).stem), options)
     folder = Path(output or Path("audits") / DATA_FOLDER)
-    _check_folder(folder)
-    settings_file = folder / SETTINGS_FILE
-    can_replace = restart or not settings_file.exists()
+    can_replace, settings_file = restart or not _check_folder(folder), folder / SETTINGS_FILE
     with (
         remove_if_unused(folder),
         materialised(data, folder / DATA_FOLDER, can_replace, settings_file.exists, show_progress) as written,

@@ -27,7 +27,7 @@ from triptych.training.loop import train
 MIN_ROWS = 12  # a modality pair is audited if at least this many rows have both modalities
 MIN_STEPS = 100  # minimum number of optimiser steps when training on a fold
 MIN_BATCHES = 4  # minimum number of batches per epoch; the batch size is reduced for small manifests
-FALLBACK_ENCODERS = {"yamnet": "soundnet"}  # encoder: replacement if the weights of the encoder are not available
+FALLBACK_ENCODERS = {"efficientat_mn04": "soundnet"}  # encoder: replacement if its weights are not available
 
 ModalityPair = tuple[Modality, Modality]
 MODALITY_PAIRS: dict[str, ModalityPair] = {f"{a}-{b}": (a, b) for a, b in combinations(MODALITIES, 2)}

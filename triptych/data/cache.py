@@ -226,6 +226,7 @@ def fingerprint_encoder(encoder: Encoder) -> str:
     is_plugin = cls.__module__.partition(".")[0] != "triptych"  # classes of two packages may have the same name
     class_name = f"{cls.__module__}:{cls.__qualname__}" if is_plugin else cls.__name__
     header = [FORMAT_VERSION, class_name, settings, encoder.extra_files()]
+    header += [dict(encoder.prompts)] if encoder.prompts else []
     digest = hashlib.sha256(json.dumps(header, default=str).encode())
     for name, tensor in sorted(encoder.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -311,8 +312,9 @@ def file_state(status: os.stat_result) -> str:
 
 def content_key(source: Source, content_hash: str) -> bytes:
     """Return the cache key of a source. `content_hash` is the SHA-256 of its file or, for a text, the text itself."""
-    identity = json.dumps([source.modality, content_hash, source.start, source.end])
-    return hashlib.sha256(identity.encode("utf-8", "surrogatepass")).digest()[:16]
+    identity = [source.modality, content_hash, source.start, source.end]
+    identity += [source.prompt_name] if source.prompt_name else []
+    return hashlib.sha256(json.dumps(identity).encode("utf-8", "surrogatepass")).digest()[:16]
 
 
 def _hash_file(connection: sqlite3.Connection, path: Path) -> str | MediaError:

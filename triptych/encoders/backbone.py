@@ -79,7 +79,7 @@ class HuggingFaceAudio(Encoder):
         self.max_seconds, self.frozen = max_seconds, frozen
         pretrained = PretrainedModel("hf_audio", model, revision)
         network = load_tower(pretrained, "audio")
-        inputs = AudioInput(pretrained, str(network.main_input_name), max_seconds)
+        inputs = AudioInput(pretrained, max_seconds)
         self.tower = Tower(pretrained, network, inputs, partial(hidden_states, pretrained, layer))
         self.origin, self.feature_dim = str(pretrained), self.tower.feature_dim
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +13,26 @@ from typing import Any
 import torch
 
 from triptych.encoders.rust_panics import convert_rust_panics
-from triptych.encoders.weights import INSTALL_PRETRAINED
 from triptych.errors import RecipeError
+from triptych.hub import INSTALL_PRETRAINED
 
 # Weights whose names contain these words may be missing from a checkpoint, because hidden states do not depend on these
 # weights.
 OPTIONAL_WEIGHTS = ("pooler", "masked_spec_embed", "mask_token")
+PROMPTS_FILE = "config_sentence_transformers.json"
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the names of the document prompt, in order of preference
+DAMAGED = "the weights are incomplete or damaged: delete them and download the model again"
+# Phrases in the exceptions of transformers, safetensors and sentence-transformers, and what the user can do.
+ADVICE = {
+    "trust_remote_code": "the model contains code, which triptych does not run: use a model that the library itself "
+    "supports",
+    "deserializing": DAMAGED,
+    "No such file": DAMAGED,
+    "does not recognize this architecture": "its model_type is unknown to the installed version: run "
+    "pip install --upgrade transformers",
+    "Should have a `model_type`": "its config.json belongs to another library, because it has no model_type: use the "
+    "version of the model for transformers",
+}
 
 
 @dataclass(frozen=True)
@@ -37,28 +52,37 @@ class PretrainedModel:
     def __str__(self) -> str:
         return self.model if self.folder else f"{self.model}, revision {self.revision}"
 
-    def load_network(self) -> Any:
-        """Load the network in float32."""
-        self._check_available()
-        from transformers import AutoConfig, AutoModel
+    def make_error(self, message: str) -> RecipeError:
+        """Return an error whose message names the encoder and the model."""
+        return RecipeError(f"{self.encoder_name}: model = {self.model!r}: {message}")
+
+    def load_config(self) -> Any:
+        """Load the configuration of the network."""
+        self.check_available("transformers", INSTALL_PRETRAINED)
+        from transformers import AutoConfig
 
         config = self._from_pretrained(AutoConfig.from_pretrained, "config.json")
         if hasattr(config, "apply_spec_augment"):
             # SpecAugment draws from NumPy's global generator, which triptych does not seed.
             config.apply_spec_augment = False
-        if self.folder and not list(self.folder.glob("*.safetensors")):
-            file_names = ", ".join(sorted(path.name for path in self.folder.iterdir())[:8])
-            raise RecipeError(
-                f"{self.encoder_name}: model = {self.model!r}: no *.safetensors in the folder; found: {file_names}. "
-                "Pickled weights are not loaded, because they can run code: load the model on a machine you trust and "
-                "save the model with save_pretrained"
-            )
-        options = {"config": config, "use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        return config
+
+    def load_network(self, config: Any = None, dtype: torch.dtype = torch.float32) -> Any:
+        """Load the network. A `config` without some towers loads only the other towers."""
+        config = config or self.load_config()
+        from transformers import AutoModel
+
+        if self.folder:
+            self.check_weight_files(self.folder)
+        options = {"config": config, "use_safetensors": True, "dtype": dtype, "output_loading_info": True}
         network, report = self._from_pretrained(AutoModel.from_pretrained, "safetensors weights", **options)
         missing = sorted(key for key in report["missing_keys"] if not any(name in key for name in OPTIONAL_WEIGHTS))
         if missing:
-            message = f"{len(missing)} weights are missing from the file, such as {missing[0]}"
-            raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: {message}")
+            raise self.make_error(f"{len(missing)} weights are missing from the file, such as {missing[0]}")
+        for name, weight in network.named_parameters():
+            if not torch.isfinite(weight).all():
+                remedy = "float16 is too small for some models: use the float32 or bfloat16 weights"
+                raise self.make_error(f"the weights {name} contain NaN or infinity; {remedy}")
         return network
 
     def load_tokenizer(self) -> Any:
@@ -79,15 +103,41 @@ class PretrainedModel:
 
         return self._from_pretrained(AutoFeatureExtractor.from_pretrained, "feature extractor")
 
-    def _check_available(self) -> None:
-        """Raise RecipeError if the model or transformers is missing. The check avoids an import that takes seconds."""
+    def load_prompts(self) -> dict[str, str]:
+        """Return the prompts that the model's file for sentence-transformers declares, without empty prompts."""
+        from transformers.utils.hub import cached_file
+
+        options = {f"_raise_exceptions_for_{problem}": False for problem in ("missing_entries", "connection_errors")}
+        options |= {} if self.folder else {"revision": self.revision}
+        path = cached_file(str(self.folder or self.model), PROMPTS_FILE, **options)
+        try:
+            prompts = json.loads(Path(path).read_text(encoding="utf-8"))["prompts"] if path else {}
+            return normalise_prompts(prompts)
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return {}
+
+    def check_available(self, library: str, install_command: str) -> None:
+        """Raise RecipeError if the model or a library is missing. The check avoids an import that takes seconds."""
         if not self.model:
             hint = "set model to a folder or to a name on the Hugging Face hub"
             raise RecipeError(f"{self.encoder_name}: model is missing; {hint}")
         if not self.folder and (self.model.startswith(("/", ".", "~")) or self.model.count("/") > 1):
-            raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: no such folder")
-        if find_spec("transformers") is None:
-            raise RecipeError(f"{self.encoder_name}: {unavailable_reason()}")
+            raise self.make_error("no such folder")
+        if find_spec(library) is None:
+            raise RecipeError(f"{self.encoder_name}: {library} is not installed; run: {install_command}")
+
+    def check_weight_files(self, folder: Path) -> None:
+        """Raise RecipeError if a folder and its subfolders contain no safetensors weights."""
+        if next(folder.rglob("*.safetensors"), None):
+            return
+        names = sorted(path.name for path in folder.iterdir())
+        message = f"no *.safetensors in the folder; found: {', '.join(names[:8]) or 'no files'}. "
+        if any(name.endswith((".bin", ".pt", ".pth", ".ckpt")) for name in names):
+            message += "Pickled weights are not loaded, because they can run code: load the model on a machine you "
+            message += "trust and save the model with save_pretrained"
+        else:
+            message += "The download is incomplete: connect to the network and download the model again"
+        raise self.make_error(message)
 
     def _from_pretrained(self, loader: Callable[..., Any], description: str, **options: Any) -> Any:
         """Load a component from the model's folder, the local cache or the hub. Code of the model is never run."""
@@ -101,9 +151,23 @@ class PretrainedModel:
                 except Exception as error:  # an invalid file can raise any exception
                     failures.append(error)
         location = "in this folder" if self.folder else "on the hub, and there is no such folder"
-        reason = next(iter(str(failures[-1]).strip().splitlines()), type(failures[-1]).__name__)[:200]
-        message = f"no readable {description} {location}: {reason}"
-        raise RecipeError(f"{self.encoder_name}: model = {self.model!r}: {message}") from failures[-1]
+        message = f"no readable {description} {location}: {explain_load_error(failures[-1])}"
+        raise self.make_error(message) from failures[-1]
+
+
+def explain_load_error(error: Exception) -> str:
+    """Return the advice for an exception of a library that loads models, or the first line of its message."""
+    text = str(error).strip()
+    reason = next(iter(text.splitlines()), type(error).__name__)[:200]
+    advice = next((advice for phrase, advice in ADVICE.items() if phrase in text), None)
+    return f"{advice} ({reason})" if advice else reason
+
+
+def normalise_prompts(prompts: dict[str, str]) -> dict[str, str]:
+    """Return the prompts that are not empty, with the document prompt under the name "document"."""
+    documents = [prompts[name] for name in DOCUMENT_PROMPTS if prompts.get(name)]
+    named = dict(prompts) | ({"document": documents[0]} if documents else {})
+    return {name: str(prompt) for name, prompt in named.items() if prompt}
 
 
 @contextmanager

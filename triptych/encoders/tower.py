@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.encoders.hugging_face import PretrainedModel
-from triptych.encoders.hugging_face_inputs import AudioInput, ImageInput, TextInput
+from triptych.encoders.hugging_face_inputs import AudioInput, ImageInput, PatchInput, TextInput
 from triptych.errors import RecipeError
 from triptych.interfaces import Region, Source
 
@@ -25,7 +25,7 @@ class Tower(nn.Module):
         self,
         pretrained: PretrainedModel,
         network: nn.Module,
-        inputs: ImageInput | AudioInput | TextInput,
+        inputs: ImageInput | PatchInput | AudioInput | TextInput,
         extract: Callable[[Any, dict[str, Tensor]], Tensor],
         pooled: bool = False,
     ) -> None:
@@ -33,14 +33,20 @@ class Tower(nn.Module):
         self.network, self.inputs, self.extract, self.pooled = network, inputs, extract, pooled
         self.feature_dim = self._probe_feature_dim(pretrained)
 
+    def prepare(self, source: Source) -> Tensor:
+        """Return the input of the network for a source."""
+        return self.inputs.prepare(source)
+
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the parts (N, P, D) and the mask (N, P) of the parts."""
-        if self.pooled:
-            return self._run(inputs, mask), mask[:, :1]
-        return self.inputs.run(self._run, inputs, mask)
+        parts, part_mask = self.inputs.run(self._run, inputs, mask)
+        return parts, mask[:, :1] if self.pooled else part_mask
 
     def _run(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        return self.extract(self.network, self.inputs.model_inputs(inputs, mask))
+        dtype = next(self.network.parameters()).dtype
+        arguments = self.inputs.model_inputs(inputs, mask)
+        arguments = {name: x.to(dtype) if x.is_floating_point() else x for name, x in arguments.items()}
+        return self.extract(self.network, arguments).float()
 
     @torch.no_grad()
     def _probe_feature_dim(self, pretrained: PretrainedModel) -> int:
@@ -49,7 +55,7 @@ class Tower(nn.Module):
         self.network.eval()
         try:
             example = self.inputs.example_input()[None].to(next(self.network.parameters()).device)
-            return self._run(example, torch.ones(example.shape[:2], dtype=torch.bool, device=example.device)).shape[-1]
+            parts = self._run(example, torch.ones(example.shape[:2], dtype=torch.bool, device=example.device))
         except RecipeError:
             raise
         except Exception as error:  # networks of other authors can raise any exception
@@ -57,13 +63,16 @@ class Tower(nn.Module):
             raise RecipeError(f"{pretrained.encoder_name}: {message}") from error
         finally:
             self.network.train(was_training)
+        if self.pooled and (parts.ndim != 3 or parts.shape[1] != 1):
+            raise pretrained.make_error(f"returns {tuple(parts.shape)} instead of one embedding per item")
+        return parts.shape[-1]
 
 
 # The functions below are the methods of every Hugging Face encoder. Encoders do not inherit these methods, because
 # classes of triptych inherit over one level only.
 def prepare_for_tower(self: Any, source: Source) -> Tensor:
     """Return the network's input: token ids (tokens,), pixels or a fixed window (1, ...), or a waveform (L, ...)."""
-    return self.tower.inputs.prepare(source)
+    return self.tower.prepare(source)
 
 
 def run_tower(self: Any, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

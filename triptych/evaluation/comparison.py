@@ -153,8 +153,11 @@ def compare(
         UsageError: The two spaces have no common direction.
 
     Example:
-        >>> a, b = triptych.load("runs/first"), triptych.load("runs/second")  # doctest: +SKIP
-        >>> triptych.compare(a, b, "pairs.csv").to_pandas()  # doctest: +SKIP
+        >>> import triptych
+        >>> a = triptych.train("trimodal", data="pairs.csv", epochs=1)
+        >>> b = triptych.train("trimodal", "runs/other", data="pairs.csv", epochs=1, seed=1)
+        >>> triptych.compare(a, b, "pairs.csv").to_pandas()["metric"].unique().tolist()
+        ['R@1', 'R@5', 'R@10', 'mAP@10', 'mAP@16', 'nDCG@10', 'mean rank']
     """
     rows = select_evaluation_rows(a, data, split, allow_outside, cache, show_progress)
     first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in (a, b))

@@ -118,8 +118,10 @@ def evaluate(
         UsageError: The data has an unsupported type.
 
     Example:
-        >>> space = triptych.load("runs/first")  # doctest: +SKIP
-        >>> triptych.evaluate(space, "pairs.csv").to_pandas()  # doctest: +SKIP
+        >>> import triptych
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1)
+        >>> triptych.evaluate(space, "pairs.csv").to_pandas()["query"].tolist()
+        ['image', 'image', 'audio', 'audio', 'text', 'text']
     """
     rows = select_evaluation_rows(space, data, split, allow_outside, cache, show_progress)
     items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))

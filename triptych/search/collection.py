@@ -14,7 +14,7 @@ import torch
 
 from triptych import checkpoint
 from triptych.data.cache import Cache
-from triptych.errors import CollectionError, UsageError, describe_unknown
+from triptych.errors import CheckpointError, CollectionError, UsageError, describe_unknown
 from triptych.files import find_stale_temp_files, lock_file_names
 from triptych.inputs import Input
 from triptych.interfaces import MODALITIES, Features, Modality, Source, features_from_embeddings
@@ -48,8 +48,7 @@ NOT_INDEXED_FILE = "not-indexed.tsv"
 COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
 OVERFETCH = 3  # number of items that are ranked per requested hit; near-duplicates are folded after ranking
 REFRESH_SECONDS = 0.5  # minimum time between two checks for a newer version of the store
-NOTE_TEXT_LENGTH = 40  # maximum number of characters of a text that a note shows
-NOTE_MAX_NAMES = 3  # maximum number of items that a note names
+NOTE_TEXT_LENGTH, NOTE_MAX_NAMES = 40, 3  # maximum numbers of characters of a text and of items in a note
 
 
 class Collection:
@@ -86,10 +85,10 @@ class Collection:
         elif self.store is None and "://" not in self.uri:
             _check_folder(self.folder)
         self.space: Space = space if isinstance(space, Space) else checkpoint.load(space, allow_plugins)
-        if self.space.path is None:
+        if self.space.name_or_path is None:
             remedy = "write it with space.save_pretrained(FOLDER), and give FOLDER"
             raise CollectionError(f"{self.uri}: the space is only in memory; {remedy}")
-        self.space_path: Path = self.space.path
+        self.space_path: str = self.space.name_or_path
         self.fingerprint = checkpoint.compute_fingerprint(self.space_path)
         self.cache = Cache.default()
         self._rebuild = rebuild  # the first call of `index` replaces the existing table
@@ -274,24 +273,26 @@ class Collection:
         rows = self.store.take(METADATA_COLUMNS, row_ids)
         return [item_from_row(rows[int(row_id)]) for row_id in row_ids], keys
 
-    def _find_space(self) -> Path:
-        """Return the path of the space that embedded the items of the existing collection."""
-        if self.store is not None and (space_path := Path(self.store.metadata.space_path)).exists():
-            return space_path
-        if self.store is not None:
-            problem = f"the space {self.store.metadata.space_path} does not exist; index again with --space RUN"
-        elif "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
-            problem = "made by an earlier version of triptych; delete the folder and index again"
-        else:
-            problem = "no collection here; create one with `triptych index FOLDER --space RUN`"
-        raise CollectionError(f"{self.uri}: {problem}")
+    def _find_space(self) -> str:
+        """Return the name or the path of the space that embedded the items of the existing collection."""
+        if self.store is None and "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
+            raise CollectionError(f"{self.uri}: made by an earlier version; delete the folder and index again")
+        if self.store is None:
+            raise CollectionError(f"{self.uri}: no collection here; create one with `triptych index PATH --space RUN`")
+        space_path = self.store.metadata.space_path
+        try:
+            checkpoint.resolve_path(space_path)
+        except CheckpointError as error:
+            message = f"{self.uri}: the space {space_path} does not exist; index again with --space RUN"
+            raise CollectionError(message) from error
+        return space_path
 
     def embed_part(self, part: QueryPart) -> EmbeddedPart:
         """Return the features of a query part."""
         if isinstance(part.value, EmbeddedQuery):
             return EmbeddedPart(part.value.features, part.weight)
         if isinstance(part.value, Source):
-            return EmbeddedPart(self.space.embed_one(part.value), part.weight)
+            return EmbeddedPart(self.space.embed_one(part.value, "query"), part.weight)
         return EmbeddedPart(self.load_features(part.value.id), part.weight)
 
     def _find_query_rows(self, snapshot: Snapshot, parts: Sequence[QueryPart]) -> set[int]:
@@ -319,10 +320,9 @@ class Collection:
 
     def _load_row(self, item_id: str, columns: Sequence[str]) -> dict[str, Any]:
         condition = f"id = {quote_sql(item_id)}"
-        rows = self._require_store().select_rows(columns, condition).to_pylist() if self.store else []
-        if not rows:
-            raise UsageError(f"{self.uri}: no item {item_id!r} in this collection; `triptych search --json` shows ids")
-        return rows[0]
+        if rows := self._require_store().select_rows(columns, condition).to_pylist() if self.store else []:
+            return rows[0]
+        raise UsageError(f"{self.uri}: no item {item_id!r} in this collection; `triptych search --json` shows ids")
 
     def _require_store(self) -> Store:
         if self.store is None:
@@ -381,7 +381,7 @@ class Collection:
             writer = Writer(self.store, access)  # refreshes the metadata of the store
             self._check_space(self.store.metadata)
             return writer
-        metadata = CollectionMetadata(str(self.space_path), self.fingerprint)
+        metadata = CollectionMetadata(self.space_path, self.fingerprint)
         keys = self.space.similarity.keys(features_from_embeddings(torch.randn(1, self.space.recipe.space.embed_dim)))
         writer = Writer.create(self.uri, metadata, keys.shape[1], access)
         self.store = writer.store

@@ -134,7 +134,12 @@ class Ingest:
             if uncached:
                 sources, reads_parts = [item.source for item in uncached], self.space.similarity.reads_parts
                 embedded = self.space.embed(
-                    sources, modality, progress=progress_bar, with_parts=reads_parts, cache=self.cache
+                    sources,
+                    modality,
+                    progress=progress_bar,
+                    with_parts=reads_parts,
+                    cache=self.cache,
+                    prompt_name="document",
                 )
                 self.failures |= embedded.failures
                 computed_items = [uncached[i] for i in embedded.indices]

@@ -125,7 +125,8 @@ class BackgroundScores:
     @cached_property
     def _phrase_features(self) -> Features:
         sources = [Source("text", phrase) for phrase in BACKGROUND_PHRASES]
-        return self.space.embed(sources, "text", with_parts=self.space.similarity.reads_parts).features
+        reads_parts = self.space.similarity.reads_parts
+        return self.space.embed(sources, "text", with_parts=reads_parts, prompt_name="query").features
 
     def _load_features(self, store: Store, row_ids: np.ndarray, keys: np.ndarray, modality: Modality) -> Features:
         if self._can_query_with_keys:

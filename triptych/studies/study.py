@@ -14,7 +14,7 @@ from triptych.studies.experiment import Experiment, check_encoders
 from triptych.studies.page import write_page
 from triptych.studies.result_cache import ResultCache
 
-DEFAULT_ENCODERS: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "yamnet", "text": "minilm"}
+DEFAULT_ENCODERS: dict[Modality, str] = {"image": "efficientnet_lite0", "audio": "efficientat_mn04", "text": "minilm"}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,10 @@ import typer
 from triptych.app.cli.options import AllowOutside, accepts_plugins
 
 Space = Annotated[
-    str, typer.Option(help="Run folder, checkpoint file, folder of a joint model, or hf:NAME on the Hugging Face Hub.")
+    str,
+    typer.Option(
+        help="Run folder, checkpoint file, or joint model: a folder, hf:NAME or st:NAME (sentence-transformers)."
+    ),
 ]
 Rebuild = Annotated[bool, typer.Option(help="Delete the collection and index again. Cached features are reused.")]
 

@@ -113,7 +113,7 @@ class MicroBatcher:
 
     Uploaded files are decoded in worker processes. Two threads wait for these processes. A third thread prepares texts,
     so that a slow video never delays a text. The event loop is never blocked. The first request is encoded at once.
-    Requests that arrive while the encoder is busy form the next batch.
+    Requests that arrive while the encoder is busy form the next batch. All inputs get the model's prompt for queries.
     """
 
     def __init__(self, space: Space, limits: Limits, metrics: Metrics) -> None:
@@ -153,7 +153,8 @@ class MicroBatcher:
 
     async def _embed_one(self, source: Source) -> Features:
         def prepare() -> Tensor:
-            return self.space.encoder(source.modality).prepare(source)
+            encoder = self.space.encoder(source.modality)
+            return encoder.prepare(encoder.with_prompt(source, "query"))
 
         loop = asyncio.get_running_loop()
         if isinstance(source.content, str):
