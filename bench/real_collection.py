@@ -43,6 +43,7 @@ def main() -> None:
         convert(name, datasets.DATASETS[name], folders[name], path, show_progress=False)
     first, *others = map(str, manifests.values())
     overrides = [f"data.manifest={first}", f"data.extra_manifests={others}", "data.allow_outside=true"]
+    overrides.append("space.encoders.audio.name=yamnet")  # the encoder of the results in docs/search.md
     train(Recipe.load("mixed", overrides), RUN_FOLDER / "run")
     collection = Collection(RUN_FOLDER / "collection", RUN_FOLDER / "run", rebuild=True)
     for name, path in manifests.items():

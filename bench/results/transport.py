@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.results.contrastive import AUDIO_OVERRIDES, SEEDS, audio_table, image_table
+from bench.results.contrastive import AUDIO_ENCODER, AUDIO_OVERRIDES, SEEDS, audio_table, image_table
 from bench.results.data import FOLDS
 from bench.results.schema import (
     CLASSIFY,
@@ -154,7 +154,7 @@ PARTIAL = Page(
             },
             "A fraction of the training clips of each official fold has the class and the title of a clip of another "
             "class. Numbers are means over the five folds, ± the standard deviation, with one seed; numbers in "
-            "brackets are relative to the first column.",
+            f"brackets are relative to the first column. {AUDIO_ENCODER}",
         ),
     ],
     observations="With 40% wrong captions, trimmed partial matching retains 92% of R@10 without knowing the noise "

@@ -1,6 +1,5 @@
 """Callbacks receive plain values, may stop training, and never change or lose a run."""
 
-import doctest
 import json
 import math
 from pathlib import Path
@@ -8,12 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import triptych
 from tests.conftest import have_identical_weights
 from tests.training.cases import with_training
 from triptych.checkpoint import load
 from triptych.errors import TrainingError, UsageError
-from triptych.training import callbacks
 from triptych.training.callbacks import Callback, TrainingProgress, check_callback
 from triptych.training.loop import train
 from triptych.training.metrics_log import read_metrics
@@ -66,10 +63,6 @@ class Broken(Callback):
 
     def on_end(self, progress, error):
         self._raise("on_end", progress)
-
-
-def test_doctests():
-    assert doctest.testmod(callbacks, extraglobs={"triptych": triptych}).failed == 0
 
 
 def test_callbacks_receive_the_values_of_the_run(tiny_recipe, tmp_path):

@@ -1,6 +1,5 @@
 """Loggers write what metrics.jsonl has, each read back from its own files; none of them needs a network."""
 
-import doctest
 import json
 import sqlite3
 import struct
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 
-import triptych
 from tests.training.cases import with_training
 from tests.training.test_callbacks import Broken
 from triptych.errors import TrainingError, UsageError
@@ -22,17 +20,12 @@ def require(module, extra):
     return pytest.importorskip(module, reason=f"{extra} is not installed (triptych[{extra}])")
 
 
-def train_interrupted(recipe, folder, logger):
+def train_interrupted(recipe, folder, logger, second_logger=None):
     """Train two epochs. The run fails in the second epoch, and is resumed."""
     with pytest.raises(TrainingError, match=r"Broken\.on_step"):
         train(recipe, folder, callbacks=[logger, Broken("on_step", 5)], show_progress=False)
-    train(recipe, folder, callbacks=[logger], show_progress=False)
+    train(recipe, folder, callbacks=[second_logger or logger], show_progress=False)
     return read_metrics(folder)
-
-
-def test_doctests():
-    outcome = doctest.testmod(loggers, extraglobs={"triptych": triptych})
-    assert not outcome.failed
 
 
 def read_events(folder):
@@ -94,10 +87,17 @@ def iter_log_records(content):
 def test_wandb_in_offline_mode(tiny_recipe, tmp_path):
     require("wandb", "wandb")
     messages = require("wandb.proto.wandb_internal_pb2", "wandb")
-    logger = WandB("tests", log_every=2, mode="offline", dir=str(tmp_path), settings={"console": "off"})
-    lines = train_interrupted(tiny_recipe, tmp_path / "run", logger)
+    # W&B names its folders by the second, so each session has a folder of its own.
+    sessions = [tmp_path / "session-1", tmp_path / "session-2"]
+    for session in sessions:
+        session.mkdir()
+    wandb_loggers = [
+        WandB("tests", log_every=2, mode="offline", dir=str(session), settings={"console": "off"})
+        for session in sessions
+    ]
+    lines = train_interrupted(tiny_recipe, tmp_path / "run", *wandb_loggers)
     history, ids, exit_codes, config = {}, set(), [], {}
-    for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
+    for path in sorted(tmp_path.glob("session-*/wandb/offline-run-*/*.wandb")):
         for content in iter_log_records(path.read_bytes()):
             record = messages.Record.FromString(content)
             if record.HasField("run"):

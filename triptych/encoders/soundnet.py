@@ -41,10 +41,10 @@ class SoundNet(Encoder):
 
     Source: Aytar et al. 2016 (SoundNet with eight layers). The last layer, which classifies scenes and objects, is left
     out.
-    Use when: you want features of the waveform, or a comparison with YAMNet.
-    Beware: in linear probes (`bench/probe.py`), YAMNet is better than SoundNet, and `pool5` is better than `conv7`.
-    Audio shorter than 0.21 s is repeated, as in the original SoundNet. If a file is longer than `max_seconds`, the
-    encoder uses only the start of the file.
+    Use when: you want features of the waveform, or a comparison with `efficientat_mn04`.
+    Beware: in linear probes (`bench/probe.py`), `efficientat_mn04` and `yamnet` are better than `soundnet`, and `pool5`
+    is better than `conv7`. Audio shorter than 0.21 s is repeated, as in the original SoundNet. If a file is longer than
+    `max_seconds`, the encoder uses only the start of the file.
     """
 
     modality = "audio"

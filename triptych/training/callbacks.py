@@ -55,13 +55,14 @@ class Callback(Protocol):
     completed epochs are saved. The same call resumes after the last completed epoch.
 
     Example:
-        >>> class StopAtLoss(Callback):
+        >>> import triptych
+        >>> class StopAtLoss(triptych.Callback):
         ...     def __init__(self, loss):
         ...         self.loss = loss
         ...
         ...     def on_epoch(self, progress):
         ...         return progress.losses["loss"] < self.loss
-        >>> space = triptych.train("clap", data="pairs.csv", callbacks=[StopAtLoss(0.1)])  # doctest: +SKIP
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1, callbacks=[StopAtLoss(0.1)])
     """
 
     def on_start(self, progress: TrainingProgress) -> None:

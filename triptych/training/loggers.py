@@ -35,7 +35,10 @@ class TensorBoard(Callback):
     the epoch.
 
     Example:
-        >>> triptych.train("clap", data="pairs.csv", callbacks=[TensorBoard()])  # doctest: +SKIP
+        >>> import triptych
+        >>> from triptych.training.loggers import TensorBoard
+        >>> logger = TensorBoard()
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1, callbacks=[logger])
     """
 
     def __init__(self) -> None:
@@ -127,7 +130,10 @@ class WandB(RunLogger):
         settings: Further arguments of `wandb.init`, such as name, dir or mode="offline".
 
     Example:
-        >>> triptych.train("clap", data="pairs.csv", callbacks=[WandB("clips", mode="offline")])  # doctest: +SKIP
+        >>> import triptych
+        >>> from triptych.training.loggers import WandB
+        >>> logger = WandB("clips", mode="offline")
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1, callbacks=[logger])
     """
 
     package = "wandb"
@@ -161,7 +167,12 @@ class Trackio(RunLogger):
         settings: Further arguments of `trackio.init`, such as name or space_id.
 
     Example:
-        >>> triptych.train("clap", data="pairs.csv", callbacks=[Trackio("clips")])  # doctest: +SKIP
+        >>> import triptych
+        >>> from triptych.training.loggers import Trackio
+        >>> logger = Trackio("clips")
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1, callbacks=[logger])  # doctest: +ELLIPSIS
+        * Trackio project initialized: clips
+        ...
     """
 
     package = "trackio"
@@ -195,7 +206,10 @@ class MLflow(RunLogger):
         tracking_uri: The tracking server; by default, MLflow's setting ($MLFLOW_TRACKING_URI).
 
     Example:
-        >>> triptych.train("clap", data="pairs.csv", callbacks=[MLflow("clips")])  # doctest: +SKIP
+        >>> import triptych
+        >>> from triptych.training.loggers import MLflow
+        >>> logger = MLflow("clips")
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1, callbacks=[logger])
     """
 
     package = "mlflow"
@@ -264,6 +278,7 @@ def flatten_recipe(recipe: Recipe) -> dict[str, Any]:
     """Return the values of a recipe by names such as training.epochs, without local paths.
 
     Example:
+        >>> from triptych.recipe import Recipe
         >>> flatten_recipe(Recipe.load("trimodal"))["space.geometry"]
         'sphere'
     """

@@ -49,9 +49,9 @@ def train(
 ) -> Space:
     """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
-    The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows
-    the space of the best epoch is saved and returned, else the space of the last epoch. If torchrun started several
-    processes, each process encodes a shard of each batch, and the main process writes the files.
+    The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows,
+    the space of the best epoch is saved and returned. If torchrun started several processes, each process encodes a
+    shard of each batch, and the main process writes the files.
 
     Args:
         recipe: The name of a recipe, the path of a TOML file, or a recipe.
@@ -77,16 +77,16 @@ def train(
         RecipeError: The recipe is invalid, or does not fit the modalities of the data.
         ManifestError: The data is invalid.
         CheckpointError: The folder contains a run of another recipe or other data.
-        TrainingError: Training cannot start, diverges, or a callback raises an exception.
+        TrainingError: Training cannot start or diverges, or a callback raises an exception.
 
     Example:
-        >>> space = triptych.train("clap", data="pairs.csv", epochs=20)  # doctest: +SKIP
-        >>> rows = [{"audio": (samples, 16000), "text": "rain on a roof"}, ...]  # doctest: +SKIP
-        >>> space = triptych.train("clap", "runs/mine", data=rows, overrides=["space.embed_dim=64"])  # doctest: +SKIP
+        >>> import triptych
+        >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1)
+        >>> rows = [{"image": f"images/{i:06d}.png", "text": f"scene {i}"} for i in range(20)]
+        >>> space = triptych.train("trimodal", "runs/mine", data=rows, epochs=1, overrides=["space.embed_dim=64"])
     """
-    recipe = resolve_recipe(
-        recipe, overrides, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, seed=seed
-    )
+    settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
+    recipe = resolve_recipe(recipe, overrides, **settings)
     folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
     with init_distributed() as context:
         show_progress = show_progress and context.is_main
