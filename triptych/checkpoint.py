@@ -23,10 +23,12 @@ from torch import Tensor
 
 from triptych import __version__, hub, plugins
 from triptych.data.cache import fingerprint_encoder
+from triptych.devices import EmbeddingPrecision, Runtime, choose_execution
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint_models import JointModel, find_model
 from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import CheckpointError, PluginError, RecipeError
+from triptych.execution.backends import apply_execution
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Encoder, Modality
 from triptych.model_card import render_model_card
@@ -66,7 +68,10 @@ def save(
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
-def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
+def load(
+    path: str | Path, allow_plugins: str | Iterable[str] = (), *, device: str | torch.device | None = None,
+    precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
+) -> Space:  # fmt: skip
     """Load a space for inference.
 
     Args:
@@ -76,11 +81,16 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
             st:NAME. Settings of the encoders follow a question mark, such as
             hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
+        device: Where `encode` and all that embeds computes: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1",
+            "mps". Default: $TRIPTYCH_DEVICE, or "auto".
+        precision: The precision of the encoders on a GPU: "float32" (default), "bfloat16" or "float16".
+        runtime: "pytorch" (default), or "onnx" for ONNX Runtime on the CPU; docs/devices.md lists the encoders.
 
     Returns:
         The space, in evaluation mode.
 
     Raises:
+        UsageError: The device is not available, or the precision or the runtime does not fit the space.
         CheckpointError: The space or the model does not exist, is damaged or has no embeddings.
         PluginError: The space needs a plug-in that is not installed or not allowed.
         RecipeError: A setting is invalid, or a library is missing.
@@ -90,8 +100,10 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
         >>> space.modalities
         ('image', 'audio', 'text')
     """
+    execution = choose_execution(device, precision, runtime)
+    execution.choose_device()  # raises an error before the space is read
     with plugins.allow(allow_plugins):
-        return load_with_extras(path)[0]
+        return apply_execution(load_with_extras(path)[0], execution)
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:

@@ -15,6 +15,7 @@ import torch
 from triptych import checkpoint
 from triptych.data.cache import Cache
 from triptych.errors import CheckpointError, CollectionError, UsageError, describe_unknown
+from triptych.execution.backends import describe_backends
 from triptych.files import find_stale_temp_files, lock_file_names
 from triptych.inputs import Input
 from triptych.interfaces import MODALITIES, Features, Modality, Source, features_from_embeddings
@@ -358,8 +359,7 @@ class Collection:
         outdated: list[Modality] = [m for m, gallery in galleries.items() if gallery.should_build_index()]
         for modality in outdated:
             build_ivf_index(snapshot.store, modality, self._index_folder, queries)
-        if outdated:
-            self._snapshot = None  # the galleries of this snapshot do not use the new index
+        self._snapshot = None if outdated else self._snapshot  # its galleries do not use the new index
 
     def _check_space(self, metadata: CollectionMetadata) -> None:
         if self.fingerprint != metadata.fingerprint:
@@ -381,7 +381,7 @@ class Collection:
             writer = Writer(self.store, access)  # refreshes the metadata of the store
             self._check_space(self.store.metadata)
             return writer
-        metadata = CollectionMetadata(self.space_path, self.fingerprint)
+        metadata = CollectionMetadata(self.space_path, self.fingerprint, backends=describe_backends(self.space))
         keys = self.space.similarity.keys(features_from_embeddings(torch.randn(1, self.space.recipe.space.embed_dim)))
         writer = Writer.create(self.uri, metadata, keys.shape[1], access)
         self.store = writer.store

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from triptych.data.cache import Cache, FeatureStore
-from triptych.errors import MediaError
+from triptych.errors import CollectionError, MediaError
+from triptych.execution.backends import describe_backends
 from triptych.interfaces import Features, Modality, Source, concat_features, features_from_embeddings
 from triptych.media import text
 from triptych.progress import ProgressBar, track_progress
 from triptych.search.item import METADATA_COLUMNS, VECTOR_COLUMNS, Item, item_from_row, make_metadata_table, to_arrow
-from triptych.search.store import SQL_BATCH, Writer
+from triptych.search.store import SQL_BATCH, Store, Writer
 from triptych.space import Space
 
 ITEMS_PER_CHUNK = 256  # number of items that are embedded together
@@ -42,8 +43,11 @@ class Ingest:
 
     def __init__(self, writer: Writer, space: Space, cache: Cache) -> None:
         store = writer.store
+        _check_backends(store, space)
         # Part vectors are not cached here, because the feature cache has the parts of frozen encoders.
         fingerprint, embed_dim = store.metadata.fingerprint, space.recipe.space.embed_dim
+        if store.metadata.backends:
+            fingerprint = f"{fingerprint}-{store.metadata.backends}"
         folder, description = cache.folder / f"space-{fingerprint}", f"embeddings of the space {fingerprint}"
         reads_parts = space.similarity.reads_parts
         self._feature_store = None if reads_parts else FeatureStore(folder, embed_dim, description)
@@ -203,6 +207,15 @@ class Ingest:
             yield
         finally:
             self.seconds[phase] += time.perf_counter() - started
+
+
+def _check_backends(store: Store, space: Space) -> None:
+    """Raise CollectionError if the space computes in another way than for the items of the collection."""
+    recorded, current = (name or "none" for name in (store.metadata.backends, describe_backends(space)))
+    if recorded != current:
+        problem = f"the collection was made with other backends ({recorded}) than this space has ({current})"
+        remedy = "give the same --precision and --runtime, or replace the collection (--rebuild)"
+        raise CollectionError(f"{store.uri}: {problem}; {remedy}")
 
 
 def _read_excerpt(source: Source) -> str | None:

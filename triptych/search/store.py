@@ -43,6 +43,7 @@ class CollectionMetadata:
     fingerprint: str  # the fingerprint of the space
     table_id: str = field(default_factory=lambda: secrets.token_hex(8))  # changes when the collection is rebuilt
     format_version: int = FORMAT_VERSION
+    backends: str = ""  # what computed the vectors, if not PyTorch in float32; `describe_backends`
 
 
 class Store:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_device, accepts_plugins
 
 if TYPE_CHECKING:
     from triptych.auditing.audit import AuditResult
@@ -24,6 +24,7 @@ Undecided = Annotated[
 
 
 @accepts_plugins
+@accepts_device
 def audit(
     manifest: Annotated[Path, typer.Argument(help="Manifest to audit.")],
     output: Output = None,

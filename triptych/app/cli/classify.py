@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_execution, accepts_plugins
 
 Prompts = Annotated[
     list[str] | None,
@@ -21,6 +21,7 @@ Classes = Annotated[
 
 
 @accepts_plugins
+@accepts_execution
 def classify(
     run: Run,
     data: Annotated[Path, typer.Option(help="Manifest with a label column.")],

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def compare(
     a: Run,
     b: Run,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, accepts_plugins
+from triptych.app.cli.options import AllowOutside, accepts_execution, accepts_plugins
 
 Space = Annotated[
     str,
@@ -17,6 +17,7 @@ Rebuild = Annotated[bool, typer.Option(help="Delete the collection and index aga
 
 
 @accepts_plugins
+@accepts_execution
 def index(
     path: Annotated[Path, typer.Argument(help="Folder of media files, one file, or a manifest with captions.")],
     space: Space,

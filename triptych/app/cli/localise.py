@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AsJson, Run, accepts_plugins
+from triptych.app.cli.options import AsJson, Run, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def localise(
     run: Run,
     data: Annotated[Path, typer.Option(help="Folder of a synthetic data set.")],

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Run, accepts_plugins
+from triptych.app.cli.options import AllowOutside, Run, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def report(
     run: Run,
     data: Annotated[Path | None, typer.Option(help="Manifest to evaluate on. Default: the run's.")] = None,

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AsJson, accepts_plugins
+from triptych.app.cli.options import AsJson, accepts_execution, accepts_plugins
 
 Day = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or later.")]
 LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or earlier.")]
@@ -13,6 +13,7 @@ Weights = Annotated[list[str] | None, typer.Option(help="PART=WEIGHT; PART: text
 
 
 @accepts_plugins
+@accepts_execution
 def search(
     text: Annotated[list[str] | None, typer.Argument(help="Text query.")] = None,
     audio: Annotated[list[Path] | None, typer.Option(help="Audio file as query. Can be repeated.")] = None,

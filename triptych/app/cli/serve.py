@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import accepts_plugins
+from triptych.app.cli.options import accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def serve(
     uri: Annotated[str, typer.Argument(help="Collection: a folder or s3://….")] = "collection",
     host: Annotated[

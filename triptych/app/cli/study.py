@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, accepts_plugins
+from triptych.app.cli.options import AllowOutside, accepts_device, accepts_plugins
 
 DEFAULT_OUTPUT = Path("studies")
 Data = Annotated[Path | None, typer.Option(help="Manifest with the splits train, valid and test.")]
@@ -14,6 +14,7 @@ Encoders = Annotated[list[str] | None, typer.Option("--encoder", help="Frozen en
 
 
 @accepts_plugins
+@accepts_device
 def study(
     name: Annotated[str | None, typer.Argument(help="Study to run. Default: list all studies.")] = None,
     data: Data = None,

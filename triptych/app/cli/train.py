@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_device, accepts_plugins
 
 
 @accepts_plugins
+@accepts_device
 def train(
     recipe: Annotated[str, typer.Argument(help="Name of a recipe (see `triptych recipes`) or a .toml file.")],
     data: Annotated[
