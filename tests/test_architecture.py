@@ -225,7 +225,7 @@ def test_inheritance_is_one_level_deep():
 
 
 def test_the_readme_lists_every_recipe():
-    from triptych.recipe import list_bundled_recipes
+    from triptych.recipe_files import list_bundled_recipes
 
     rows = re.findall(r"^\| `(\w+)` \|.*\|$", (ROOT / "README.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted(list_bundled_recipes())

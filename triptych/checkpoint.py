@@ -35,6 +35,8 @@ from triptych.model_card import render_model_card
 from triptych.recipe import Geometry, Recipe, SpaceConfig
 from triptych.settings import Component
 from triptych.space import Space
+from triptych.spaces.default import choose_default_space
+from triptych.spaces.presence import check_space, no_space_error
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
@@ -69,7 +71,7 @@ def save(
 
 
 def load(
-    path: str | Path, allow_plugins: str | Iterable[str] = (), *, device: str | torch.device | None = None,
+    path: str | Path | None = None, allow_plugins: str | Iterable[str] = (), *, device: str | torch.device | None = None,
     precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
 ) -> Space:  # fmt: skip
     """Load a space for inference.
@@ -79,7 +81,8 @@ def load(
             model. A joint model of the transformers library (CLIP, SigLIP, CLAP, EmbeddingGemma 2) is a folder or
             hf:NAME, where NAME is a folder or a name on the Hugging Face hub. A model of sentence-transformers is
             st:NAME. Settings of the encoders follow a question mark, such as
-            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16.
+            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. Default: the space in TRIPTYCH_SPACE or of
+            `triptych spaces use`, else the best space on this machine; a line on stderr says which.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
         device: Where `encode` and all that embeds computes: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1",
             "mps". Default: $TRIPTYCH_DEVICE, or "auto".
@@ -103,7 +106,8 @@ def load(
     execution = choose_execution(device, precision, runtime)
     execution.choose_device()  # raises an error before the space is read
     with plugins.allow(allow_plugins):
-        return apply_execution(load_with_extras(path)[0], execution)
+        space = load_with_extras(choose_default_space() if path is None else path)[0]
+    return apply_execution(space, execution)
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
@@ -174,18 +178,15 @@ def _find_space(path: str | Path) -> Path | JointModel:
     """Return the file of a space or a joint model. Raise CheckpointError if there is neither."""
     model = find_model(path)
     if model is None:
-        file = Path(path).expanduser()
-        if not file.is_file():
-            raise CheckpointError(f"{file}: no such run folder or space file; create it with `triptych train`")
-        return file
+        check_space(path)
+        return Path(path).expanduser()
     for file in (model.folder / SPACE_FILE, model.folder / PRETRAINED_FILE):
         if file.is_file() and (file.name == SPACE_FILE or _is_triptych_model(model.folder)):
             if model.settings:
                 raise CheckpointError(f"{path}: only a joint model has settings; {file} is a space of triptych")
             return file
     if not (model.folder / CONFIG_FILE).is_file() and not (model.folder / MODULES_FILE).is_file():
-        expected = f"no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP)"
-        raise CheckpointError(f"{model.folder}: {expected}; give the folder of a finished training run")
+        raise no_space_error(model.folder)
     return model
 
 

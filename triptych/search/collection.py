@@ -33,17 +33,17 @@ from triptych.search.item import (
     merge_items,
 )
 from triptych.search.lease import LOCK_FILE, WriteAccess, acquire_write_access
+from triptych.search.presence import TABLE, missing_collection_error
 from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, StoredItem, quote_sql
 from triptych.search.ranking import BackgroundScores, EmbeddedPart, merge_hits
 from triptych.search.scan import PathScan, query_content_hashes, scan_path, write_not_indexed
 from triptych.search.snapshot import Snapshot
-from triptych.search.store import TABLE, CollectionMetadata, Store, Writer
+from triptych.search.store import CollectionMetadata, Store, Writer
 from triptych.space import Space
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEGACY_TABLE_FILE = "items.parquet"
 INDEX_FOLDER, LEGACY_INDEX_FOLDER = "ivf", "lists"
 NOT_INDEXED_FILE = "not-indexed.tsv"
 COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
@@ -58,7 +58,7 @@ class Collection:
     Args:
         uri: A folder, or a URI on an object store (s3://…). It is created when items are added.
         space: The space, as `triptych.load` returns it, or anything that `triptych.load` accepts. Default: the space of
-            the existing collection.
+            the existing collection. For a new collection, `triptych.load()` returns the default space.
         rebuild: If True, the first call of `add` or `index` deletes the existing items, even if the store is damaged.
             Embeddings are taken from the cache where possible.
         allow_plugins: Packages whose plug-ins the space may import; see `triptych.load`.
@@ -80,6 +80,7 @@ class Collection:
         allow_plugins: str | Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.uri = str(uri) if "://" in str(uri) else str(Path(uri).expanduser())
+        self._rebuild = rebuild  # the first call of `index` replaces the existing table
         self.store = None if rebuild else Store.open(self.uri)
         if space is None:
             space = self._find_space()
@@ -92,7 +93,6 @@ class Collection:
         self.space_path: str = self.space.name_or_path
         self.fingerprint = checkpoint.compute_fingerprint(self.space_path)
         self.cache = Cache.default()
-        self._rebuild = rebuild  # the first call of `index` replaces the existing table
         self._background = BackgroundScores(self.space)
         self._snapshot: Snapshot | None = None
         if self.store is not None:
@@ -276,11 +276,10 @@ class Collection:
 
     def _find_space(self) -> str:
         """Return the name or the path of the space that embedded the items of the existing collection."""
-        if self.store is None and "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
-            raise CollectionError(f"{self.uri}: made by an earlier version; delete the folder and index again")
-        if self.store is None:
-            raise CollectionError(f"{self.uri}: no collection here; create one with `triptych index PATH --space RUN`")
-        space_path = self.store.metadata.space_path
+        store = Store.open(self.uri) if self._rebuild else self.store
+        if store is None:
+            raise missing_collection_error(self.uri)
+        space_path = store.metadata.space_path
         try:
             checkpoint.resolve_path(space_path)
         except CheckpointError as error:

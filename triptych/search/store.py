@@ -24,9 +24,10 @@ from triptych.errors import CollectionError
 from triptych.files import extract_os_error_code, suggest_remedy
 from triptych.search.item import make_schema
 from triptych.search.lease import WriteAccess, local_folder, summarise_store_error
+from triptych.search.presence import TABLE
 from triptych.search.query import quote_sql
 
-TABLE, FORMAT_VERSION = "items", 5
+FORMAT_VERSION = 5
 METADATA_KEY, NEXT_ROW_ID_KEY = b"triptych", "next_row_id"
 REBUILD_COMMAND = "`triptych index FOLDER --space RUN --rebuild`"
 Version = tuple[str, int]  # the id of the table, and its LanceDB version number

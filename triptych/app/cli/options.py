@@ -8,7 +8,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-Run = Annotated[Path, typer.Argument(help="Run folder or checkpoint file.")]
+from triptych.app import checks
+
+Run = Annotated[Path, typer.Argument(help="Run folder or checkpoint file.", callback=checks.check_space)]
 Split = Annotated[str, typer.Option(help="Split to use; 'all' for every row.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a recipe value: section.key=value.")]
 AllowOutside = Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")]

@@ -5,10 +5,14 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import AsJson, accepts_execution, accepts_plugins
 
 Day = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or later.")]
 LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Only files modified on this day or earlier.")]
+Uri = Annotated[
+    str, typer.Option("--collection", help="Collection: a folder or s3://….", callback=checks.check_collection)
+]
 Weights = Annotated[list[str] | None, typer.Option(help="PART=WEIGHT; PART: text, audio, image, video, item or not.")]
 
 
@@ -22,7 +26,7 @@ def search(
     item: Annotated[list[str] | None, typer.Option(help="Id of an item of the collection as query.")] = None,
     exclude: Annotated[list[str] | None, typer.Option("--not", help="Negative query: a text or a file.")] = None,
     weight: Weights = None,
-    uri: Annotated[str, typer.Option("--collection", help="Collection: a folder or s3://….")] = "collection",
+    uri: Uri = "collection",
     modality: Annotated[str, typer.Option(help="Modalities to return, comma-separated. Default: all.")] = "",
     k: Annotated[int, typer.Option("-k", min=1, help="Number of hits.")] = 10,
     folder: Annotated[Path | None, typer.Option(help="Only files in this folder and its subfolders.")] = None,

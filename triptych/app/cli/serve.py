@@ -5,13 +5,16 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import accepts_execution, accepts_plugins
 
 
 @accepts_plugins
 @accepts_execution
 def serve(
-    uri: Annotated[str, typer.Argument(help="Collection: a folder or s3://….")] = "collection",
+    uri: Annotated[
+        str, typer.Argument(help="Collection: a folder or s3://….", callback=checks.check_collection)
+    ] = "collection",
     host: Annotated[
         str, typer.Option(help="Address to bind. Addresses other than loopback require a token, which is printed.")
     ] = "127.0.0.1",
