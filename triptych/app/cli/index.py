@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from triptych.app import checks
-from triptych.app.cli.options import AllowOutside, accepts_execution, accepts_plugins
+from triptych.app.cli.options import AllowOutside, MovedRoots, accepts_execution, accepts_plugins
 
 MediaPath = Annotated[
     Path,
@@ -31,6 +31,7 @@ def index(
     uri: Annotated[str, typer.Option("--collection", help="Collection: a folder or s3://….")] = "collection",
     split: Annotated[str | None, typer.Option(help="Index only this split of a manifest.")] = None,
     rebuild: Rebuild = False,
+    root: MovedRoots = None,
     allow_outside: AllowOutside = False,
 ) -> None:
     """Embed files and store them in a searchable collection. Only new and changed files are embedded.
@@ -46,14 +47,16 @@ def index(
       triptych index ~/photos --space hf:openai/clip-vit-base-patch32
       triptych index demo/data/manifest.csv --split test --space demo/run --collection demo/collection
       triptych index ~/media --rebuild
+      triptych index /mnt/recordings --root recordings=/mnt/recordings  # the folder was moved
     """
     from triptych.app import space_choice, terminal
 
     space = space or space_choice.choose_space(uri)
     from triptych.search.collection import Collection
+    from triptych.search.roots import parse_roots
     from triptych.search.scan import scan_path
 
-    collection = Collection(uri, space, rebuild=rebuild)
+    collection = Collection(uri, space, rebuild=rebuild, roots=parse_roots(root or ()))
     if space is None:
         terminal.stderr.print(f"space: {collection.space_path} (of the collection)")
     scan = scan_path(path, collection.space, split, allow_outside, exclude=collection.folder)

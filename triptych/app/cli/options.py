@@ -15,6 +15,13 @@ Split = Annotated[str, typer.Option(help="Split to use; 'all' for every row.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a recipe value: section.key=value.")]
 AllowOutside = Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+MovedRoots = Annotated[
+    list[str] | None,
+    typer.Option("--root", metavar="NAME=PATH", help="Folder in which a root of the collection is now. Repeatable."),
+]
+MovedSpace = Annotated[
+    str | None, typer.Option("--space", help="Space of the collection, if it was moved: as for `triptych index`.")
+]
 AllowPlugin = Annotated[
     list[str] | None,
     typer.Option(
