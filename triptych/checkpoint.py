@@ -40,7 +40,7 @@ from triptych.spaces.presence import check_space, no_space_error
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
-MODULES_FILE = "modules.json"  # in the folders of sentence-transformers
+MODULES_FILE = "modules.json"  # marks the folder of a sentence-transformers model
 HEADER_KEY, FORMAT_VERSION = "triptych", "space-5"
 WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
 
@@ -71,8 +71,8 @@ def save(
 
 
 def load(
-    path: str | Path | None = None, allow_plugins: str | Iterable[str] = (), *, device: str | torch.device | None = None,
-    precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
+    path: str | Path | None = None, allow_plugins: str | Iterable[str] = (), *,
+    device: str | torch.device | None = None, precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
 ) -> Space:  # fmt: skip
     """Load a space for inference.
 
@@ -309,8 +309,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); the file may be truncated") from error
     if not isinstance(header, dict) or not header:
         raise CheckpointError(f"{path}: not a space file; `triptych train` creates space files")
-    if header.get("format_version") != FORMAT_VERSION:
-        version = header.get("format_version", "unknown format")
+    if (version := header.get("format_version", "unknown format")) != FORMAT_VERSION:
         raise CheckpointError(f"{path}: saved by another version of triptych ({version}); train again (--restart)")
     return tensors, header
 

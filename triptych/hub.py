@@ -11,7 +11,7 @@ from triptych.errors import CheckpointError
 
 HUB_PREFIX = "hf:"
 MODEL_PREFIXES = (HUB_PREFIX, "st:")  # of models of transformers and of sentence-transformers
-FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # neither code nor pickled weights
+DOWNLOADED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # neither code nor pickled weights
 INSTALL_PRETRAINED = "pip install 'triptych[pretrained]'"
 INSTALL_SENTENCE_TRANSFORMERS = "pip install 'triptych[sentence-transformers]'"
 TIMEOUT = 4.0  # seconds to wait for an answer that is not necessary
@@ -30,7 +30,7 @@ def download(name: str, revision: str | None = None, prefix: str = HUB_PREFIX) -
     try:
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+        return Path(snapshot_download(name, revision=revision, allow_patterns=DOWNLOADED))
     except Exception as error:  # huggingface_hub raises many exception types for network and name problems
         raise CheckpointError(f"{prefix}{name}: {_describe_hub_error(error)}") from error
 
@@ -54,7 +54,7 @@ def read_model_facts(name: str, timeout: float = TIMEOUT) -> ModelFacts | None:
             info = HfApi(library_name="triptych", library_version=__version__).model_info(
                 name, timeout=timeout, files_metadata=True
             )
-            files = filter_repo_objects(info.siblings or (), allow_patterns=FILES, key=lambda file: file.rfilename)
+            files = filter_repo_objects(info.siblings or (), allow_patterns=DOWNLOADED, key=lambda file: file.rfilename)
             licence = str(getattr(info.card_data, "license", None) or "")
             answers.append(ModelFacts(sum(file.size or 0 for file in files), licence))
 

@@ -123,7 +123,7 @@ class SentenceTransformerTower(nn.Module):
 
 
 def load_sentence_transformer(pretrained: PretrainedModel, dtype: torch.dtype = torch.float32) -> Any:
-    """Load a model of sentence-transformers. Encoders of the same model share the model. Its code is never run."""
+    """Load a model of sentence-transformers. Encoders of one model share it. Code in the model's folder never runs."""
     pretrained.check_available(LIBRARY, INSTALL_COMMAND)
     if int(version("sentence-transformers").split(".")[0]) < MIN_VERSION:
         raise pretrained.make_error(f"needs sentence-transformers {MIN_VERSION} or newer; run: {INSTALL_COMMAND}")

@@ -12,7 +12,7 @@ from triptych.errors import MediaError
 from triptych.media import audio, image, limits, sandbox, text, video
 from triptych.media.container import open_container, select_stream
 
-if TYPE_CHECKING:  # interfaces imports torch
+if TYPE_CHECKING:  # interfaces imports torch, which takes seconds
     from triptych.interfaces import Modality
 
 SUPPORTED_FORMATS = "an image (png, jpg …), audio (wav, mp3 …), a video (mp4, webm …) or a text (txt, md)"

@@ -269,12 +269,12 @@ class Collection:
         return features_from_rows([row], self.space.recipe.space.embed_dim, row["modality"])
 
     def list_items(self, item_filter: Filter | None = None, limit: int | None = None, offset: int = 0) -> list[Item]:
-        """Return the items that pass a filter."""
+        """Return the items that pass a filter, sorted by modality and path; `limit` and `offset` select a page."""
         if self.store is None:
             return []
         self.store.refresh()
-        rows = self.store.select_rows(METADATA_COLUMNS, self._to_sql(item_filter), limit, offset)
-        return sorted(self._make_items(rows.to_pylist()), key=lambda item: item.identity)
+        rows = self.store.select_rows(METADATA_COLUMNS, self._to_sql(item_filter)).to_pylist()
+        return sorted(self._make_items(rows), key=lambda item: item.identity)[offset:][:limit]
 
     def sample(self, modality: Modality, count: int) -> tuple[list[Item], np.ndarray]:
         """Return at most `count` random items of a modality and their keys (C, S), with a fixed seed."""

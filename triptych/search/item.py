@@ -211,7 +211,12 @@ METADATA_SCHEMA = pa.schema(
 METADATA_COLUMNS = tuple(METADATA_SCHEMA.names)
 PUBLIC_FIELDS = [name for name, metadata in STORED_FIELDS.items() if metadata["is_public"]]
 PUBLIC_COLUMNS = ["id", "modality", "file", "text", "start", "end", *PUBLIC_FIELDS]
-SCORE_COLUMNS = {"score": FLOAT, "relevance": FLOAT, "part_scores": pa.list_(FLOAT), "duplicates": STRINGS}  # of `Hit`
+SCORE_COLUMNS = {
+    "score": FLOAT,
+    "relevance": FLOAT,
+    "part_scores": pa.list_(FLOAT),
+    "duplicates": STRINGS,
+}  # columns of `Hit`
 
 
 def make_schema(key_dim: int) -> pa.Schema:

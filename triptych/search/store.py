@@ -127,14 +127,11 @@ class Store:
         with translate_errors(self.uri):
             return self.table.count_rows(condition or None)
 
-    def select_rows(
-        self, columns: Sequence[str], condition: str = "", limit: int | None = None, offset: int = 0
-    ) -> pa.Table:
+    def select_rows(self, columns: Sequence[str], condition: str = "", limit: int | None = None) -> pa.Table:
         """Return columns of the items that satisfy an SQL condition. Rows of one write are ordered by row id."""
         with translate_errors(self.uri):
             query = self.table.search().select(list(columns)).limit(limit)
-            query = query.where(condition) if condition else query
-            return (query.offset(offset) if offset else query).to_arrow()
+            return (query.where(condition) if condition else query).to_arrow()
 
     def take(self, columns: Sequence[str], row_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Return columns of the items with these row ids, as a dictionary from row id to row."""

@@ -96,7 +96,9 @@ def test_waiting_requests_share_a_batch(collection):
         assert torch.allclose(features.embedding, expected.embedding, atol=1e-5)
         assert features.parts.shape == expected.parts.shape
     assert metrics.batch_size._sum.get() == 4
-    assert "triptych_batch_size_count 4.0" not in metrics.render().decode()  # at least two of them shared a batch
+    assert (
+        "triptych_batch_size_count 4.0" not in metrics.format_prometheus().decode()
+    )  # at least two of them shared a batch
 
 
 def test_slow_embedding_times_out(collection, monkeypatch):

@@ -49,7 +49,7 @@ async def read_item(state: StateDep, item: ItemId) -> ItemResponse:
         others = [make_item_response(other) for other in find_siblings(collection, entry)]
         return make_item_response(entry).model_copy(update={"siblings": others})
 
-    return await state.read_collection(work)
+    return await state.run_with_collection(work)
 
 
 @router.get("/{item}/similar", responses=error_responses(404))
@@ -67,7 +67,7 @@ async def search_similar(
         hits = collection.search_similar(item, list(dict.fromkeys(modality)), k)
         return make_hit_responses(hits)
 
-    hits = await state.read_collection(work)
+    hits = await state.run_with_collection(work)
     seconds = time.perf_counter() - started
     return SearchResponse(hits=hits, relevance_threshold=RELEVANCE_THRESHOLD, seconds=seconds, notes=[])
 

@@ -56,7 +56,7 @@ class Metrics:
         self.queue_length = Gauge("triptych_queue_length", "Inputs waiting for the encoder", registry=registry)
         self.items = Gauge("triptych_items", "Items in the collection", registry=registry)
 
-    def render(self) -> bytes:
+    def format_prometheus(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
@@ -256,14 +256,14 @@ class AppState:
         finally:
             executor.num_pending -= 1
 
-    async def read_collection(self, work: Callable[[Collection], Result]) -> Result:
+    async def run_with_collection(self, work: Callable[[Collection], Result]) -> Result:
         """Call `work` with the collection, on the thread that reads the collection."""
         return await self.run(self.collection_executor, lambda: work(self.collection))
 
     async def find_item(self, item_id: str) -> Item:
         """Return an item by its id. Raise an HTTPError (404) if the collection has no such item."""
         try:
-            return await self.read_collection(lambda collection: collection.load_item(item_id))
+            return await self.run_with_collection(lambda collection: collection.load_item(item_id))
         except UsageError as error:
             raise HTTPError(404, str(error)) from None
 
