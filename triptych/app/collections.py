@@ -11,7 +11,7 @@ from triptych.app.terminal import format_command, relative_path, stderr, stdout
 if TYPE_CHECKING:
     from triptych.search.archive import ArchiveHeader
     from triptych.search.collection import Collection
-    from triptych.search.collection_info import CollectionInfo
+    from triptych.search.collection_info import CollectionContents
 
 
 def print_missing_roots(collection: Collection) -> None:
@@ -21,7 +21,7 @@ def print_missing_roots(collection: Collection) -> None:
         stderr.print(sentence, style="yellow")
 
 
-def print_collection(info: CollectionInfo) -> None:
+def print_collection(info: CollectionContents) -> None:
     """Print the contents of a collection, and the command for roots that are missing."""
     counts = ", ".join(f"{count:,} {modality}" for modality, count in info.items.items())
     stdout.print(f"{info.uri}: {sum(info.items.values()):,} items ({counts or 'none'})")

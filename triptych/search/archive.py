@@ -2,7 +2,7 @@
 
 The file is an uncompressed ZIP archive with the members collection.json (roots, space, SHA-256 of the other members),
 items.jsonl (a line of metadata for each item), vectors.bin (the vectors of each item, in the same order) and, if the
-collection has a copy of its space, space.safetensors. It contains no absolute paths. Equal collections give equal files.
+collection has a copy of its space, space.safetensors. It has no absolute paths. Equal collections give equal files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shutil
 import struct
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -243,7 +243,7 @@ class ArchiveReader:
             raise self.make_error(f"a line of {ITEMS_FILE} has other columns")
         return row
 
-    def _read_vectors(self, file: IO[bytes]) -> Mapping[str, bytes | None]:
+    def _read_vectors(self, file: IO[bytes]) -> dict[str, Any]:
         key = self._read_exactly(file, 4 * self.header.key_dim)
         sizes = LENGTHS.unpack(self._read_exactly(file, LENGTHS.size))
         embedding, parts = (None if size == -1 else self._read_exactly(file, size) for size in sizes)

@@ -32,7 +32,7 @@ class RootInfo:
 
 
 @dataclass(frozen=True)
-class CollectionInfo:
+class CollectionContents:
     """The contents of a collection. Sizes are in bytes."""
 
     uri: str
@@ -46,14 +46,14 @@ class CollectionInfo:
     size: int  # of all files of the collection
 
 
-def describe_collection(uri: str) -> CollectionInfo:
+def describe_collection(uri: str) -> CollectionContents:
     """Describe the collection at a URI. The space of the collection is not loaded."""
     store = Store.open(uri)
     if store is None:
         raise missing_collection_error(uri)
     counts = {m: store.count(f"modality = {quote_sql(m)}") for m in MODALITIES}
     space_copy = find_space_copy(uri, store.metadata.fingerprint, find_index_folder(uri, Cache.default().folder))
-    return CollectionInfo(
+    return CollectionContents(
         uri=uri,
         format_version=store.metadata.format_version,
         items={modality: count for modality, count in counts.items() if count},

@@ -30,16 +30,16 @@ MAX_SPACE_BYTES = 512 * 2**20  # a larger space is not copied, but found by its 
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
 
-def describe_space(given: Space | str | Path, space: Space) -> tuple[str, str | None]:
+def describe_space(source: Space | str | Path, space: Space) -> tuple[str, str | None]:
     """Return the name or path of a space for the collection, and its commit on the Hugging Face hub.
 
-    A name is stored as it was given, a path as an absolute path.
+    `source` is what the user gave: a name is stored unchanged, a path as an absolute path.
     """
     name_or_path = str(space.name_or_path)
     commit = Path(name_or_path.partition("?")[0]).name  # the cache of the hub has a folder for each commit
     revision = commit if COMMIT_PATTERN.fullmatch(commit) else None
-    if isinstance(given, str) and not any(map(_is_local, given.split("+"))):
-        return given, revision
+    if isinstance(source, str) and not any(map(_is_local, source.split("+"))):
+        return source, revision
     return name_or_path, None
 
 

@@ -92,7 +92,7 @@ def _write_collection(reader: ArchiveReader, uri: str, moved_roots: Mapping[str,
                 writer.append(_make_table(reader, rows, roots))
                 row_ids = [row["row_id"] for row in rows]
                 ids.update(row["id"] for row in rows)
-                if row_ids[0] <= last_row_id or any(b <= a for a, b in zip(row_ids, row_ids[1:], strict=False)):
+                if row_ids[0] <= last_row_id or row_ids != sorted(set(row_ids)):
                     raise reader.make_error("row ids are not ascending")
                 last_row_id = row_ids[-1]
                 progress_bar.advance(len(rows))

@@ -127,10 +127,10 @@ def describe_missing_roots(store: Store) -> list[str]:
     for name in store.roots.missing_names():
         count = store.count(make_root_condition(name))
         path = store.roots.paths[name]
-        place = f"its folder {path} does not exist" if path else "its folder is not known on this machine"
+        problem = f"its folder {path} does not exist" if path else "its folder is not known on this machine"
         if count:
             remedy = f"say where it is: {command} {shlex.quote(name)}=FOLDER"
-            sentences.append(f"root {name}: {place} ({count} items); {remedy}")
+            sentences.append(f"root {name}: {problem} ({count} items); {remedy}")
     return sentences
 
 

@@ -72,8 +72,7 @@ def search(
     collections.print_missing_roots(collection)
     query = inputs.make_query(collection.space.modalities)
     hits = collection.search(query, modalities, k, item_filter=item_filter, include_query=include_query)
-    note = None if include_query else collection.describe_excluded_items(query)
-    if note:
+    if not include_query and (note := collection.describe_excluded_items(query)):
         terminal.stderr.print(f"{note}; --include-query shows it")
     if as_json:
         terminal.print_json(hits.to_dicts())
