@@ -30,6 +30,8 @@ from triptych.settings import Component
 from triptych.space import Space
 from triptych.spaces.known import STARTER
 
+MIN_SPREAD = 1e-4  # smaller differences between the mean class embeddings of two modalities are rounding errors
+
 
 def is_starter(name: str | Path) -> bool:
     """Return whether a name means the starter space. "./starter" and Path("starter").resolve() mean a folder."""
@@ -94,6 +96,9 @@ def _make_encoder(modality: Modality, component: Component, missing: str | None)
 def initialise_heads(space: Space, cache: Cache | None) -> None:
     """Set the weights of the heads `class_names` and `centred` to text embeddings; spaces without them do not change.
 
+    The directions in which the mean class embeddings of the modalities differ are removed, because they say only that
+    a text names a modality, such as "a photo of" or "the sound of".
+
     With a cache, the outputs of a frozen text encoder for the class names are cached.
     """
     heads = [head for head in space.heads.values() if isinstance(head, ClassNamesHead)]
@@ -101,14 +106,15 @@ def initialise_heads(space: Space, cache: Cache | None) -> None:
         return
     if "text" not in space.modalities:
         raise RecipeError("class_names: the space has no text encoder; add one, such as minilm, to space.encoders")
-    centres = []
-    for head in heads:
-        embeddings = embed_classes(space.encoder("text"), head.class_phrases(), cache)
-        head.load_class_embeddings(embeddings)
-        centres.append(embeddings.mean(dim=0))
+    embeddings = [embed_classes(space.encoder("text"), head.class_phrases(), cache) for head in heads]
+    centres = torch.stack([rows.mean(dim=0) for rows in embeddings])  # (heads, D)
+    _, spreads, directions = torch.linalg.svd(centres - centres.mean(dim=0), full_matrices=False)
+    directions = directions[spreads > MIN_SPREAD]
+    for head, rows in zip(heads, embeddings, strict=True):
+        head.load_class_embeddings(rows, directions)
     text_head = space.heads["text"]
     if isinstance(text_head, CentredHead):
-        text_head.centre.copy_(torch.stack(centres).mean(dim=0))
+        text_head.centre.copy_(centres.mean(dim=0))
 
 
 @torch.inference_mode()
