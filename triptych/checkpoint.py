@@ -33,10 +33,13 @@ from triptych.files import atomic_write, write_text
 from triptych.interfaces import Encoder, Modality
 from triptych.model_card import render_model_card
 from triptych.recipe import Geometry, Recipe, SpaceConfig
+from triptych.recipe_files import list_bundled_recipes
 from triptych.settings import Component
 from triptych.space import Space
 from triptych.spaces.default import choose_default_space
+from triptych.spaces.known import STARTER
 from triptych.spaces.presence import check_space, no_space_error
+from triptych.starter import fingerprint_starter, is_starter, load_starter
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
@@ -81,8 +84,9 @@ def load(
             model. A joint model of the transformers library (CLIP, SigLIP, CLAP, EmbeddingGemma 2) is a folder or
             hf:NAME, where NAME is a folder or a name on the Hugging Face hub. A model of sentence-transformers is
             st:NAME. Settings of the encoders follow a question mark, such as
-            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. Default: the space in TRIPTYCH_SPACE or of
-            `triptych spaces use`, else the best space on this machine; a line on stderr says which.
+            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. The space "starter" needs no training.
+            Default: the space in TRIPTYCH_SPACE or of `triptych spaces use`, else the best space on this machine; a
+            line on stderr says which.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
         device: Where `encode` and all that embeds computes: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1",
             "mps". Default: $TRIPTYCH_DEVICE, or "auto".
@@ -112,6 +116,8 @@ def load(
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
     """Return the space in a file, the tensors of the file that are not weights of the space, and the file's header."""
+    if is_starter(path):
+        return load_starter(), {}, {}
     file = _find_space(path)
     if isinstance(file, JointModel):
         space, extra_tensors, header = _load_joint_model(file), dict[str, Tensor](), dict[str, Any]()
@@ -161,12 +167,16 @@ def resolve_path(path: str | Path) -> Path:
 
     A model that is named with the prefix `hf:` or `st:` is downloaded from the Hugging Face hub on first use.
     """
+    if is_starter(path):
+        return list_bundled_recipes()[STARTER]
     file = _find_space(path)
     return file.folder if isinstance(file, JointModel) else file
 
 
 def compute_fingerprint(path: str | Path) -> str:
     """Return a hash of a saved space; each collection stores the hash of the space that embedded the items."""
+    if is_starter(path):
+        return fingerprint_starter()
     file = _find_space(path)
     if isinstance(file, JointModel):
         return file.compute_fingerprint()
@@ -249,7 +259,9 @@ def _build_encoders(
             input_dim = head[0].shape[1] if head else recipe.space.embed_dim
             feature_dim = input_dim // (2 if recipe.space.pooling == "mean_max" else 1)
             max_seconds = component.settings.get("max_seconds", math.inf)
-            encoders[modality] = UnavailableEncoder(modality, feature_dim, max_seconds, str(error))
+            encoders[modality] = UnavailableEncoder(
+                modality, feature_dim, max_seconds, str(error), ENCODERS[component.name].class_names
+            )
     return encoders
 
 
@@ -287,6 +299,8 @@ def _check_frozen_weights(path: Path, space: Space, fingerprints: Mapping[str, s
 def _check_embeddings_vary(path: Path, space: Space) -> None:
     """Raise CheckpointError if all items of a modality would get the same embedding, for example if weights are 0."""
     for modality in space.modalities:
+        if isinstance(space.encoder(modality), UnavailableEncoder):
+            continue
         matrices = [weight for weight in space.encoder(modality).parameters() if weight.ndim > 1]
         num_pools = 2 if space.recipe.space.pooling == "mean_max" else 1
         shape = 2, num_pools, space.encoder(modality).feature_dim

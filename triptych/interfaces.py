@@ -263,6 +263,11 @@ class Encoder(nn.Module, ABC):
         """Return class probabilities (N, C) for mean part vectors (N, W); None if the encoder has no classifier."""
         return None
 
+    @staticmethod
+    def class_names() -> tuple[str, ...]:
+        """Return the names of the classes, in the order of `class_probabilities`; commas separate synonyms."""
+        return ()
+
     def extra_files(self) -> dict[str, str]:
         """Return a dict from file name to text of the files, such as a tokenizer, that are saved with the weights."""
         return {}
@@ -277,6 +282,9 @@ class Head(nn.Module, ABC):
     The space passes `input_dim` and `embed_dim` to the constructor. All other arguments of the constructor are settings
     in the recipe.
     """
+
+    def bind(self, encoder: Encoder) -> None:
+        """Prepare the head for the encoder whose outputs it projects. The default does nothing."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

@@ -58,11 +58,12 @@ class Space(nn.Module):
         super().__init__()
         self.recipe = recipe
         self.name_or_path: str | None = None  # `triptych.load` accepts it in any working folder; None: not loaded
+        self.missing: dict[Modality, str] = {}  # modalities that cannot be embedded here, and how to add them
         self.history: dict[str, Any] = {}  # describes the training data and the validation score, for the model card
         config = recipe.space
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
         self.encoders = nn.ModuleDict({m: encoders[m] for m in config.encoders})
-        self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m].feature_dim) for m in config.encoders})
+        self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m]) for m in config.encoders})
         self.shared_head: nn.Module = nn.Identity()
         if config.shared_hidden_dim:
             dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
@@ -89,7 +90,8 @@ class Space(nn.Module):
     def encoder(self, modality: Modality) -> Encoder:
         """Return the encoder of a modality; raise UsageError if the space has no encoder for the modality."""
         if modality not in self.encoders:
-            raise UsageError(f"this space has no {modality}; {describe_unknown('modality', modality, self.encoders)}")
+            unknown = describe_unknown("modality", modality, self.encoders)
+            raise UsageError(f"this space has no {modality}; {self.missing.get(modality, unknown)}")
         return cast(Encoder, self.encoders[modality])
 
     def train(self, mode: bool = True) -> Space:
@@ -119,8 +121,7 @@ class Space(nn.Module):
         """Compute features from prepared inputs (N, L, ...), or from precomputed encoder outputs.
 
         The head projects pooled outputs and part vectors, but only the embeddings are mapped onto the geometry. With
-        with_parts = False, the only part of each item is its embedding. Similarities that read no parts use this
-        option.
+        with_parts = False, the only part of each item is its embedding, for similarities that read no parts.
         """
         if input_kind == "inputs":
             with torch.set_grad_enabled(torch.is_grad_enabled() and modality not in self.frozen_modalities):
@@ -261,9 +262,8 @@ class Space(nn.Module):
         values = cast("list[Input]", [inputs] if is_single else list(cast("Iterable[Input]", inputs)))
         sources = [self._to_source(value, modality, i, is_single) for i, value in enumerate(values)]
         embeddings = torch.empty(len(sources), self.recipe.space.embed_dim)
-        should_show = show_progress_bar
-        if should_show is None:
-            should_show = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
+        is_long = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
+        should_show = is_long if show_progress_bar is None else show_progress_bar
         with track_progress("encoding", len(sources), should_show) as progress:
             present: list[Modality] = [m for m in self.modalities if any(source.modality == m for source in sources)]
             for m in present:
@@ -391,10 +391,12 @@ class Space(nn.Module):
         return result.features
 
 
-def make_head(config: SpaceConfig, modality: Modality, feature_dim: int) -> Head:
+def make_head(config: SpaceConfig, modality: Modality, encoder: Encoder) -> Head:
     """Create the projection head of a modality, which maps pooled encoder outputs to the embedding dimension."""
-    component, input_dim = config.head_for(modality), feature_dim * (2 if config.pooling == "mean_max" else 1)
+    component, input_dim = config.head_for(modality), encoder.feature_dim * (2 if config.pooling == "mean_max" else 1)
     try:
-        return HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
+        head = HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
+        head.bind(encoder)
     except RecipeError as error:
         raise RecipeError(f"the head of {modality}: {error}") from error
+    return head

@@ -11,12 +11,16 @@ import typer
 
 from triptych import hub
 from triptych.app import terminal
+from triptych.errors import CheckpointError
+from triptych.progress import notify
 from triptych.search import presence
 from triptych.search.lease import local_folder
 from triptych.spaces.default import choose_default_space
 from triptych.spaces.known import STARTER, KnownSpace
 from triptych.spaces.presence import COMPOSITE_SEPARATOR
 from triptych.spaces.user_config import write_configured_space
+
+FETCH_STARTER = f"triptych encoders fetch {STARTER}"
 
 if TYPE_CHECKING:
     from triptych.spaces.catalogue import SpaceInfo
@@ -26,7 +30,11 @@ def choose_space(uri: str) -> str | None:
     """Return the default space for a new collection; None for an existing collection, which keeps its space."""
     if presence.has_collection(uri) or _is_on_object_store(uri):
         return None
-    return choose_default_space(_confirm if sys.stdin.isatty() and sys.stderr.isatty() else None)
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    name = choose_default_space(_confirm if is_terminal else None)
+    if name == STARTER and is_terminal:
+        offer_starter_weights()
+    return name
 
 
 def _is_on_object_store(uri: str) -> bool:
@@ -87,5 +95,34 @@ def print_spaces(infos: Sequence[SpaceInfo]) -> None:
 
 
 def describe_starter() -> tuple[KnownSpace, tuple[str, ...]]:
-    """Return the facts about the starter space, and the commands that make it ready."""
-    return KnownSpace(STARTER, ("image", "audio", "text"), 384, 27, "Apache-2.0, MIT"), ()
+    """Return the facts about the starter space, and the command that adds its missing modalities."""
+    from triptych.encoders import ENCODERS
+    from triptych.encoders.catalogue import describe_encoder
+    from triptych.interfaces import MODALITIES
+    from triptych.recipe import Recipe
+    from triptych.starter import find_missing_modalities
+
+    space = Recipe.load(STARTER).space
+    encoders = [describe_encoder(c.name, ENCODERS[c.name]) for c in space.encoders.values()]
+    licences = ", ".join(dict.fromkeys(encoder.licence for encoder in encoders))
+    parameters = round(sum(encoder.parameters or 0 for encoder in encoders) / 1e6)
+    modalities = tuple(m for m in MODALITIES if m in space.encoders)
+    known = KnownSpace(STARTER, modalities, space.embed_dim, parameters, licences)
+    return known, (FETCH_STARTER,) if find_missing_modalities() else ()
+
+
+def offer_starter_weights() -> None:
+    """Ask on a terminal whether to download the weights that the starter space lacks. An error is only printed."""
+    from triptych.encoders import ENCODERS
+    from triptych.encoders.fetch import fetch_weights
+    from triptych.recipe import Recipe
+    from triptych.starter import find_missing_modalities
+
+    missing, encoders = find_missing_modalities(), Recipe.load(STARTER).space.encoders
+    for modality in missing:
+        encoder = ENCODERS[encoders[modality].name]
+        if _confirm(f"the starter space has no {modality}: download {encoder.origin} (licence {encoder.licence})?"):
+            try:
+                fetch_weights(encoder)
+            except CheckpointError as error:
+                notify(str(error))

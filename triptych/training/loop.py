@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from triptych.data.cache import resolve_cache
 from triptych.data.loader import sources_of
 from triptych.data.tables_in_memory import DataLike
 from triptych.devices import choose_execution
@@ -18,6 +19,7 @@ from triptych.interfaces import Batch
 from triptych.progress import ProgressBar, notify, track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
+from triptych.starter import initialise_heads
 from triptych.training.arguments import attach_data, resolve_output, resolve_recipe
 from triptych.training.callbacks import Callback, CallbackRunner
 from triptych.training.distributed import DistributedContext, check_batch_norm, init_distributed
@@ -185,6 +187,7 @@ def _build_model(
         for m in space.modalities:
             sources = (source for row in data.train if m in row.modalities for source in sources_of(row, m))
             space.encoder(m).fit_vocabulary(sources)
+        initialise_heads(space, resolve_cache(recipe.data.cache))
     objectives = ObjectiveSet(recipe)
     space.to(context.device)
     objectives.to(context.device)
