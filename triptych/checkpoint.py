@@ -75,7 +75,8 @@ def save(
 
 def load(
     path: str | Path | None = None, allow_plugins: str | Iterable[str] = (), *,
-    device: str | torch.device | None = None, precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
+    device: str | torch.device | None = None, precision: EmbeddingPrecision | None = None,
+    runtime: Runtime | None = None,
 ) -> Space:  # fmt: skip
     """Load a space for inference.
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from triptych.progress import notify
+from triptych.search.presence import DEFAULT_COLLECTION
 
 if TYPE_CHECKING:
     from triptych.data.manifest import Manifest
@@ -221,8 +222,9 @@ def print_scan(scan: PathScan) -> None:
 def print_search_commands(uri: str, modalities: Sequence[Modality]) -> None:
     """Print example commands that search a collection."""
     example = ["some words"] if "text" in modalities else ["--audio", "one.wav"]
-    search_command = format_command("search", *example, "--collection", uri)
-    stderr.print(f"next: {search_command}, or {format_command('serve', uri)}")
+    is_default = uri == DEFAULT_COLLECTION
+    search_command = format_command("search", *example, *([] if is_default else ["--collection", uri]))
+    stderr.print(f"next: {search_command}, or {format_command('serve', *([] if is_default else [uri]))}")
 
 
 def print_unusable_rows(manifest: Manifest) -> None:

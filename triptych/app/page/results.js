@@ -90,7 +90,7 @@ export function makeEmptyState(collection, actions) {
   return make(
     "div", { class: "empty" }, icon("search", 44),
     make("h2", {}, collection.items ? "Search by text, audio or image" : "This collection is empty"),
-    make("p", {}, collection.items ? "Type a text, drop or paste a file anywhere, or record audio. Each part of a query has a weight and can be negative." : "Run `triptych index FOLDER --space RUN`, then reload this page."),
+    make("p", {}, collection.items ? "Type a text, drop or paste a file anywhere, or record audio. Each part of a query has a weight and can be negative." : "Run `triptych index FOLDER`, then reload this page."),
     examples.length > 0 && make("ul", { "aria-label": "Examples" }, ...examples),
   );
 }
