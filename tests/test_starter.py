@@ -16,6 +16,7 @@ from triptych import checkpoint
 from triptych.encoders import ENCODERS
 from triptych.encoders.weights import FOLDER_VARIABLE
 from triptych.errors import CheckpointError, RecipeError, UsageError
+from triptych.explain import explain, list_class_weights
 from triptych.interfaces import Source, Waveform
 from triptych.recipe import Recipe
 from triptych.space import Space
@@ -106,6 +107,23 @@ def test_a_collection_grows_when_audio_weights_are_added(starter, tmp_path, monk
     assert hits[0]["modality"] == "audio"
 
 
+def test_an_explanation_names_the_classes_of_an_image_and_of_audio(starter, tmp_path):
+    make_image().save(tmp_path / "light.png")
+    tone = make_tone()
+    soundfile.write(tmp_path / "tone.wav", tone.samples, tone.rate)
+    image, audio = Source("image", tmp_path / "light.png"), Source("audio", tmp_path / "tone.wav")
+    assert list_class_weights(starter, image, 1)[0][0].startswith("traffic light")
+    assert list_class_weights(starter, audio, 1)[0][0] in {"Sine wave", "Beep, bleep"}
+    assert list_class_weights(starter, Source("text", "a bell")) == []
+    query = Source("text", "traffic lights")
+    explanation = explain(starter, query, image)
+    assert not explanation.query.classes
+    assert explanation.hit.classes[0].name.startswith("traffic light")
+    score = float(starter.scores(starter.embed_one(query), starter.embed_one(image)))
+    assert explanation.score == pytest.approx(score, abs=1e-5)
+    assert float(explanation.contributions.sum()) + explanation.residual == pytest.approx(score, abs=1e-5)
+
+
 def test_a_space_without_texts_cannot_name_classes(starter):
     recipe = Recipe.load(STARTER).restrict_to({"image", "audio"})
     space = Space(recipe, {m: starter.encoder(m) for m in ("image", "audio")})
@@ -116,7 +134,7 @@ def test_a_space_without_texts_cannot_name_classes(starter):
 def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter):
     """The heads of a space whose audio encoder has two classes, without a cache, compared with single texts."""
     audio, text = StubClassifier(), starter.encoder("text")
-    audio.class_names = lambda: ("Dog", "Bark")
+    setattr(audio, "class_names", lambda: ("Dog", "Bark"))  # noqa: B010 - a stub with other classes
     recipe = Recipe.load(STARTER, ['space.heads.audio.prompts=["{}"]']).restrict_to({"audio", "text"})
     space = Space(recipe, {"audio": audio, "text": text})
     initialise_heads(space, None)
@@ -124,6 +142,7 @@ def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter):
     means = [text(text.prepare(Source("text", name))[None], mask)[0][0].mean(dim=0) for name in ("dog", "bark")]
     dog, bark = F.normalize(torch.stack(means), dim=1)
     centre = (dog + bark) / 2
-    assert torch.allclose(space.heads["text"].centre, centre, atol=1e-5)
-    for embedding, single in zip(space.heads["audio"].class_embeddings, (dog, bark), strict=True):
+    assert torch.allclose(space.heads["text"].get_parameter("centre"), centre, atol=1e-5)
+    embeddings = space.heads["audio"].get_parameter("class_embeddings")
+    for embedding, single in zip(embeddings, (dog, bark), strict=True):
         assert F.cosine_similarity(embedding, single - centre, dim=0) > 0.999

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -93,26 +94,35 @@ def _make_encoder(modality: Modality, component: Component, missing: str | None)
     return cls(**component.settings)
 
 
-@torch.no_grad()
 def initialise_heads(space: Space, cache: Cache | None) -> None:
     """Set the weights of the heads `class_names` and `centred` to text embeddings; spaces without them do not change.
 
-    The directions in which the mean class embeddings of the modalities differ are removed, because they say only that
-    a text names a modality, such as "a photo of" or "the sound of".
-
     With a cache, the outputs of a frozen text encoder for the class names are cached.
     """
-    heads = [head for head in space.heads.values() if isinstance(head, ClassNamesHead)]
+    heads: dict[Modality, ClassNamesHead] = {}
+    for modality in space.modalities:
+        if isinstance(head := space.heads[modality], ClassNamesHead):
+            heads[modality] = head
     if not heads:
         return
     if "text" not in space.modalities:
         raise RecipeError("class_names: the space has no text encoder; add one, such as minilm, to space.encoders")
-    embeddings = [embed_classes(space.encoder("text"), head.class_phrases(), cache) for head in heads]
-    centres = torch.stack([rows.mean(dim=0) for rows in embeddings])  # (heads, D)
+    text_encoder = space.encoder("text")
+    load_class_embeddings(space, {m: embed_classes(text_encoder, h.class_phrases(), cache) for m, h in heads.items()})
+
+
+@torch.no_grad()
+def load_class_embeddings(space: Space, embeddings: Mapping[Modality, Tensor]) -> None:
+    """Set the weights of the heads from the text embeddings of the classes (C, D) of each modality.
+
+    The directions in which the mean class embeddings of the modalities differ are removed, because they say only that
+    a text names a modality, such as "a photo of" or "the sound of".
+    """
+    centres = torch.stack([rows.mean(dim=0) for rows in embeddings.values()])  # (modalities, D)
     _, spreads, directions = torch.linalg.svd(centres - centres.mean(dim=0), full_matrices=False)
     directions = directions[spreads > MIN_SPREAD]
-    for head, rows in zip(heads, embeddings, strict=True):
-        head.load_class_embeddings(rows, directions)
+    for modality, rows in embeddings.items():
+        cast(ClassNamesHead, space.heads[modality]).load_class_embeddings(rows, directions)
     text_head = space.heads["text"]
     if isinstance(text_head, CentredHead):
         text_head.centre.copy_(centres.mean(dim=0))
