@@ -20,7 +20,7 @@ from triptych.explain import explain, list_class_weights
 from triptych.interfaces import Source, Waveform
 from triptych.recipe import Recipe
 from triptych.space import Space
-from triptych.starter import STARTER, find_missing_modalities, initialise_heads, load_starter
+from triptych.starter import STARTER, find_missing_modalities, initialise_heads, load_starterfrom triptych.training.loop import train
 
 COMMAND = "efficientat_mn04: its weights are missing; run: triptych encoders fetch efficientat_mn04"
 pytestmark = pytest.mark.slow
@@ -122,6 +122,18 @@ def test_an_explanation_names_the_classes_of_an_image_and_of_audio(starter, tmp_
     score = float(starter.scores(starter.embed_one(query), starter.embed_one(image)))
     assert explanation.score == pytest.approx(score, abs=1e-5)
     assert float(explanation.contributions.sum()) + explanation.residual == pytest.approx(score, abs=1e-5)
+
+
+def test_training_starts_from_the_starter_space(starter, tmp_path):
+    rows = []
+    for index in range(4):
+        make_image().rotate(20 * index).save(tmp_path / f"{index}.png")
+        rows.append({"image": str(tmp_path / f"{index}.png"), "text": f"traffic lights {index}"})
+    overrides = ["training.learning_rate=1e-12", "training.eval_every=0"]
+    space = train(STARTER, tmp_path / "run", data=rows, epochs=1, overrides=overrides, show_progress=False)
+    trained, expected = (s.heads["image"].get_parameter("class_embeddings") for s in (space, starter))
+    similarity = F.cosine_similarity(trained, expected, dim=1)
+    assert similarity.min() > 0.8, "without audio classes, only one direction differs"
 
 
 def test_a_space_without_texts_cannot_name_classes(starter):
