@@ -22,7 +22,7 @@ from triptych.interfaces import Modality, Source
 from triptych.progress import track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
-from triptych.starter import STARTER, embed_classes, load_class_embeddings
+from triptych.starter import STARTER, embed_classes, embed_phrases, load_class_embeddings
 
 CHOICE_FOLDS = (1, 2)
 QUERY_PROMPTS = ("the sound of {}", "{}")  # the settings are chosen with the first
@@ -92,6 +92,7 @@ class StarterBench:
     def __init__(self, space: Space) -> None:
         self.space = space
         self._class_embeddings: dict[Any, Tensor] = {}
+        self._phrase_centre = embed_phrases(space, Cache.default())
 
     def read_photographs(self, folder: Path, split: str) -> Photographs:
         """Read the photographs of a split and their captions."""
@@ -124,7 +125,7 @@ class StarterBench:
                 phrases = head.class_phrases()
                 self._class_embeddings[key] = embed_classes(self.space.encoder("text"), phrases, Cache.default())
             embeddings[modality] = self._class_embeddings[key]
-        load_class_embeddings(self.space, embeddings)
+        load_class_embeddings(self.space, embeddings, self._phrase_centre)
 
     @torch.inference_mode()
     def embed(self, modality: Modality, pooled: Tensor) -> Tensor:

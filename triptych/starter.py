@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.data.cache import FORMAT_VERSION, Cache
+from triptych.data.cache import Cache
 from triptych.data.features import compute_or_load, encode_blocks
 from triptych.encoders import ENCODERS
 from triptych.encoders.unavailable import UnavailableEncoder
@@ -32,6 +32,7 @@ from triptych.space import Space
 
 STARTER = "starter"  # the name of the space and of its recipe; it also names the space of a collection
 
+STARTER_VERSION = 1  # part of the fingerprint; a change of the formulas below is a new version
 MIN_SPREAD = 1e-4  # smaller differences between the mean class embeddings of two modalities are rounding errors
 
 
@@ -83,7 +84,7 @@ def fingerprint_starter() -> str:
     encoders = [ENCODERS[component.name] for component in recipe.space.encoders.values()]
     digests = [sorted(file.digests.values()) for encoder in encoders for file in encoder.weights_files]
     names = [encoder.class_names() for encoder in encoders]
-    content = repr((FORMAT_VERSION, recipe.to_toml(), digests, names))
+    content = repr((STARTER_VERSION, recipe.to_toml(), digests, names))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -108,11 +109,16 @@ def initialise_heads(space: Space, cache: Cache | None) -> None:
     if "text" not in space.modalities:
         raise RecipeError("class_names: the space has no text encoder; add one, such as minilm, to space.encoders")
     text_encoder = space.encoder("text")
-    load_class_embeddings(space, {m: embed_classes(text_encoder, h.class_phrases(), cache) for m, h in heads.items()})
+    embeddings: dict[Modality, Tensor] = {}
+    for modality, head in heads.items():
+        embeddings[modality] = embed_classes(text_encoder, head.class_phrases(), cache)
+    load_class_embeddings(space, embeddings, embed_phrases(space, cache))
 
 
 @torch.no_grad()
-def load_class_embeddings(space: Space, embeddings: Mapping[Modality, Tensor]) -> None:
+def load_class_embeddings(
+    space: Space, embeddings: Mapping[Modality, Tensor], phrase_centre: Tensor | None = None
+) -> None:
     """Set the weights of the heads from the text embeddings of the classes (C, D) of each modality.
 
     The directions in which the mean class embeddings of the modalities differ are removed, because they say only that
@@ -125,7 +131,16 @@ def load_class_embeddings(space: Space, embeddings: Mapping[Modality, Tensor]) -
         cast(ClassNamesHead, space.heads[modality]).load_class_embeddings(rows, directions)
     text_head = space.heads["text"]
     if isinstance(text_head, CentredHead):
-        text_head.centre.copy_(centres.mean(dim=0))
+        centre = centres.mean(dim=0)
+        text_head.centre.copy_(centre if phrase_centre is None else (centre + phrase_centre) / 2)
+
+
+def embed_phrases(space: Space, cache: Cache | None) -> Tensor | None:
+    """Return the mean embedding of the phrases of the text head; None if it has no phrases."""
+    head = space.heads["text"]
+    if not isinstance(head, CentredHead) or not head.phrases:
+        return None
+    return embed_classes(space.encoder("text"), [head.phrases], cache)[0]
 
 
 @torch.inference_mode()
