@@ -39,6 +39,7 @@ def test_probabilities_of_zero_give_finite_outputs_and_gradients():
     output = head(x)
     output.sum().backward()
     assert torch.isfinite(output).all()
+    assert x.grad is not None
     assert torch.isfinite(x.grad).all()
 
 

@@ -157,6 +157,12 @@ def _make_side_response(side: ExplainedItem, contributions: torch.Tensor) -> sch
         span=side.span,
         locations=[list(location) for location in side.part_locations],
         contributions=[round(value, DECIMALS) for value in contributions.tolist()],
+        classes=[
+            schemas.ClassResponse(
+                name=c.name, weight=round(c.weight, DECIMALS), contribution=round(c.contribution, DECIMALS)
+            )
+            for c in side.classes
+        ],
     )
 
 
