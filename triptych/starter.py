@@ -29,8 +29,7 @@ from triptych.progress import notify
 from triptych.recipe import Recipe
 from triptych.settings import Component
 from triptych.space import Space
-
-STARTER = "starter"  # the name of the space and of its recipe; it also names the space of a collection
+from triptych.spaces.known import STARTER
 
 STARTER_VERSION = 1  # part of the fingerprint; a change of the formulas below is a new version
 MIN_SPREAD = 1e-4  # smaller differences between the mean class embeddings of two modalities are rounding errors
