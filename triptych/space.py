@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from triptych.data.cache import Cache, to_float16
 from triptych.embedding import EmbedResult, embed_in_batches
 from triptych.encoders import ENCODERS
-from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
-from triptych.heads import HEADS
+from triptych.errors import InputError, MediaError, UsageError
+from triptych.heads import make_head
 from triptych.heads.mlp import MLPHead
 from triptych.inputs import Input, is_one_input, to_source
 from triptych.interfaces import (
@@ -24,7 +24,6 @@ from triptych.interfaces import (
     Batch,
     Encoder,
     Features,
-    Head,
     InputKind,
     Modality,
     Pair,
@@ -34,7 +33,7 @@ from triptych.interfaces import (
 )
 from triptych.pooling import apply_geometry, masked_max, masked_mean
 from triptych.progress import ProgressBar, track_progress
-from triptych.recipe import Recipe, SpaceConfig
+from triptych.recipe import Recipe
 from triptych.similarities import SIMILARITIES
 
 PROGRESS_BAR_INPUTS = 64  # `encode` shows a progress bar for more inputs
@@ -50,10 +49,18 @@ class EncodeOptions(TypedDict, total=False):
 
 
 class Space(nn.Module):
-    """The embedding model of all modalities: embedding = geometry(shared_head(head(pool(encoder(inputs)))))."""
+    """The embedding model of all modalities: embedding = geometry(shared_head(head(pool(encoder(inputs))))).
+
+    Args:
+        recipe: The recipe. The heads of a new space are untrained; `triptych.train` returns a trained space.
+        encoders: Existing encoders by modality. Default: new encoders.
+
+    Example:
+        >>> space.similarity(space.encode(["a bell", "a dog"]), space.encode([Path("bark.wav")])).shape
+        torch.Size([2, 1])
+    """
 
     def __init__(self, recipe: Recipe, encoders: Mapping[Modality, Encoder] | None = None) -> None:
-        """Create a space with untrained heads, and with the existing `encoders` or (by default) new encoders."""
         super().__init__()
         self.recipe = recipe
         self.name_or_path: str | None = None  # `triptych.load` accepts it in any working folder; None: not loaded
@@ -61,7 +68,10 @@ class Space(nn.Module):
         config = recipe.space
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
         self.encoders = nn.ModuleDict({m: encoders[m] for m in config.encoders})
-        self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m].feature_dim) for m in config.encoders})
+        pools = 2 if config.pooling == "mean_max" else 1
+        self.heads = nn.ModuleDict()
+        for m in config.encoders:
+            self.heads[m] = make_head(config.head_for(m), m, pools * encoders[m].feature_dim, config.embed_dim)
         self.shared_head: nn.Module = nn.Identity()
         if config.shared_hidden_dim:
             dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
@@ -83,7 +93,7 @@ class Space(nn.Module):
     def encoder(self, modality: Modality) -> Encoder:
         """Return the encoder of a modality; raise UsageError if the space has no encoder for the modality."""
         if modality not in self.encoders:
-            raise UsageError(f"this space has no {modality}; {describe_unknown('modality', modality, self.encoders)}")
+            raise UsageError(f"this space has no encoder for {modality!r}; it has {', '.join(self.encoders)}")
         return cast(Encoder, self.encoders[modality])
 
     def train(self, mode: bool = True) -> Space:
@@ -147,8 +157,7 @@ class Space(nn.Module):
     def scores(self, query: Features, gallery: Features) -> Tensor:
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        A similarity may be asymmetric, so the similarity gets the modalities in the order of MODALITIES, as in
-        training.
+        An asymmetric similarity gets the modalities in the order of MODALITIES, as in training; see `embed`.
         """
         if MODALITIES.index(query.require_modality()) > MODALITIES.index(gallery.require_modality()):
             return self.similarity(gallery, query).T
@@ -170,6 +179,12 @@ class Space(nn.Module):
 
         With a cache, the outputs of a frozen encoder are read from the cache, and missing outputs are added to the
         cache. If the encoder has a prompt `prompt_name`, such as "query", all sources get this prompt.
+
+        Example:
+            >>> texts = space.embed([Source("text", "a dog")], "text")
+            >>> audio = space.embed([Source("audio", Path("bark.wav")), Source("audio", Path("missing.wav"))], "audio")
+            >>> space.scores(texts.features, audio.features).shape, len(audio.failures)
+            (torch.Size([1, 1]), 1)
         """
         encoder, device = self.encoder(modality), next(self.parameters()).device
 
@@ -183,8 +198,7 @@ class Space(nn.Module):
             options = batch_size, workers, progress, with_parts, cache if encoder.frozen else None
             sources = list(sources)
             prompted = [encoder.with_prompt(source, prompt_name) if prompt_name else source for source in sources]
-            embed_dim = self.recipe.space.embed_dim
-            result = embed_in_batches(compute_features, encoder, prompted, embed_dim, *options)
+            result = embed_in_batches(compute_features, encoder, prompted, self.recipe.space.embed_dim, *options)
             pairs = zip(sources, prompted, strict=True)
             return replace(result, failures={s: result.failures[p] for s, p in pairs if p in result.failures})
         finally:
@@ -197,11 +211,8 @@ class Space(nn.Module):
         modality: Modality | None = ...,
         *,
         convert_to_tensor: Literal[True],
-        batch_size: int = ...,
-        workers: int = ...,
-        show_progress_bar: bool | None = ...,
-        cache: Cache | None = ...,
         prompt_name: str | None = ...,
+        **options: Unpack[EncodeOptions],
     ) -> Tensor: ...
 
     @overload
@@ -211,11 +222,8 @@ class Space(nn.Module):
         modality: Modality | None = ...,
         *,
         convert_to_tensor: Literal[False] = ...,
-        batch_size: int = ...,
-        workers: int = ...,
-        show_progress_bar: bool | None = ...,
-        cache: Cache | None = ...,
         prompt_name: str | None = ...,
+        **options: Unpack[EncodeOptions],
     ) -> np.ndarray: ...
 
     def encode(
@@ -260,15 +268,14 @@ class Space(nn.Module):
         values = cast("list[Input]", [inputs] if is_single else list(cast("Iterable[Input]", inputs)))
         sources = [self._to_source(value, modality, i, is_single) for i, value in enumerate(values)]
         embeddings = torch.empty(len(sources), self.recipe.space.embed_dim)
-        should_show = show_progress_bar
-        if should_show is None:
-            should_show = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
+        has_many = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
+        should_show = has_many if show_progress_bar is None else show_progress_bar
         with track_progress("encoding", len(sources), should_show) as progress:
             present: list[Modality] = [m for m in self.modalities if any(source.modality == m for source in sources)]
             for m in present:
                 rows = [i for i, source in enumerate(sources) if source.modality == m]
-                options = batch_size, workers, progress, False, cache, prompt_name
-                result = self.embed([sources[i] for i in rows], m, *options)
+                present_sources = [sources[i] for i in rows]
+                result = self.embed(present_sources, m, batch_size, workers, progress, False, cache, prompt_name)
                 for i, source in enumerate(sources):
                     if source in result.failures:
                         position = "" if is_single else f"input {i}: "
@@ -302,7 +309,11 @@ class Space(nn.Module):
     ) -> np.ndarray:
         """Embed the items that are searched: as `encode`, but a model with a prompt for documents gets this prompt.
 
-        The arguments and the result are those of `encode_query`, which has an example.
+        The arguments and the result are those of `encode_query`.
+
+        Example:
+            >>> space.encode_document([Path("bark.wav"), Path("roof.wav")]).shape
+            (2, 32)
         """
         return self.encode(inputs, modality, prompt_name="document", **options)
 
@@ -311,8 +322,7 @@ class Space(nn.Module):
         """Load a space from a folder, or from the Hugging Face hub by its name.
 
         Args:
-            path: A folder that `save_pretrained` wrote, or a model name on the hub, such as "user/my-space". All other
-                forms that `triptych.load` accepts work too.
+            path: A folder that `save_pretrained` wrote, a name on the hub ("user/my-space"), or as for `triptych.load`.
 
         Returns:
             The space, in evaluation mode.
@@ -388,12 +398,3 @@ class Space(nn.Module):
         for message in result.failures.values():
             raise MediaError(message)
         return result.features
-
-
-def make_head(config: SpaceConfig, modality: Modality, feature_dim: int) -> Head:
-    """Create the projection head of a modality, which maps pooled encoder outputs to the embedding dimension."""
-    component, input_dim = config.head_for(modality), feature_dim * (2 if config.pooling == "mean_max" else 1)
-    try:
-        return HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
-    except RecipeError as error:
-        raise RecipeError(f"the head of {modality}: {error}") from error

@@ -187,6 +187,8 @@ class Collection:
         Example:
             >>> hits = media.search(triptych.Query.combine("rain", negatives=["speech"]))
         """
+        if k < 1:
+            raise UsageError(f"k = {k}; give the maximum number of hits, at least 1")
         modalities = (modality,) if isinstance(modality, str) else tuple(modality or self.space.modalities)
         for name in modalities:
             if name not in MODALITIES:
@@ -203,7 +205,12 @@ class Collection:
         return Hits(merge_hits(items, ranked, query_row_ids, k, fold_duplicates))
 
     def search_similar(self, item_id: str, modality: Modality | Sequence[Modality] | None = None, k: int = 10) -> Hits:
-        """Return the items most similar to an item of the collection, given by its id; see `search`."""
+        """Return the items most similar to an item of the collection, given by its id; see `search`.
+
+        Example:
+            >>> rain = media.search("rain on a tin roof", k=1)[0]
+            >>> hits = media.search_similar(rain.id, modality="audio")
+        """
         return self.search(Query.combine(StoredItem(item_id)), modality, k)
 
     def to_arrow(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pa.Table:
@@ -227,14 +234,15 @@ class Collection:
         return self.store.select_rows(columns, item_filter.sql if item_filter else "").select(columns)
 
     def to_pandas(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pd.DataFrame:
-        """Return the items as a pandas data frame; see `to_arrow`. pandas must be installed."""
+        """Return the items as a pandas data frame; see `to_arrow` for the arguments. pandas must be installed.
+
+        Example:
+            >>> durations = media.to_pandas()["duration"]
+        """
         return self.to_arrow(item_filter, with_vectors).to_pandas()
 
     def describe_excluded_items(self, query: Input | Query) -> str | None:
-        """Return a sentence that names the items that a search excludes, without the items given by id.
-
-        Return None if no item is excluded.
-        """
+        """Return a sentence that names the items that a search excludes, without items given by id; None if none."""
         if self.store is None:
             return None
         snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
@@ -306,17 +314,7 @@ class Collection:
             else:
                 is_whole_file = value.start is None and value.end is None
                 (file_hashes if is_whole_file else item_hashes).update(query_content_hashes(value, self.space))
-        if not item_hashes | file_hashes:
-            return set()
-        hashes = ", ".join(map(quote_sql, sorted(item_hashes | file_hashes)))
-        row_ids: list[int] = snapshot.filter_row_ids(f"content_hash IN ({hashes})").tolist()
-        items = snapshot.load_items(row_ids)
-        matches = (items[row_id] for row_id in row_ids if row_id in items)
-        for source in {item.source for item in matches if item.content_hash in file_hashes}:
-            if source.start is not None:
-                same_file = f"modality = {quote_sql(source.modality)} AND file = {quote_sql(str(source.content))}"
-                row_ids += snapshot.filter_row_ids(same_file).tolist()
-        return set(row_ids)
+        return snapshot.find_content(item_hashes, file_hashes)
 
     def _load_row(self, item_id: str, columns: Sequence[str]) -> dict[str, Any]:
         condition = f"id = {quote_sql(item_id)}"
