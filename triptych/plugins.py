@@ -234,11 +234,15 @@ def _is_allowed(module: str, installed: Iterable[Plugin]) -> bool:
     variable = [name.strip() for name in os.environ.get(ALLOW_VARIABLE, "").split(",") if name.strip()]
     for name in variable:
         _check_package_name(name)
-    packages = {*_allowed.get(), *variable, *(_find_root(plugin.reference.partition(":")[0]) for plugin in installed)}
+    packages = {
+        *_allowed.get(),
+        *variable,
+        *(_find_top_level_package(plugin.reference.partition(":")[0]) for plugin in installed),
+    }
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def _find_root(module: str) -> str:
+def _find_top_level_package(module: str) -> str:
     """Return the top-level package of a module. A namespace package, which several packages share, does not count."""
     parts = module.split(".")
     with _without_current_folder(), suppress(ImportError, ValueError):
