@@ -42,7 +42,14 @@ PUBLIC_METHODS = {
     "Recipe": ["load", "parse", "to_toml"],
 }
 # The docstring of a method without an example refers to the method that has one. An upload needs the hub.
-WITHOUT_EXAMPLE = {"Space.scores", "Collection.list_items", "Collection.load_item", "Space.push_to_hub"}
+WITHOUT_EXAMPLE = {
+    "Space.embed",
+    "Space.encode_document",
+    "Space.scores",
+    "Collection.list_items",
+    "Collection.load_item",
+    "Space.push_to_hub",
+}
 WITHOUT_EXAMPLE |= {"Query.combine", "triptych.losses.Objective"}  # the example is in Query, and in each objective
 
 

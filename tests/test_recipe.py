@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triptych.errors import RecipeError, UsageError
-from triptych.recipe import Component, Recipe, list_bundled_recipes
+from triptych.recipe import Component, Recipe
+from triptych.recipe_files import list_bundled_recipes
 
 SMALL_RECIPE = """
 name = "small"

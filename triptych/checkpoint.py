@@ -23,22 +23,29 @@ from torch import Tensor
 
 from triptych import __version__, hub, plugins
 from triptych.data.cache import fingerprint_encoder
+from triptych.devices import EmbeddingPrecision, Runtime, choose_execution
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint_models import JointModel, find_model
 from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import CheckpointError, PluginError, RecipeError
+from triptych.execution.backends import apply_execution
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Encoder, Modality
+from triptych.model_card import render_model_card
 from triptych.recipe import Geometry, Recipe, SpaceConfig
+from triptych.recipe_files import list_bundled_recipes
 from triptych.settings import Component
 from triptych.space import Space
+from triptych.spaces.default import choose_default_space
+from triptych.spaces.known import STARTER
+from triptych.spaces.presence import check_space, no_space_error
+from triptych.starter import fingerprint_starter, is_starter, load_starter
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
 MODULES_FILE = "modules.json"  # marks the folder of a sentence-transformers model
 HEADER_KEY, FORMAT_VERSION = "triptych", "space-5"
 WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
-RECALL_SUMMARY = "mean of R@1, R@5 and R@10"
 
 
 def save(
@@ -66,7 +73,10 @@ def save(
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
-def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
+def load(
+    path: str | Path | None = None, allow_plugins: str | Iterable[str] = (), *,
+    device: str | torch.device | None = None, precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
+) -> Space:  # fmt: skip
     """Load a space for inference.
 
     Args:
@@ -74,13 +84,20 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
             model. A joint model of the transformers library (CLIP, SigLIP, CLAP, EmbeddingGemma 2) is a folder or
             hf:NAME, where NAME is a folder or a name on the Hugging Face hub. A model of sentence-transformers is
             st:NAME. Settings of the encoders follow a question mark, such as
-            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16.
+            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. The space "starter" needs no training.
+            Default: the space in TRIPTYCH_SPACE or of `triptych spaces use`, else the best space on this machine; a
+            line on stderr says which.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
+        device: Where `encode` and all that embeds computes: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1",
+            "mps". Default: $TRIPTYCH_DEVICE, or "auto".
+        precision: The precision of the encoders on a GPU: "float32" (default), "bfloat16" or "float16".
+        runtime: "pytorch" (default), or "onnx" for ONNX Runtime on the CPU; docs/devices.md lists the encoders.
 
     Returns:
         The space, in evaluation mode.
 
     Raises:
+        UsageError: The device is not available, or the precision or the runtime does not fit the space.
         CheckpointError: The space or the model does not exist, is damaged or has no embeddings.
         PluginError: The space needs a plug-in that is not installed or not allowed.
         RecipeError: A setting is invalid, or a library is missing.
@@ -90,12 +107,17 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
         >>> space.modalities
         ('image', 'audio', 'text')
     """
+    execution = choose_execution(device, precision, runtime)
+    execution.choose_device()  # raises an error before the space is read
     with plugins.allow(allow_plugins):
-        return load_with_extras(path)[0]
+        space = load_with_extras(choose_default_space() if path is None else path)[0]
+    return apply_execution(space, execution)
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
     """Return the space in a file, the tensors of the file that are not weights of the space, and the file's header."""
+    if is_starter(path):
+        return load_starter(), {}, {}
     file = _find_space(path)
     if isinstance(file, JointModel):
         space, extra_tensors, header = _load_joint_model(file), dict[str, Tensor](), dict[str, Any]()
@@ -145,12 +167,16 @@ def resolve_path(path: str | Path) -> Path:
 
     A model that is named with the prefix `hf:` or `st:` is downloaded from the Hugging Face hub on first use.
     """
+    if is_starter(path):
+        return list_bundled_recipes()[STARTER]
     file = _find_space(path)
     return file.folder if isinstance(file, JointModel) else file
 
 
 def compute_fingerprint(path: str | Path) -> str:
     """Return a hash of a saved space; each collection stores the hash of the space that embedded the items."""
+    if is_starter(path):
+        return fingerprint_starter()
     file = _find_space(path)
     if isinstance(file, JointModel):
         return file.compute_fingerprint()
@@ -162,110 +188,16 @@ def _find_space(path: str | Path) -> Path | JointModel:
     """Return the file of a space or a joint model. Raise CheckpointError if there is neither."""
     model = find_model(path)
     if model is None:
-        file = Path(path).expanduser()
-        if not file.is_file():
-            raise CheckpointError(f"{file}: no such run folder or space file; create it with `triptych train`")
-        return file
+        check_space(path)
+        return Path(path).expanduser()
     for file in (model.folder / SPACE_FILE, model.folder / PRETRAINED_FILE):
         if file.is_file() and (file.name == SPACE_FILE or _is_triptych_model(model.folder)):
             if model.settings:
                 raise CheckpointError(f"{path}: only a joint model has settings; {file} is a space of triptych")
             return file
     if not (model.folder / CONFIG_FILE).is_file() and not (model.folder / MODULES_FILE).is_file():
-        expected = f"no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP)"
-        raise CheckpointError(f"{model.folder}: {expected}; give the folder of a finished training run")
+        raise no_space_error(model.folder)
     return model
-
-
-def render_model_card(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
-    """Return the model card: YAML metadata for the Hugging Face hub, then Markdown."""
-    space = recipe.space
-    encoder_rows = [
-        f"| {m} | `{space.encoders[m].name}` | {'frozen' if encoder.frozen else 'trained'} | {encoder.origin} "
-        f"| {encoder.licence} |"
-        for m, encoder in encoders.items()
-    ]
-    objectives = "; ".join(f"`{o.name}` on {', '.join(map('–'.join, o.pairs))}" for o in recipe.objectives)
-    frozen_note = (
-        "\nThe weights of frozen encoders are not included. They must be installed separately, under their own "
-        "licences; their hash is checked when the space is loaded.\n"
-    )
-    packages = recipe.plugin_packages().items()
-    plugins_needed = [
-        f"`pip install {n}=={v}`" if v else f"`{n}` (a module that is not in a package)" for n, v in packages
-    ]
-    plugin_note = f"\nThe space needs plug-ins: {', '.join(plugins_needed)}.\n"
-    example = '"a dog barks"' if "text" in encoders else 'pathlib.Path("dog.jpg")'
-    return f"""---
-{_render_card_metadata(recipe, encoders, history)}
----
-
-# {recipe.name}
-
-{recipe.description or "An embedding space."}
-
-| modality | encoder | weights | origin | licence |
-|---|---|---|---|---|
-{chr(10).join(encoder_rows)}
-
-Embeddings have {space.embed_dim} dimensions ({space.geometry}) and are compared by `{space.similarity.name}`.
-Training objectives: {objectives or "none; this is a pretrained joint model"}.
-{frozen_note if any(encoder.frozen for encoder in encoders.values()) else ""}{plugin_note if packages else ""}
-## Training data
-
-{_format_training_data(history)}
-
-## Evaluation
-
-{_format_score(history)}
-
-## Usage
-
-```python
-import triptych
-
-space = triptych.load("path/to/this/folder")
-print(space.encode({example}))
-```
-"""
-
-
-def _render_card_metadata(recipe: Recipe, encoders: Mapping[Modality, Encoder], history: Mapping[str, Any]) -> str:
-    from huggingface_hub import EvalResult, ModelCardData
-
-    card_data = ModelCardData(
-        library_name="triptych",
-        pipeline_tag="feature-extraction",
-        tags=["triptych", "embeddings", "cross-modal-retrieval", *encoders],
-    )
-    if "valid" in history:
-        card_data.model_name = recipe.name
-        card_data.eval_results = [
-            EvalResult(
-                task_type="cross-modal-retrieval",
-                dataset_type="manifest",
-                dataset_name=", ".join(history.get("data", {})) or "unknown",
-                dataset_split=recipe.data.valid_split,
-                metric_type="recall",
-                metric_name=f"{RECALL_SUMMARY} in %, all trained directions",
-                metric_value=round(history["valid"], 2),
-            )
-        ]
-    return card_data.to_yaml()
-
-
-def _format_training_data(history: Mapping[str, Any]) -> str:
-    if "data" not in history:
-        return "Not recorded."
-    manifests = [f"- `{name}`, SHA-256 `{digest}`" for name, digest in history["data"].items()]
-    return "\n".join([f"{history.get('rows', '?')} rows, {history.get('epochs', '?')} epochs.", "", *manifests])
-
-
-def _format_score(history: Mapping[str, Any]) -> str:
-    if "valid" not in history:
-        return "The training data had no validation split. Run `triptych evaluate` on your own data."
-    summary = f"{RECALL_SUMMARY.capitalize()} on the validation split, over both directions of every trained pair"
-    return f"{summary}: {history['valid']:.2f}%, slightly optimistic because this score selected the epoch."
 
 
 def _restore_space(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> Space:
@@ -327,7 +259,9 @@ def _build_encoders(
             input_dim = head[0].shape[1] if head else recipe.space.embed_dim
             feature_dim = input_dim // (2 if recipe.space.pooling == "mean_max" else 1)
             max_seconds = component.settings.get("max_seconds", math.inf)
-            encoders[modality] = UnavailableEncoder(modality, feature_dim, max_seconds, str(error))
+            encoders[modality] = UnavailableEncoder(
+                modality, feature_dim, max_seconds, str(error), ENCODERS[component.name].class_names
+            )
     return encoders
 
 
@@ -365,6 +299,8 @@ def _check_frozen_weights(path: Path, space: Space, fingerprints: Mapping[str, s
 def _check_embeddings_vary(path: Path, space: Space) -> None:
     """Raise CheckpointError if all items of a modality would get the same embedding, for example if weights are 0."""
     for modality in space.modalities:
+        if isinstance(space.encoder(modality), UnavailableEncoder):
+            continue
         matrices = [weight for weight in space.encoder(modality).parameters() if weight.ndim > 1]
         num_pools = 2 if space.recipe.space.pooling == "mean_max" else 1
         shape = 2, num_pools, space.encoder(modality).feature_dim

@@ -215,6 +215,16 @@ class Pair:
         return self.similarity(self.a, self.b)  # (N, N)
 
 
+class Backend(ABC):
+    """Computes `Encoder.forward` in another way for inference, such as in half precision or with ONNX Runtime."""
+
+    name: str  # part of the cache key, because the features may differ from those of `forward`
+
+    @abstractmethod
+    def __call__(self, encoder: Encoder, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the parts (N, P, feature_dim) and the mask of parts (N, P), as `encoder.forward`, in float32."""
+
+
 class Encoder(nn.Module, ABC):
     """Encodes files or texts as sequences of part vectors: `prepare` reads a source, and `forward` encodes a batch."""
 
@@ -227,6 +237,13 @@ class Encoder(nn.Module, ABC):
     part_name: str  # what a part of this modality is called: frame, region or token
     prompts: Mapping[str, str] = MappingProxyType({})  # prompts of the model by name: "query", "document" …
     weights_files: tuple[Any, ...] = ()  # the published files (`encoders.weights.WeightsFile`) that the encoder reads
+    backend: Backend | None = None  # computes `forward` for inference; None: PyTorch in the dtype of the weights
+
+    def __call__(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode a batch as `forward` does, with the backend if no gradient is needed."""
+        if self.backend is None or self.training or torch.is_grad_enabled():
+            return super().__call__(inputs, mask)
+        return self.backend(self, inputs, mask)
 
     @classmethod
     def unavailable_reason(cls) -> str | None:
@@ -259,6 +276,11 @@ class Encoder(nn.Module, ABC):
         """Return class probabilities (N, C) for mean part vectors (N, W); None if the encoder has no classifier."""
         return None
 
+    @staticmethod
+    def class_names() -> tuple[str, ...]:
+        """Return the names of the classes, in the order of `class_probabilities`; commas separate synonyms."""
+        return ()
+
     def extra_files(self) -> dict[str, str]:
         """Return a dict from file name to text of the files, such as a tokenizer, that are saved with the weights."""
         return {}
@@ -273,6 +295,9 @@ class Head(nn.Module, ABC):
     The space passes `input_dim` and `embed_dim` to the constructor. All other arguments of the constructor are settings
     in the recipe.
     """
+
+    def bind(self, encoder: Encoder) -> None:
+        """Prepare the head for the encoder whose outputs it projects. The default does nothing."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:

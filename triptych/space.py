@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.data.cache import Cache, to_float16
+from triptych.devices import default_batch_size
 from triptych.embedding import EmbedResult, embed_in_batches
 from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, UsageError
@@ -42,7 +43,7 @@ PROGRESS_BAR_INPUTS = 64  # `encode` shows a progress bar for more inputs
 class EncodeOptions(TypedDict, total=False):
     """The options of `Space.encode_query` and `Space.encode_document`; `Space.encode` describes them."""
 
-    batch_size: int
+    batch_size: int | None
     workers: int
     show_progress_bar: bool | None
     cache: Cache | None
@@ -64,6 +65,7 @@ class Space(nn.Module):
         super().__init__()
         self.recipe = recipe
         self.name_or_path: str | None = None  # `triptych.load` accepts it in any working folder; None: not loaded
+        self.missing: dict[Modality, str] = {}  # modalities that cannot be embedded here, and how to add them
         self.history: dict[str, Any] = {}  # describes the training data and the validation score, for the model card
         config = recipe.space
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
@@ -71,7 +73,8 @@ class Space(nn.Module):
         pools = 2 if config.pooling == "mean_max" else 1
         self.heads = nn.ModuleDict()
         for m in config.encoders:
-            self.heads[m] = make_head(config.head_for(m), m, pools * encoders[m].feature_dim, config.embed_dim)
+            input_dim = pools * encoders[m].feature_dim
+            self.heads[m] = make_head(config.head_for(m), m, encoders[m], input_dim, config.embed_dim)
         self.shared_head: nn.Module = nn.Identity()
         if config.shared_hidden_dim:
             dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
@@ -90,10 +93,16 @@ class Space(nn.Module):
         """The modalities whose encoder is frozen; the outputs of frozen encoders can be cached."""
         return tuple(m for m in self.modalities if self.encoder(m).frozen)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the encoders and heads, which compute embeddings; features are returned on the CPU."""
+        return next(self.parameters()).device
+
     def encoder(self, modality: Modality) -> Encoder:
         """Return the encoder of a modality; raise UsageError if the space has no encoder for the modality."""
         if modality not in self.encoders:
-            raise UsageError(f"this space has no encoder for {modality!r}; it has {', '.join(self.encoders)}")
+            others = f"it has {', '.join(self.encoders)}"
+            raise UsageError(f"this space has no encoder for {modality!r}; {self.missing.get(modality, others)}")
         return cast(Encoder, self.encoders[modality])
 
     def train(self, mode: bool = True) -> Space:
@@ -123,8 +132,7 @@ class Space(nn.Module):
         """Compute features from prepared inputs (N, L, ...), or from precomputed encoder outputs.
 
         The head projects pooled outputs and part vectors, but only the embeddings are mapped onto the geometry. With
-        with_parts = False, the only part of each item is its embedding. Similarities that read no parts use this
-        option.
+        with_parts = False, the only part of each item is its embedding, for similarities that read no parts.
         """
         if input_kind == "inputs":
             with torch.set_grad_enabled(torch.is_grad_enabled() and modality not in self.frozen_modalities):
@@ -157,18 +165,20 @@ class Space(nn.Module):
     def scores(self, query: Features, gallery: Features) -> Tensor:
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        An asymmetric similarity gets the modalities in the order of MODALITIES, as in training; see `embed`.
+        An asymmetric similarity gets the modalities in the order of MODALITIES. The scores are on the features' device.
         """
+        scores_device, weight = query.embedding.device, next(self.similarity.parameters(), query.embedding)
+        query, gallery = query.to(weight.device), gallery.to(weight.device)
         if MODALITIES.index(query.require_modality()) > MODALITIES.index(gallery.require_modality()):
-            return self.similarity(gallery, query).T
-        return self.similarity(query, gallery)
+            return self.similarity(gallery, query).T.to(scores_device)
+        return self.similarity(query, gallery).to(scores_device)
 
     @torch.inference_mode()
     def embed(
         self,
         sources: Iterable[Source],
         modality: Modality,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         workers: int = 2,
         progress: ProgressBar | None = None,
         with_parts: bool = True,
@@ -179,23 +189,17 @@ class Space(nn.Module):
 
         With a cache, the outputs of a frozen encoder are read from the cache, and missing outputs are added to the
         cache. If the encoder has a prompt `prompt_name`, such as "query", all sources get this prompt.
-
-        Example:
-            >>> texts = space.embed([Source("text", "a dog")], "text")
-            >>> audio = space.embed([Source("audio", Path("bark.wav")), Source("audio", Path("missing.wav"))], "audio")
-            >>> space.scores(texts.features, audio.features).shape, len(audio.failures)
-            (torch.Size([1, 1]), 1)
         """
-        encoder, device = self.encoder(modality), next(self.parameters()).device
+        encoder, device = self.encoder(modality), self.device
 
         def compute_features(inputs: tuple[Tensor, Tensor], input_kind: InputKind) -> Features:
-            on_device = (x.to(device) for x in inputs)
-            return self(modality, *on_device, input_kind, with_parts).to(torch.device("cpu"))
+            return self(modality, *(x.to(device) for x in inputs), input_kind, with_parts).to(torch.device("cpu"))
 
         was_training = self.training
         self.eval()
         try:
-            options = batch_size, workers, progress, with_parts, cache if encoder.frozen else None
+            size, encoder_cache = batch_size or default_batch_size(device), cache if encoder.frozen else None
+            options = size, workers, progress, with_parts, encoder_cache
             sources = list(sources)
             prompted = [encoder.with_prompt(source, prompt_name) if prompt_name else source for source in sources]
             result = embed_in_batches(compute_features, encoder, prompted, self.recipe.space.embed_dim, *options)
@@ -232,7 +236,7 @@ class Space(nn.Module):
         modality: Modality | None = None,
         *,
         convert_to_tensor: bool = False,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         workers: int = 2,
         show_progress_bar: bool | None = None,
         cache: Cache | None = None,
@@ -246,7 +250,7 @@ class Space(nn.Module):
                 image or video file is a path; every other string is a text.
             modality: The modality of all inputs. Default: each input's type determines its modality.
             convert_to_tensor: Return a tensor instead of a NumPy array.
-            batch_size: The number of inputs that are encoded together. The embeddings do not depend on it.
+            batch_size: The inputs per batch, which does not change the embeddings. Default: 64; on a GPU, 256.
             workers: The number of threads that decode files.
             show_progress_bar: Default: show a progress bar for more than 64 inputs if stderr is a terminal.
             cache: A cache for the outputs of frozen encoders. Default: no cache.
@@ -268,8 +272,8 @@ class Space(nn.Module):
         values = cast("list[Input]", [inputs] if is_single else list(cast("Iterable[Input]", inputs)))
         sources = [self._to_source(value, modality, i, is_single) for i, value in enumerate(values)]
         embeddings = torch.empty(len(sources), self.recipe.space.embed_dim)
-        has_many = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
-        should_show = has_many if show_progress_bar is None else show_progress_bar
+        is_long = len(sources) > PROGRESS_BAR_INPUTS and sys.stderr.isatty()
+        should_show = is_long if show_progress_bar is None else show_progress_bar
         with track_progress("encoding", len(sources), should_show) as progress:
             present: list[Modality] = [m for m in self.modalities if any(source.modality == m for source in sources)]
             for m in present:
@@ -309,11 +313,7 @@ class Space(nn.Module):
     ) -> np.ndarray:
         """Embed the items that are searched: as `encode`, but a model with a prompt for documents gets this prompt.
 
-        The arguments and the result are those of `encode_query`.
-
-        Example:
-            >>> space.encode_document([Path("bark.wav"), Path("roof.wav")]).shape
-            (2, 32)
+        The arguments and the result are those of `encode_query`, which has an example.
         """
         return self.encode(inputs, modality, prompt_name="document", **options)
 

@@ -5,8 +5,11 @@ import pytest
 import torch
 from scipy.special import erf
 
+from tests.heads.stub_classifier import StubClassifier
 from triptych.errors import RecipeError
 from triptych.heads import HEADS, make_head
+from triptych.heads.centred import CentredHead
+from triptych.heads.class_names import ClassNamesHead
 from triptych.heads.identity import IdentityHead
 from triptych.heads.linear import LinearHead
 from triptych.heads.mlp import MLPHead
@@ -14,17 +17,21 @@ from triptych.recipe import Recipe
 from triptych.settings import Component
 from triptych.space import Space
 
-INPUT_DIM = {"none": 5}  # the other heads map 7 to 5 dimensions
+INPUT_DIM = {"none": 5, "centred": 5}  # the other heads map 7 to 5 dimensions
 
 
 @pytest.fixture(params=HEADS.known_names())
 def head(request):
     torch.manual_seed(0)
-    return HEADS[request.param](input_dim=INPUT_DIM.get(request.param, 7), embed_dim=5).double().eval()
+    head = HEADS[request.param](input_dim=INPUT_DIM.get(request.param, 7), embed_dim=5)
+    head.bind(StubClassifier())
+    if isinstance(head, ClassNamesHead):
+        torch.nn.init.normal_(head.class_embeddings)
+    return head.double().eval()
 
 
 def make_inputs(head, *shape):
-    input_dim = 5 if isinstance(head, IdentityHead) else 7
+    input_dim = 5 if isinstance(head, IdentityHead | CentredHead) else 7
     return torch.randn(*shape, input_dim, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
 
@@ -77,17 +84,19 @@ def test_a_recipe_sets_the_head_by_name_or_with_its_settings():
     assert Recipe.parse(recipe.to_toml()) == recipe
     space = Space(recipe)
     assert {type(space.heads[m]) for m in space.modalities} == {MLPHead}
-    with pytest.raises(RecipeError, match=r"space\.head: head 'mpl' is unknown; known: linear, mlp, none"):
+    with pytest.raises(
+        RecipeError, match=r"space\.head: head 'mpl' is unknown; known: centred, class_names, linear, mlp, none"
+    ):
         Recipe.load("trimodal", ["space.head=mpl"])
     with pytest.raises(RecipeError, match=r"space\.head: key 'input_dim' is unknown; known: dropout, hidden_dim, name"):
         Recipe.load("trimodal", ['space.head={name="mlp", input_dim=3}'])
 
 
 def test_the_head_of_a_modality_has_the_dimensions_of_its_encoder():
-    assert isinstance(make_head(Component("none"), "audio", 64, 64), IdentityHead)
+    assert isinstance(make_head(Component("none"), "audio", StubClassifier(64), 64, 64), IdentityHead)
     message = r"the head of audio: none: features have 32 dimensions, but space\.embed_dim is 64; set .* = 32"
     with pytest.raises(RecipeError, match=message):
-        make_head(Component("none"), "audio", 32, 64)
+        make_head(Component("none"), "audio", StubClassifier(32), 32, 64)
     space = Space(Recipe.load("trimodal", ["space.pooling=mean_max", "space.embed_dim=5"]))
     assert space.heads["text"](torch.zeros(2, 2 * space.encoder("text").feature_dim)).shape == (2, 5)
 
@@ -99,7 +108,9 @@ def test_a_modality_has_its_own_head():
     assert heads == {"image": "MLPHead", "audio": "LinearHead", "text": "IdentityHead"}
     assert Recipe.parse(recipe.to_toml()) == recipe
     assert set(recipe.restrict_to({"image", "audio"}).space.heads) == {"image"}
-    with pytest.raises(RecipeError, match=r"space\.heads\.text: head 'mpl' is unknown; known: linear, mlp, none"):
+    with pytest.raises(
+        RecipeError, match=r"space\.heads\.text: head 'mpl' is unknown; known: centred, class_names, linear, mlp, none"
+    ):
         Recipe.load("trimodal", ["space.heads.text=mpl"])
     with pytest.raises(RecipeError, match=r"space\.heads: key 'video' is unknown"):
         Recipe.load("trimodal", ["space.heads.video=none"])

@@ -26,7 +26,7 @@ from triptych.encoders.hugging_face_inputs import make_tone, resolve_max_seconds
 from triptych.interfaces import MODALITIES, Modality, Source
 from triptych.media import audio, image, text
 
-LIBRARY, INSTALL_COMMAND = "sentence_transformers", "pip install 'triptych[sentence-transformers]'"
+LIBRARY, INSTALL_COMMAND = "sentence_transformers", hub.INSTALL_SENTENCE_TRANSFORMERS
 MIN_VERSION = 6  # earlier versions run code that is in the folder of a model
 TASKS = ("query", "document")  # prompt names that also select the sub-network of an asymmetric model
 # The encoders of one space share one model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NoReturn
 
 from torch import Tensor
@@ -16,8 +17,16 @@ class UnavailableEncoder(Encoder):
     frozen = True
     part_name = "item"
 
-    def __init__(self, modality: Modality, feature_dim: int, max_seconds: float, reason: str) -> None:
+    def __init__(
+        self,
+        modality: Modality,
+        feature_dim: int,
+        max_seconds: float,
+        reason: str,
+        class_names: Callable[[], tuple[str, ...]] = Encoder.class_names,
+    ) -> None:
         super().__init__()
+        self.class_names = class_names
         self.modality, self.feature_dim, self.max_seconds, self.reason = modality, feature_dim, max_seconds, reason
 
     def prepare(self, source: Source) -> Tensor:
@@ -25,6 +34,9 @@ class UnavailableEncoder(Encoder):
 
     def forward(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         self._fail(inputs, mask)
+
+    def class_probabilities(self, mean: Tensor) -> Tensor:
+        self._fail(mean)
 
     def extra_files(self) -> dict[str, str]:
         self._fail()

@@ -107,6 +107,9 @@ class YAMNet(Encoder):
         scores = F.linear(parts, self.class_weight, self.class_bias).sigmoid() * mask.unsqueeze(2)
         return scores.sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp_min(1)
 
+    def class_probabilities(self, mean: Tensor) -> Tensor:
+        return F.linear(mean, self.class_weight, self.class_bias).sigmoid()
+
     @staticmethod
     def class_names() -> tuple[str, ...]:
         """Return the names of the AudioSet classes, in the order of `classify`."""

@@ -10,7 +10,6 @@ import numpy as np
 from triptych.interfaces import Modality
 from triptych.search.index import Gallery, GalleryMask
 from triptych.search.item import METADATA_COLUMNS, Item, item_from_row
-from triptych.search.query import quote_sql
 from triptych.search.ranking import BackgroundScores, EmbeddedPart, RankedItems, Ranker, ScoreDistribution
 from triptych.search.store import Store, Version
 from triptych.space import Space
@@ -53,7 +52,8 @@ class Snapshot:
             self._items.clear()
             missing = list(row_ids)
         if missing:
-            self._items |= {n: item_from_row(row) for n, row in self.store.take(METADATA_COLUMNS, missing).items()}
+            rows = self.store.take(METADATA_COLUMNS, missing)
+            self._items |= {row_id: item_from_row(row, self.store.roots) for row_id, row in rows.items()}
         return self._items
 
     def filter_row_ids(self, sql: str) -> np.ndarray:
@@ -64,20 +64,6 @@ class Snapshot:
                 self._masks.clear()
             self._filtered_row_ids[sql] = np.sort(self.store.select_rows(["row_id"], sql)["row_id"].to_numpy())
         return self._filtered_row_ids[sql]
-
-    def find_content(self, item_hashes: set[str], file_hashes: set[str]) -> set[int]:
-        """Return the row ids of the items with these content hashes. For a file, include all of its segments."""
-        if not item_hashes | file_hashes:
-            return set()
-        hashes = ", ".join(map(quote_sql, sorted(item_hashes | file_hashes)))
-        row_ids: list[int] = self.filter_row_ids(f"content_hash IN ({hashes})").tolist()
-        items = self.load_items(row_ids)
-        matches = (items[row_id] for row_id in row_ids if row_id in items)
-        for source in {item.source for item in matches if item.content_hash in file_hashes}:
-            if source.start is not None:
-                same_file = f"modality = {quote_sql(source.modality)} AND file = {quote_sql(str(source.content))}"
-                row_ids += self.filter_row_ids(same_file).tolist()
-        return set(row_ids)
 
     def make_mask(self, modality: Modality, sql: str) -> GalleryMask | None:
         """Return the mask of the items that satisfy an SQL condition; None if the condition is empty."""

@@ -10,13 +10,16 @@ from pathlib import Path
 
 import torch
 
+from triptych.data.cache import resolve_cache
 from triptych.data.loader import sources_of
 from triptych.data.tables_in_memory import DataLike
+from triptych.devices import choose_execution
 from triptych.errors import TrainingError
 from triptych.interfaces import Batch
 from triptych.progress import ProgressBar, notify, track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
+from triptych.starter import initialise_heads
 from triptych.training.arguments import attach_data, resolve_output, resolve_recipe
 from triptych.training.callbacks import Callback, CallbackRunner
 from triptych.training.distributed import DistributedContext, check_batch_norm, init_distributed
@@ -46,12 +49,12 @@ def train(
     restart: bool = False,
     allow_outside: bool = False,
     show_progress: bool = True,
+    device: str | torch.device | None = None,
 ) -> Space:
     """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
     The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows,
-    the space of the best epoch is saved and returned. If torchrun started several processes, each process encodes a
-    shard of each batch, and the main process writes the files.
+    the space of the best epoch is saved and returned. With torchrun, each process encodes a shard of each batch.
 
     Args:
         recipe: The name of a recipe, the path of a TOML file, or a recipe.
@@ -68,19 +71,19 @@ def train(
         restart: Whether to replace an existing run in the folder.
         allow_outside: Whether a manifest may list files outside its folder.
         show_progress: Whether to show progress.
+        device: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1", "mps". Default: $TRIPTYCH_DEVICE or "auto".
 
     Returns:
-        The trained space.
+        The trained space, on the device.
 
     Raises:
-        UsageError: An argument has an unsupported type, or a logger is not installed.
+        UsageError: The device is not available, an argument has an unsupported type, or a logger is not installed.
         RecipeError: The recipe is invalid, or does not fit the modalities of the data.
         ManifestError: The data is invalid.
         CheckpointError: The folder contains a run of another recipe or other data.
         TrainingError: Training cannot start or diverges, or a callback raises an exception.
 
     Example:
-        >>> import triptych
         >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1)
         >>> rows = [{"image": f"images/{i:06d}.png", "text": f"scene {i}"} for i in range(20)]
         >>> space = triptych.train("trimodal", "runs/mine", data=rows, epochs=1, overrides=["space.embed_dim=64"])
@@ -88,7 +91,7 @@ def train(
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     recipe = resolve_recipe(recipe, overrides, **settings)
     folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
-    with init_distributed() as context:
+    with init_distributed(choose_execution(device).device) as context:
         show_progress = show_progress and context.is_main
         with attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe:
             return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show_progress)
@@ -184,6 +187,7 @@ def _build_model(
         for m in space.modalities:
             sources = (source for row in data.train if m in row.modalities for source in sources_of(row, m))
             space.encoder(m).fit_vocabulary(sources)
+        initialise_heads(space, resolve_cache(recipe.data.cache))
     objectives = ObjectiveSet(recipe)
     space.to(context.device)
     objectives.to(context.device)

@@ -5,14 +5,20 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_device, accepts_plugins
 
 
 @accepts_plugins
+@accepts_device
 def train(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe (see `triptych recipes`) or a .toml file.")],
+    recipe: Annotated[
+        str,
+        typer.Argument(help="Name of a recipe (see `triptych recipes`) or a .toml file.", callback=checks.check_recipe),
+    ],
     data: Annotated[
-        list[Path] | None, typer.Option(help="Manifest to train on. Repeat the option for several.")
+        list[Path] | None,
+        typer.Option(help="Manifest to train on. Repeat the option for several.", callback=checks.check_manifests),
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/RECIPE.")] = None,
     overrides: Overrides = None,

@@ -51,13 +51,12 @@ async def search(state: StateDep, request: Request) -> schemas.SearchResponse:
         modalities, k = list(dict.fromkeys(query.modalities)), min(query.k, state.limits.max_hits)
 
         def work(collection: Collection) -> tuple[list[schemas.HitResponse], str | None]:
-            roots = state.root_cache.load_roots(collection)
-            item_filter = make_filter(query.filter, roots)
+            item_filter = make_filter(query.filter, collection)
             hits = collection.search(
                 search_query, modalities, k, item_filter=item_filter, include_query=query.include_query
             )
             note = None if query.include_query else collection.describe_excluded_items(search_query)
-            return make_hit_responses(hits, roots), note
+            return make_hit_responses(hits), note
 
         hits, excluded_note = await state.run_with_collection(work)
     notes = [_describe_truncation(resolved, state.collection) for resolved in resolved_parts]

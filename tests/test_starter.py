@@ -1,0 +1,129 @@
+"""The starter space: loading without training, missing weights, collections, and training from it."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from tests.app.cli.run_cli import triptych as run_triptych
+from tests.conftest import have_identical_weights
+from tests.heads.stub_classifier import StubClassifier
+from triptych import checkpoint
+from triptych.encoders import ENCODERS
+from triptych.encoders.weights import FOLDER_VARIABLE
+from triptych.errors import CheckpointError, RecipeError, UsageError
+from triptych.interfaces import Source, Waveform
+from triptych.recipe import Recipe
+from triptych.space import Space
+from triptych.starter import STARTER, find_missing_modalities, initialise_heads, load_starter
+
+COMMAND = "efficientat_mn04: its weights are missing; run: triptych encoders fetch efficientat_mn04"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def starter():
+    for component in Recipe.load(STARTER).space.encoders.values():
+        if reason := ENCODERS[component.name].unavailable_reason():
+            pytest.skip(f"{component.name}: {reason}")
+    return load_starter()
+
+
+def make_image() -> Image.Image:
+    """Return a picture of a traffic light: three lamps in a dark box."""
+    pixels = np.full((260, 260, 3), (150, 190, 235), np.uint8)
+    pixels[20:240, 85:175] = 25
+    rows, columns = np.mgrid[:260, :260]
+    for top, colour in ((60, (235, 30, 30)), (130, (240, 190, 20)), (200, (30, 200, 60))):
+        pixels[(rows - top) ** 2 + (columns - 130) ** 2 < 28**2] = colour
+    return Image.fromarray(pixels)
+
+
+def make_tone() -> Waveform:
+    """Return a pure tone of 1 kHz, which AudioSet calls sine wave or beep."""
+    return Waveform((0.3 * np.sin(2 * np.pi * 1000 * np.arange(64_000) / 32_000)).astype(np.float32), 32_000)
+
+
+def test_the_starter_embeds_all_modalities_and_its_vectors_do_not_depend_on_the_batch(starter):
+    tone = make_tone()
+    inputs = ["a traffic light", make_image(), (tone.samples, tone.rate), "rain on a tin roof"]
+    together = starter.encode(inputs)
+    assert together.shape == (4, 384)
+    assert np.linalg.norm(together, axis=1) == pytest.approx(1, abs=1e-5)
+    for value, embedding in zip(inputs, together, strict=True):
+        assert starter.encode(value) == pytest.approx(embedding, abs=1e-5)
+    scores = starter.similarity(starter.encode(["a traffic light", "a bowl of soup", "a horse"]), together[1:2])
+    assert int(scores.argmax()) == 0
+
+
+def test_the_starter_is_saved_and_loaded_like_any_space(starter, tmp_path):
+    starter.save_pretrained(tmp_path / "copy")
+    copied = checkpoint.load(tmp_path / "copy")
+    assert have_identical_weights(starter, copied)
+    image = make_image()
+    assert np.array_equal(copied.encode([image, "a bell"]), starter.encode([image, "a bell"]))
+    assert checkpoint.compute_fingerprint(STARTER) == checkpoint.compute_fingerprint(STARTER)
+    assert checkpoint.load(STARTER).name_or_path == STARTER
+
+
+def test_without_audio_weights_the_starter_has_images_and_texts_and_names_the_command(
+    starter, tmp_path, monkeypatch, capsys
+):
+    fingerprint = checkpoint.compute_fingerprint(STARTER)
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "empty"))
+    assert find_missing_modalities() == {"audio": COMMAND}
+    space = checkpoint.load(STARTER)
+    assert space.modalities == ("image", "text")
+    assert f"the starter space has no audio: {COMMAND}" in capsys.readouterr().err
+    with pytest.raises(UsageError, match=f"this space has no encoder for 'audio'; {COMMAND}"):
+        space.encoder("audio")
+    inputs = [make_image(), "a bell"]
+    assert np.array_equal(space.encode(inputs), starter.encode(inputs)), "vectors depend on the missing weights"
+    assert checkpoint.compute_fingerprint(STARTER) == fingerprint
+    monkeypatch.setattr(type(starter.encoder("text")), "unavailable_reason", classmethod(lambda _: "run: this"))
+    with pytest.raises(CheckpointError, match=r"starter: .*minilm: run: this"):
+        load_starter()
+
+
+def test_a_collection_grows_when_audio_weights_are_added(starter, tmp_path, monkeypatch):
+    media, collection = tmp_path / "media", tmp_path / "collection"
+    media.mkdir()
+    make_image().save(media / "light.png")
+    tone = make_tone()
+    soundfile.write(media / "tone.wav", tone.samples, tone.rate)
+    index = ["index", media, "--space", "starter", "--collection", collection]
+    with monkeypatch.context() as patch:
+        patch.setenv(FOLDER_VARIABLE, str(tmp_path / "empty"))
+        result = run_triptych(*index)
+        assert "1 items (1 new" in result.stdout, result.stderr
+        assert COMMAND in result.stderr
+    assert "2 items (1 new, 1 unchanged" in run_triptych(*index).stdout
+    hits = json.loads(run_triptych("search", "a beep", "--collection", collection, "-k", "1", "--json").stdout)
+    assert hits[0]["modality"] == "audio"
+
+
+def test_a_space_without_texts_cannot_name_classes(starter):
+    recipe = Recipe.load(STARTER).restrict_to({"image", "audio"})
+    space = Space(recipe, {m: starter.encoder(m) for m in ("image", "audio")})
+    with pytest.raises(RecipeError, match="class_names: the space has no text encoder"):
+        initialise_heads(space, None)
+
+
+def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter):
+    """The heads of a space whose audio encoder has two classes, without a cache, compared with single texts."""
+    audio, text = StubClassifier(), starter.encoder("text")
+    audio.class_names = lambda: ("Dog", "Bark")
+    recipe = Recipe.load(STARTER, ['space.heads.audio.prompts=["{}"]']).restrict_to({"audio", "text"})
+    space = Space(recipe, {"audio": audio, "text": text})
+    initialise_heads(space, None)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    means = [text(text.prepare(Source("text", name))[None], mask)[0][0].mean(dim=0) for name in ("dog", "bark")]
+    dog, bark = F.normalize(torch.stack(means), dim=1)
+    centre = (dog + bark) / 2
+    assert torch.allclose(space.heads["text"].centre, centre, atol=1e-5)
+    for embedding, single in zip(space.heads["audio"].class_embeddings, (dog, bark), strict=True):
+        assert F.cosine_similarity(embedding, single - centre, dim=0) > 0.999
