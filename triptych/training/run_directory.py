@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from triptych import checkpoint
-from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE, render_model_card
+from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE
 from triptych.data.materialise import has_other_files
 from triptych.errors import CheckpointError, TrainingError
 from triptych.files import find_stale_temp_files, lock_file_names, remove_stale_temp_files, write_text
 from triptych.interfaces import Encoder, Modality
+from triptych.model_card import render_model_card
 from triptych.recipe import Recipe
 from triptych.space import Space
 from triptych.training.early_stopping import EarlyStopping
