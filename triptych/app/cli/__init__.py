@@ -10,6 +10,7 @@ from rich.console import Console
 
 from triptych.app.cli import (
     audit,
+    bridge,
     cache,
     classify,
     compare,
@@ -31,7 +32,22 @@ from triptych.app.cli import (
 )
 from triptych.errors import TriptychError
 
-MODULES = (demo, data, validate, recipes, encoders, cache, train, runs, export, evaluate, compare, classify, localise)
+MODULES = (
+    demo,
+    data,
+    validate,
+    recipes,
+    encoders,
+    cache,
+    train,
+    runs,
+    bridge,
+    export,
+    evaluate,
+    compare,
+    classify,
+    localise,
+)
 MODULES += (study, report, audit, index, search, serve)  # in the order of the help page
 # The function or group of sub-commands of a module has the name of the module.
 COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
