@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-RIDGES = tuple(
-    float(ridge) for ridge in 10.0 ** np.arange(-4, 2.5, 0.5)
-)  # relative to the mean variance of a dimension
+RIDGES = tuple(float(ridge) for ridge in 10.0 ** np.arange(-4, 1.5, 0.5))  # relative to the variance of a dimension
 NUM_FOLDS = 5
+DEFAULT_NOISE, MAX_NOISE = 1.0, 10.0  # variance of items around their texts, relative to the variance of the texts
 TEST_FRACTION = 0.1  # fraction of the texts on which the report measures the bridge
 MAX_TEST_TEXTS = 1000  # recall depends on the number of texts that are ranked
 
@@ -71,22 +70,26 @@ class BridgeReport:
     num_test_texts: int
     ridge_ab: float  # relative to the mean variance of a dimension, chosen by cross-validation
     ridge_ba: float
+    noise: tuple[float, float]  # of the items of model a and of model b, relative to the texts
     recall_ab: dict[int, float]  # by k
     recall_ba: dict[int, float]
     chance: dict[int, float]
 
 
-def fit_bridge(x: Tensor, y: Tensor, seed: int = 0) -> tuple[Bridge, BridgeReport]:
+def fit_bridge(
+    x: Tensor, y: Tensor, noise: tuple[float, float] = (DEFAULT_NOISE, DEFAULT_NOISE), seed: int = 0
+) -> tuple[Bridge, BridgeReport]:
     """Fit a bridge to the embeddings x (N, A) and y (N, B) of N different texts; the centres are those of the texts.
 
     A tenth of the texts, at most 1,000, is held out for the report. The strengths of the regularisation are chosen by
-    cross-validation on the other texts. The bridge that is returned is fitted to all texts.
+    cross-validation on the other texts, with the noise ratios of the items of model a and of model b. The bridge that
+    is returned is fitted to all texts.
     """
     x, y = x.double(), y.double()
     order = np.random.default_rng(seed).permutation(len(x))
     num_test = min(MAX_TEST_TEXTS, max(1, round(TEST_FRACTION * len(x))))
     test, train = order[:num_test], order[num_test:]
-    ridges = choose_ridge(x[train], y[train]), choose_ridge(y[train], x[train])
+    ridges = choose_ridge(x[train], y[train], noise[0]), choose_ridge(y[train], x[train], noise[1])
     held_out = _fit_with_ridges(x[train], y[train], ridges)
     scores = held_out.scores(x[test], y[test])
     ks = 1, 10
@@ -95,6 +98,7 @@ def fit_bridge(x: Tensor, y: Tensor, seed: int = 0) -> tuple[Bridge, BridgeRepor
         num_test_texts=num_test,
         ridge_ab=ridges[0],
         ridge_ba=ridges[1],
+        noise=noise,
         recall_ab=_recall(scores, ks),
         recall_ba=_recall(scores.T, ks),
         chance={k: 100 * min(1.0, k / num_test) for k in ks},
@@ -114,19 +118,36 @@ def fit_ridge(x: Tensor, y: Tensor, ridges: Sequence[float]) -> list[Tensor]:
     return [vectors @ (projected / (eigenvalues + ridge * mean_variance)[:, None]) for ridge in ridges]
 
 
-def choose_ridge(x: Tensor, y: Tensor, ridges: Sequence[float] = RIDGES) -> float:
-    """Return the strength with the highest mean reciprocal rank of y given xW, cross-validated; ties: the strongest."""
-    totals = np.zeros(len(ridges))
+def choose_ridge(x: Tensor, y: Tensor, noise: float, ridges: Sequence[float] = RIDGES) -> float:
+    """Return the strength with the highest mean cosine of (x + e)W and y on held-out rows, cross-validated.
+
+    The map is used for images or audio, whose embeddings differ from those of the texts that describe them. Without
+    noise e, texts choose a strength that is too weak for these items. e is Gaussian; its variance is `noise` times the
+    variance of x.
+    """
+    totals, generator = np.zeros(len(ridges)), torch.Generator().manual_seed(0)
+    deviation = (noise * (x - x.mean(dim=0)).square().mean()).sqrt()
+    noisy = x + deviation * torch.randn(x.shape, generator=generator, dtype=x.dtype)
     for fold in range(NUM_FOLDS):
         is_valid = torch.arange(len(x)) % NUM_FOLDS == fold
-        ranked = is_valid.nonzero()[:MAX_RANKED, 0]
         centre_x, centre_y = x[~is_valid].mean(dim=0), y[~is_valid].mean(dim=0)
         maps = fit_ridge(x[~is_valid] - centre_x, y[~is_valid] - centre_y, ridges)
-        targets = F.normalize(y[ranked] - centre_y, dim=1)
+        targets = F.normalize(y[is_valid] - centre_y, dim=1)
         for i, matrix in enumerate(maps):
-            predicted = F.normalize((x[ranked] - centre_x) @ matrix, dim=1)
-            totals[i] += float((1 / _ranks(predicted @ targets.T)).sum())
+            predicted = F.normalize((noisy[is_valid] - centre_x) @ matrix, dim=1)
+            totals[i] += float((predicted * targets).sum())
     return max(zip(totals, ridges, strict=True))[1]
+
+
+def estimate_noise(items: Tensor, texts: Tensor) -> float:
+    """Return the variance of items around the texts that describe them, relative to the variance of the texts.
+
+    The text that is closest to an item stands for its description. If an item is its text plus noise of a random
+    direction, the cosine of the two is c = 1 / sqrt(1 + noise).
+    """
+    a, b = (F.normalize((x - x.mean(dim=0)).double(), dim=1) for x in (items, texts))
+    cosine = float((a @ b.T).amax(dim=1).mean())
+    return min(MAX_NOISE, 1 / max(cosine, 1e-3) ** 2 - 1)
 
 
 def _fit_with_ridges(x: Tensor, y: Tensor, ridges: tuple[float, float]) -> Bridge:
