@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 RIDGES = tuple(float(ridge) for ridge in 10.0 ** np.arange(-4, 1.5, 0.5))  # relative to the variance of a dimension
 NUM_FOLDS = 5
-DEFAULT_NOISE, MAX_NOISE = 1.0, 10.0  # variance of items around their texts, relative to the variance of the texts
+NOISE = 1.0  # assumed variance of items around the texts that describe them, relative to the variance of the texts
 TEST_FRACTION = 0.1  # fraction of the texts on which the report measures the bridge
 MAX_TEST_TEXTS = 1000  # recall depends on the number of texts that are ranked
 
@@ -70,26 +70,23 @@ class BridgeReport:
     num_test_texts: int
     ridge_ab: float  # relative to the mean variance of a dimension, chosen by cross-validation
     ridge_ba: float
-    noise: tuple[float, float]  # of the items of model a and of model b, relative to the texts
     recall_ab: dict[int, float]  # by k
     recall_ba: dict[int, float]
     chance: dict[int, float]
 
 
-def fit_bridge(
-    x: Tensor, y: Tensor, noise: tuple[float, float] = (DEFAULT_NOISE, DEFAULT_NOISE), seed: int = 0
-) -> tuple[Bridge, BridgeReport]:
+def fit_bridge(x: Tensor, y: Tensor, noise: float = NOISE, seed: int = 0) -> tuple[Bridge, BridgeReport]:
     """Fit a bridge to the embeddings x (N, A) and y (N, B) of N different texts; the centres are those of the texts.
 
     A tenth of the texts, at most 1,000, is held out for the report. The strengths of the regularisation are chosen by
-    cross-validation on the other texts, with the noise ratios of the items of model a and of model b. The bridge that
-    is returned is fitted to all texts.
+    cross-validation on the other texts; `choose_ridge` describes `noise`. The bridge that is returned is fitted to all
+    texts.
     """
     x, y = x.double(), y.double()
     order = np.random.default_rng(seed).permutation(len(x))
     num_test = min(MAX_TEST_TEXTS, max(1, round(TEST_FRACTION * len(x))))
     test, train = order[:num_test], order[num_test:]
-    ridges = choose_ridge(x[train], y[train], noise[0]), choose_ridge(y[train], x[train], noise[1])
+    ridges = choose_ridge(x[train], y[train], noise), choose_ridge(y[train], x[train], noise)
     held_out = _fit_with_ridges(x[train], y[train], ridges)
     scores = held_out.scores(x[test], y[test])
     ks = 1, 10
@@ -98,7 +95,6 @@ def fit_bridge(
         num_test_texts=num_test,
         ridge_ab=ridges[0],
         ridge_ba=ridges[1],
-        noise=noise,
         recall_ab=_recall(scores, ks),
         recall_ba=_recall(scores.T, ks),
         chance={k: 100 * min(1.0, k / num_test) for k in ks},
@@ -137,17 +133,6 @@ def choose_ridge(x: Tensor, y: Tensor, noise: float, ridges: Sequence[float] = R
             predicted = F.normalize((noisy[is_valid] - centre_x) @ matrix, dim=1)
             totals[i] += float((predicted * targets).sum())
     return max(zip(totals, ridges, strict=True))[1]
-
-
-def estimate_noise(items: Tensor, texts: Tensor) -> float:
-    """Return the variance of items around the texts that describe them, relative to the variance of the texts.
-
-    The text that is closest to an item stands for its description. If an item is its text plus noise of a random
-    direction, the cosine of the two is c = 1 / sqrt(1 + noise).
-    """
-    a, b = (F.normalize((x - x.mean(dim=0)).double(), dim=1) for x in (items, texts))
-    cosine = float((a @ b.T).amax(dim=1).mean())
-    return min(MAX_NOISE, 1 / max(cosine, 1e-3) ** 2 - 1)
 
 
 def _fit_with_ridges(x: Tensor, y: Tensor, ridges: tuple[float, float]) -> Bridge:

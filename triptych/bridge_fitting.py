@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from triptych import checkpoint
-from triptych.bridge import DEFAULT_NOISE, Bridge, estimate_noise, fit_bridge
+from triptych.bridge import Bridge, fit_bridge
 from triptych.composite import NON_TEXT, select_encoder
 from triptych.composite_files import BRIDGE_FILE, CompositeSpec, split_names
 from triptych.data import manifest
@@ -82,11 +82,7 @@ def bridge_space(
     # (N, A) and (N, B): for the texts, and for the images and the audio
     text_halves = [layout.select(embedded["text"], sides[m]) for m in NON_TEXT]
     halves = {m: layout.select(embedded[m], sides[m]) for m in NON_TEXT if m in embedded}
-    noise = [
-        estimate_noise(halves[m], half) if m in halves else DEFAULT_NOISE
-        for m, half in zip(NON_TEXT, text_halves, strict=True)
-    ]
-    bridge, report = fit_bridge(text_halves[0], text_halves[1], (noise[0], noise[1]))
+    bridge, report = fit_bridge(text_halves[0], text_halves[1])
     centre_a, centre_b = (
         halves[m].mean(dim=0) if m in halves else half.mean(dim=0)
         for m, half in zip(NON_TEXT, text_halves, strict=True)
