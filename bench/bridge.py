@@ -64,7 +64,10 @@ def _load_spaces(photographs: Path, audio: Path, fold: int) -> dict[str, Space]:
     )
     both = _train("mixed", [photographs, audio], f"mixed-{fold}", fold)
     direct_sum = load(f"{images}+{clips}")
-    rows = {"image": _read_rows(photographs, "train"), "audio": _read_rows(audio, "train")}
+    rows: dict[Modality, tuple[Row, ...]] = {
+        "image": _read_rows(photographs, "train"),
+        "audio": _read_rows(audio, "train"),
+    }
     captions = [text for row in rows["image"] for text in row.texts]
     rng = np.random.default_rng(fold)
     texts = [captions[i] for i in rng.permutation(len(captions))[:NUM_CAPTIONS]]

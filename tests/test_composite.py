@@ -95,8 +95,8 @@ def test_a_modality_of_several_members_has_the_sum_of_their_scores(run_dir, runs
     members = triptych.load(run_dir), runs[0]
     composite = join_spaces(members)
     scores = composite.scores(embed(composite, media["image"]), embed(composite, TEXTS))
-    expected = sum(m.scores(embed(m, media["image"]), embed(m, TEXTS)) for m in members)
-    assert torch.allclose(scores, expected, atol=1e-6)
+    first, second = (m.scores(embed(m, media["image"]), embed(m, TEXTS)) for m in members)
+    assert torch.allclose(scores, first + second, atol=1e-6)
 
 
 def test_embeddings_do_not_depend_on_the_batch_or_the_cache(models, tmp_path):

@@ -37,9 +37,9 @@ def test_a_sum_of_names_loads_in_any_folder(names, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     space = triptych.load("photos+sounds")
     monkeypatch.chdir("/")
-    again = triptych.load(space.name_or_path)
+    again = triptych.load(str(space.name_or_path))
     assert torch.equal(space.encode(TEXT, convert_to_tensor=True), again.encode(TEXT, convert_to_tensor=True))
-    assert compute_fingerprint(space.name_or_path) == compute_fingerprint("+".join(names))
+    assert compute_fingerprint(str(space.name_or_path)) == compute_fingerprint("+".join(names))
     assert compute_fingerprint("+".join(reversed(names))) != compute_fingerprint("+".join(names))
     assert resolve_path("+".join(names)).parent.name == "photos"
 
@@ -49,7 +49,7 @@ def test_a_bridge_folder_loads(bridge_folder, tmp_path, monkeypatch):
     assert space.recipe.space.embed_dim == 2 * (32 + 24) + 2
     assert space.history == {"bridge": {"num_texts": 7}}
     monkeypatch.chdir("/")
-    assert compute_fingerprint(space.name_or_path) == compute_fingerprint(bridge_folder)
+    assert compute_fingerprint(str(space.name_or_path)) == compute_fingerprint(bridge_folder)
     assert resolve_path(bridge_folder) == bridge_folder
     assert triptych.load(bridge_folder / BRIDGE_FILE).name_or_path == space.name_or_path == str(bridge_folder)
 

@@ -108,8 +108,8 @@ def measure_calibration(bridge: Bridge, texts: Sequence[Tensor], items: Sequence
     rows = np.random.default_rng(0).permutation(len(texts[0]))[:MAX_CALIBRATION_TEXTS]
     scores = [half[rows] @ x.T for half, x in zip(texts, items, strict=True)]
     scores.append(bridge.scores(*items))
-    moments = [(s.double().mean(), s.double().std().clamp_min(1e-6)) for s in scores]
-    mean, std = (torch.stack(values).float() for values in zip(*moments, strict=True))
+    statistics = [(s.double().mean(), s.double().std().clamp_min(1e-6)) for s in scores]
+    mean, std = (torch.stack(values).float() for values in zip(*statistics, strict=True))
     return {"score_mean": mean, "score_std": std}
 
 

@@ -10,7 +10,8 @@ from triptych.app.cli.options import AllowOutside, accepts_plugins
 Space = Annotated[
     str,
     typer.Option(
-        help="Run folder, checkpoint file, or joint model: a folder, hf:NAME or st:NAME (sentence-transformers)."
+        help="Run folder, checkpoint file, or joint model: a folder, hf:NAME or st:NAME (sentence-transformers). "
+        "A+B joins spaces."
     ),
 ]
 Rebuild = Annotated[bool, typer.Option(help="Delete the collection and index again. Cached features are reused.")]
