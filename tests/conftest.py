@@ -76,3 +76,20 @@ def site(tmp_path) -> Iterator[Path]:
     """A folder on sys.path, for packages with plug-ins."""
     with package_folder(tmp_path / "site") as folder:
         yield folder
+
+
+@pytest.fixture(scope="session")
+def image_text_run(tiny_recipe, tmp_path_factory) -> Path:
+    """The folder of a finished run without audio. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained") / "image-text"
+    train(tiny_recipe.restrict_to(("image", "text")), folder, seed=1, show_progress=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def audio_text_run(tiny_recipe, tmp_path_factory) -> Path:
+    """The folder of a finished run without images, with another dimension. Tests must not change it."""
+    folder = tmp_path_factory.mktemp("trained") / "audio-text"
+    recipe = tiny_recipe.restrict_to(("audio", "text"))
+    train(recipe, folder, seed=2, overrides=["space.embed_dim=24"], show_progress=False)
+    return folder

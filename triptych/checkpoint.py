@@ -22,6 +22,8 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from triptych import __version__, hub, plugins
+from triptych.composite import refuse_to_save
+from triptych.composite_files import find_composite
 from triptych.data.cache import fingerprint_encoder
 from triptych.devices import EmbeddingPrecision, Runtime, choose_execution
 from triptych.encoders import ENCODERS
@@ -52,6 +54,7 @@ def save(
     space: Space, path: Path, extra_tensors: dict[str, Tensor] | None = None, extra_header: dict[str, Any] | None = None
 ) -> None:
     """Write a space to one file. A trainer can add its own tensors and header entries."""
+    refuse_to_save(space)
     header = {
         "format_version": FORMAT_VERSION,
         "recipe": space.recipe.to_toml(),
@@ -85,9 +88,10 @@ def load(
             model. A joint model of the transformers library (CLIP, SigLIP, CLAP, EmbeddingGemma 2) is a folder or
             hf:NAME, where NAME is a folder or a name on the Hugging Face hub. A model of sentence-transformers is
             st:NAME. Settings of the encoders follow a question mark, such as
-            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. The space "starter" needs no training.
-            Default: the space in TRIPTYCH_SPACE or of `triptych spaces use`, else the best space on this machine; a
-            line on stderr says which.
+            hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. The space "starter" needs no training. Names
+            joined by a plus sign, such as hf:CLIP+hf:CLAP, are the direct sum of these spaces; a folder of `triptych
+            bridge` is one, too. Default: the space in TRIPTYCH_SPACE or of `triptych spaces use`, else the best space
+            on this machine; a line on stderr says which.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
         device: Where `encode` and all that embeds computes: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1",
             "mps". Default: $TRIPTYCH_DEVICE, or "auto".
@@ -119,6 +123,9 @@ def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[s
     """Return the space in a file, the tensors of the file that are not weights of the space, and the file's header."""
     if is_starter(path):
         return load_starter(), {}, {}
+    if composite := find_composite(path):
+        composite.check_fingerprints([compute_fingerprint(name) for name in composite.members])
+        return composite.join([load_with_extras(name)[0] for name in composite.members]), {}, {}
     file = _find_space(path)
     if isinstance(file, JointModel):
         space, extra_tensors, header = _load_joint_model(file), dict[str, Tensor](), dict[str, Any]()
@@ -166,10 +173,14 @@ def push_to_hub(space: Space, name: str, private: bool, token: str | None, branc
 def resolve_path(path: str | Path) -> Path:
     """Return the path of the space file for a file or a folder; for a joint model, return its folder.
 
-    A model that is named with the prefix `hf:` or `st:` is downloaded from the Hugging Face hub on first use.
+    A model that is named with the prefix `hf:` or `st:` is downloaded from the Hugging Face hub on first use. For a
+    composite space, return its folder, or the path of the first member.
     """
     if is_starter(path):
         return list_bundled_recipes()[STARTER]
+    if composite := find_composite(path):
+        members = [resolve_path(name) for name in composite.members]
+        return composite.folder or members[0]
     file = _find_space(path)
     return file.folder if isinstance(file, JointModel) else file
 
@@ -178,6 +189,8 @@ def compute_fingerprint(path: str | Path) -> str:
     """Return a hash of a saved space; each collection stores the hash of the space that embedded the items."""
     if is_starter(path):
         return fingerprint_starter()
+    if composite := find_composite(path):
+        return composite.compute_fingerprint([compute_fingerprint(name) for name in composite.members])
     file = _find_space(path)
     if isinstance(file, JointModel):
         return file.compute_fingerprint()

@@ -310,6 +310,20 @@ def print_export(results: Sequence[ExportResult]) -> None:
             stderr.print(f"{result.modality}: export failed: {result.problem}")
 
 
+def print_bridge(report: Mapping[str, Any]) -> None:
+    """Print how well the two halves of held-out texts find each other, and what the bridge was fitted to."""
+    table = make_table(("held-out texts", "R@1", "R@10", "texts"), {"held-out texts"})
+    rows = {"image half → audio half": "recall_ab", "audio half → image half": "recall_ba", "chance level": "chance"}
+    for title, key in rows.items():
+        table.add_row(title, *(f"{report[key][k]:.1f}" for k in (1, 10)), str(report["num_test_texts"]))
+    stdout.print(table)
+    media = ", ".join(f"{report[f'num_{m}']} of {m}" for m in ("image", "audio") if report[f"num_{m}"])
+    stdout.print(
+        f"fitted to {report['num_texts']} texts; centres: {media or 'of the texts, because --media was not used'}"
+    )
+    stdout.print(f"scores: {'standardised' if report['calibrated'] else 'those of the members'}")
+
+
 def print_encoders(encoders: Sequence[EncoderInfo]) -> None:
     """Print a table of encoders, the origin of their weights, and the reasons why encoders are not ready."""
     headings = ("encoder", "modality", "part", "feature_dim", "parameters", "licence", "ready")

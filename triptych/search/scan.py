@@ -83,6 +83,18 @@ def scan_path(
     return PathScan(path, list(items_from_rows(rows, space)), [], table)
 
 
+def collect_media(paths: Iterable[Path], space: Space, allow_outside: bool = False) -> dict[Modality, list[Source]]:
+    """Return the images and the audio of folders, files and manifests. Of a manifest with a train split, only that."""
+    media: dict[Modality, list[Source]] = {"image": [], "audio": []}
+    for path in map(Path.expanduser, paths):
+        is_table = not path.is_dir() and not modalities_of(path)
+        splits = manifest.read(path, allow_outside).counts.splits if is_table else {}
+        for item in scan_path(path, space, "train" if "train" in splits else None, allow_outside).items:
+            if item.source.modality in media:
+                media[item.source.modality].append(item.source)
+    return media
+
+
 def items_from_folder(
     folder: Path, space: Space, skipped: list[SkippedPath] | None = None, exclude: Path | None = None
 ) -> Iterator[Item]:

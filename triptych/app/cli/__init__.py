@@ -10,6 +10,7 @@ from rich.console import Console
 
 from triptych.app.cli import (
     audit,
+    bridge,
     cache,
     classify,
     collection,
@@ -33,8 +34,8 @@ from triptych.app.cli import (
 )
 from triptych.errors import TriptychError
 
-MODULES = (demo, data, validate, recipes, encoders, cache, train, runs, export, evaluate, compare, classify, localise)
-MODULES += (study, report, audit, spaces, index, search, serve, collection)  # in the order of the help page
+MODULES = (demo, data, validate, recipes, encoders, cache, train, runs, bridge, export, evaluate, compare, classify)
+MODULES += (localise, study, report, audit, spaces, index, search, serve, collection)  # in the order of the help page
 # The function or group of sub-commands of a module has the name of the module.
 COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     name: getattr(module, name) for module in MODULES for name in [module.__name__.rpartition(".")[2]]

@@ -15,8 +15,8 @@ MediaPath = Annotated[
 Space = Annotated[
     str | None,
     typer.Option(
-        help="Run folder, checkpoint file, starter, or joint model: a folder, hf:NAME or st:NAME. Default: the space "
-        "of the collection; for a new collection, the default space of `triptych spaces`.",
+        help="Run folder, checkpoint file, starter, or joint model: a folder, hf:NAME or st:NAME. A+B joins spaces. "
+        "Default: the space of the collection; for a new collection, the default space of `triptych spaces`.",
         callback=checks.check_space,
     ),
 ]
