@@ -105,7 +105,7 @@ def test_pages_of_items_follow_one_order(media, tmp_path):
         Image.new("RGB", (32, 32), "red").save(tmp_path / name)
         media.add(tmp_path / name, show_progress=False)
     items = media.list_items()
-    assert items == sorted(items, key=lambda item: (item.source.modality, str(item.source.content)))
+    assert items == sorted(items, key=lambda item: item.identity)
     assert [item for offset in range(0, len(items), 2) for item in media.list_items(limit=2, offset=offset)] == items
     assert media.list_items(triptych.Filter(folder=tmp_path / "mine"), offset=len(items)) == []
 

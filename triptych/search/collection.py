@@ -277,7 +277,7 @@ class Collection:
         return features_from_rows([row], self.space.recipe.space.embed_dim, row["modality"])
 
     def list_items(self, item_filter: Filter | None = None, limit: int | None = None, offset: int = 0) -> list[Item]:
-        """Return the items that pass a filter, sorted by modality and path; `limit` and `offset` select a page."""
+        """Return the items that pass a filter, sorted by modality and location; `limit` and `offset` select a page."""
         if self.store is None:
             return []
         self.store.refresh()
