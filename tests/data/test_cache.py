@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.data.cached_images import make_encoder, make_images
-from triptych.data.cache import Cache, fingerprint_encoder, resolve_cache, to_float16
+from triptych.data.cache import Cache, FeatureStore, fingerprint_encoder, resolve_cache, to_float16
 from triptych.data.features import compute_or_load
 from triptych.errors import PluginError, UsageError
 from triptych.interfaces import Encoder, Source
@@ -99,3 +99,15 @@ def test_an_index_that_is_not_a_database_is_reported_as_corrupt(tmp_path):
         file.write_bytes(b"no database " * 1000)
     with pytest.raises(UsageError, match=r"files\.sqlite: the cache is damaged .*; delete its folder"):
         compute_or_load(make_encoder(), make_images(tmp_path / "files", 1), cache)
+
+
+def test_a_data_file_that_another_process_extends_is_read_to_its_end(tmp_path):
+    reader, writer = (FeatureStore(tmp_path, 3, "tests") for _ in range(2))
+    for key in (b"first", b"second"):  # the reader has mapped the file when the writer adds the second record
+        parts = torch.rand(2, 3)
+        writer.add([(key, parts)])
+        (record,) = reader.find([key]).values()
+        pooled = reader.read_pooled(record)
+        assert pooled is not None
+        assert pooled[0].tolist() == parts.mean(dim=0).tolist()
+        assert reader.read_parts(record).tolist() == to_float16(parts).tolist()

@@ -183,19 +183,20 @@ class FeatureStore:
 
     def read_pooled(self, record: FeatureRecord) -> np.ndarray | None:
         """Return the mean and maximum (2, feature_dim) of a record's parts; None if the checksum does not match."""
-        raw = self._memory_map(record.file)[record.offset : record.offset + 8 * self.feature_dim]
+        raw = self._map_bytes(record.file, record.offset, 8 * self.feature_dim)
         return raw.view(np.float32).reshape(2, self.feature_dim) if zlib.crc32(raw.tobytes()) == record.crc32 else None
 
     def read_parts(self, record: FeatureRecord) -> np.ndarray:
         """Return a memory-mapped view of a record's parts (P, feature_dim) in float16."""
         first = record.offset + 8 * self.feature_dim
-        raw = self._memory_map(record.file)[first : first + 2 * self.feature_dim * record.num_parts]
+        raw = self._map_bytes(record.file, first, 2 * self.feature_dim * record.num_parts)
         return raw.view(np.float16).reshape(record.num_parts, self.feature_dim)
 
-    def _memory_map(self, file: str) -> np.memmap:
-        if file not in self._maps:
+    def _map_bytes(self, file: str, start: int, count: int) -> np.ndarray:
+        """Return bytes of a data file. Map a file again that another process has extended."""
+        if file not in self._maps or len(self._maps[file]) < start + count:
             self._maps[file] = np.memmap(self.folder / file, np.uint8, "r")
-        return self._maps[file]
+        return self._maps[file][start : start + count]
 
 
 def resolve_cache(setting: Cache | str) -> Cache | None:
