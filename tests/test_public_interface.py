@@ -13,7 +13,10 @@ import pytest
 from PIL import Image
 
 import triptych
+from tests.training.test_loop_documentation import MODULES
 
+# `tests/training/test_loop_documentation.py` runs the examples of these modules, which need a manifest.
+MODULES_OF_TRAINING_EXAMPLES = {f"triptych.{name}" for name in MODULES}
 # A name that users import. Adding a name here is a decision; removing one breaks users' programs.
 PUBLIC_NAMES = {
     "classes": ["Callback", "Collection", "Filter", "Hit", "Hits", "Query", "Recipe", "Source", "Space", "StoredItem"],
@@ -23,19 +26,31 @@ PUBLIC_NAMES = {
 # The methods that are documented with arguments and an example.
 PUBLIC_METHODS = {
     "Space": [
+        "embed",
         "encode",
         "encode_document",
         "encode_query",
         "from_pretrained",
         "push_to_hub",
         "save_pretrained",
+        "scores",
         "supports",
     ],
-    "Collection": ["add", "search", "search_similar", "to_arrow", "to_pandas"],
+    "Collection": ["add", "list_items", "load_item", "search", "search_similar", "to_arrow", "to_pandas"],
     "Hits": ["to_arrow", "to_dicts", "to_pandas"],
     "Query": ["combine"],
     "Recipe": ["load", "parse", "to_toml"],
 }
+# The docstring of a method without an example refers to the method that has one. An upload needs the hub.
+WITHOUT_EXAMPLE = {
+    "Space.embed",
+    "Space.encode_document",
+    "Space.scores",
+    "Collection.list_items",
+    "Collection.load_item",
+    "Space.push_to_hub",
+}
+WITHOUT_EXAMPLE |= {"Query.combine", "triptych.losses.Objective"}  # the example is in Query, and in each objective
 
 
 def list_public_objects() -> Iterator[tuple[str, object]]:
@@ -74,6 +89,8 @@ def test_every_example_runs(example_folder, monkeypatch):
     names = {"space": space, "media": media, "collection": media, "Path": Path, "Image": Image, "np": np}
     finder, runner, num_examples = doctest.DocTestFinder(recurse=False), doctest.DocTestRunner(), 0
     for name, public_object in list_public_objects():
+        if public_object.__module__ in MODULES_OF_TRAINING_EXAMPLES:
+            continue
         module = vars(sys.modules[public_object.__module__])
         public = {n: getattr(triptych, n) for n in triptych.__all__}
         for test in finder.find(public_object, name, globs=module | public | names | {"triptych": triptych}):
@@ -114,6 +131,25 @@ def test_public_names_are_typed_and_their_docstrings_describe_every_argument():
         elif inspect.isfunction(public_object) and len(parameters) > 1 and "`" not in docstring:
             problems.append(f"{name}: the docstring has no Args section, and refers to no other method")
     assert problems == []
+
+
+def test_public_names_have_an_example_and_classes_describe_their_arguments():
+    public = dict(list_public_objects())
+    without = {name for name, value in public.items() if ">>>" not in (inspect.getdoc(value) or "")}
+    assert without == WITHOUT_EXAMPLE
+    undescribed = [
+        f"{name}: {argument}"
+        for name in PUBLIC_NAMES["classes"]
+        if "Args:" in (inspect.getdoc(public[name]) or "")
+        for argument in inspect.signature(public[name]).parameters  # pyright: ignore[reportArgumentType]
+        if f"{argument}: " not in (inspect.getdoc(public[name]) or "")
+    ]
+    assert undescribed == []
+    assert {name for name in PUBLIC_NAMES["classes"] if "Args:" not in (inspect.getdoc(public[name]) or "")} == {
+        "Callback",
+        "Hits",
+        "Query",
+    }
 
 
 def test_the_package_is_marked_as_typed():

@@ -79,7 +79,7 @@ def test_without_audio_weights_the_starter_has_images_and_texts_and_names_the_co
     space = checkpoint.load(STARTER)
     assert space.modalities == ("image", "text")
     assert f"the starter space has no audio: {COMMAND}" in capsys.readouterr().err
-    with pytest.raises(UsageError, match=f"this space has no audio; {COMMAND}"):
+    with pytest.raises(UsageError, match=f"this space has no encoder for 'audio'; {COMMAND}"):
         space.encoder("audio")
     inputs = [make_image(), "a bell"]
     assert np.array_equal(space.encode(inputs), starter.encode(inputs)), "vectors depend on the missing weights"

@@ -59,13 +59,26 @@ class Pixels:
 
 @dataclass(frozen=True)
 class Source:
-    """One item to embed: a text, a file, a segment of a file between start and end (seconds), or data in memory."""
+    """One item to embed: a text, a file, a segment of a file, or data in memory.
+
+    Args:
+        modality: image, audio or text.
+        content: A text, a path, or data in memory as `triptych.inputs.to_source` makes it.
+        start: The start of a segment in seconds. Default: the start of the file.
+        end: The end of a segment in seconds. Default: the end of the file.
+        prompt_name: The name of one of the encoder's prompts, such as "query".
+
+    Example:
+        >>> segment = triptych.Source("audio", Path("bark.wav"), start=0.5, end=1.5)
+        >>> space.encode(segment).shape
+        (32,)
+    """
 
     modality: Modality
     content: str | Path | Waveform | Pixels
     start: float | None = None
     end: float | None = None
-    prompt_name: str | None = field(default=None, kw_only=True)  # one of the encoder's `prompts`, such as "query"
+    prompt_name: str | None = field(default=None, kw_only=True)
 
     @property
     def path(self) -> Path:

@@ -60,9 +60,9 @@ class Plugin:
 
 
 class Registry(dict[str, T]):
-    """The mechanisms of one role by name. The dict contains our own mechanisms; a missing key is looked up as plug-in.
+    """The mechanisms of one role by name. The dict contains the mechanisms of triptych; plug-ins are looked up.
 
-    Our own mechanisms take precedence over plug-ins of the same name.
+    Mechanisms of triptych take precedence over plug-ins of the same name.
 
     Args:
         role: A key of GROUPS.
@@ -91,7 +91,7 @@ class Registry(dict[str, T]):
         return self._load(name)[0]
 
     def known_names(self) -> list[str]:
-        """Return the names of our own mechanisms and of the installed plug-ins, without importing the plug-ins."""
+        """Return the names of all mechanisms, also those of installed plug-ins, without importing the plug-ins."""
         return sorted({*self, *(plugin.name for plugin in list_plugins(self.role) if NAME.fullmatch(plugin.name))})
 
     def knows(self, name: str) -> bool:
@@ -99,7 +99,7 @@ class Registry(dict[str, T]):
         return name in self or ":" in name or name in self.known_names()
 
     def find_package(self, name: str) -> tuple[str, str] | None:
-        """Return the package that provides a mechanism, and its version; None for our own mechanisms."""
+        """Return the package that provides a mechanism, and its version; None for mechanisms of triptych."""
         if name in self:
             return None
         plugin = self._load(name)[1]
@@ -129,7 +129,7 @@ class Registry(dict[str, T]):
             raise PluginError(f"{quoted}: not of the form package.module:Class")
         module, installed = match.group(1), list_plugins()
         if _is_reserved(module):
-            raise PluginError(f"{quoted}: {module} has no plug-ins; name our own mechanisms by their registered name")
+            raise PluginError(f"{quoted}: {module} has no plug-ins; use the registered name of a mechanism of triptych")
         if not _is_allowed(module, installed):
             package = module.partition(".")[0]
             raise PluginError(
@@ -234,11 +234,15 @@ def _is_allowed(module: str, installed: Iterable[Plugin]) -> bool:
     variable = [name.strip() for name in os.environ.get(ALLOW_VARIABLE, "").split(",") if name.strip()]
     for name in variable:
         _check_package_name(name)
-    packages = {*_allowed.get(), *variable, *(_find_root(plugin.reference.partition(":")[0]) for plugin in installed)}
+    packages = {
+        *_allowed.get(),
+        *variable,
+        *(_find_top_level_package(plugin.reference.partition(":")[0]) for plugin in installed),
+    }
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def _find_root(module: str) -> str:
+def _find_top_level_package(module: str) -> str:
     """Return the top-level package of a module. A namespace package, which several packages share, does not count."""
     parts = module.split(".")
     with _without_current_folder(), suppress(ImportError, ValueError):

@@ -117,7 +117,21 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The complete configuration of a training run."""
+    """The complete configuration of a training run. `docs/training.md` describes the keys.
+
+    Args:
+        name: The name of the recipe, and of its run folder.
+        space: The encoders, the heads, the geometry and the similarity.
+        objectives: The objectives, with their modality pairs, weights and settings.
+        description: One sentence for `triptych recipes`.
+        data: The manifests and splits.
+        training: Epochs, batch size, learning rate and all other training settings.
+
+    Example:
+        >>> recipe = triptych.Recipe.load("clap", ["training.epochs=3"])
+        >>> recipe.training.epochs, recipe.objectives[0].name
+        (3, 'infonce')
+    """
 
     name: str
     space: SpaceConfig
@@ -130,9 +144,20 @@ class Recipe:
     def load(
         name_or_path: str | Path, overrides: Sequence[str] = (), allow_plugins: str | Iterable[str] = ()
     ) -> Recipe:
-        """Load a TOML file or a bundled recipe by name, and apply overrides such as `training.epochs=3`.
+        """Load a TOML file or a bundled recipe.
 
-        The recipe may use plug-ins of the packages in `allow_plugins`, and of packages that register plug-ins.
+        Args:
+            name_or_path: The path of a TOML file, or the name of a bundled recipe.
+            overrides: Changes of values, such as "training.epochs=3".
+            allow_plugins: Packages whose plug-ins the recipe may use. Packages that register plug-ins are always
+                allowed.
+
+        Raises:
+            RecipeError: The recipe does not exist, or a key or value is invalid.
+
+        Example:
+            >>> triptych.Recipe.load("clap", ["space.embed_dim=64"]).space.embed_dim
+            64
         """
         path = find_recipe_file(name_or_path)
         try:
@@ -148,7 +173,19 @@ class Recipe:
         location: str = "recipe",
         allow_plugins: str | Iterable[str] = (),
     ) -> Recipe:
-        """Parse a recipe from TOML; `load` describes `allow_plugins`."""
+        """Parse a recipe from TOML.
+
+        Args:
+            text: The TOML.
+            overrides: Changes of values, such as "training.epochs=3".
+            location: The name of the recipe in error messages.
+            allow_plugins: Packages whose plug-ins the recipe may use; see `load`.
+
+        Example:
+            >>> recipe = triptych.Recipe.load("clap")
+            >>> triptych.Recipe.parse(recipe.to_toml()) == recipe
+            True
+        """
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError
@@ -212,7 +249,12 @@ class Recipe:
         return dict(sorted(package for registry, name in used if (package := registry.find_package(name))))
 
     def to_toml(self) -> str:
-        """Return the recipe as TOML, including defaults; parsing the TOML gives an equal recipe."""
+        """Return the recipe as TOML, including defaults; parsing the TOML gives an equal recipe.
+
+        Example:
+            >>> triptych.Recipe.load("clap").to_toml().splitlines()[0]
+            'name = "clap"'
+        """
         table = asdict(self)
         for key in ("similarity", "head"):
             table["space"][key] = _flatten(table["space"][key])

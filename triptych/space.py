@@ -16,8 +16,8 @@ from triptych.data.cache import Cache, to_float16
 from triptych.devices import default_batch_size
 from triptych.embedding import EmbedResult, embed_in_batches
 from triptych.encoders import ENCODERS
-from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
-from triptych.heads import HEADS
+from triptych.errors import InputError, MediaError, UsageError
+from triptych.heads import make_head
 from triptych.heads.mlp import MLPHead
 from triptych.inputs import Input, is_one_input, to_source
 from triptych.interfaces import (
@@ -25,7 +25,6 @@ from triptych.interfaces import (
     Batch,
     Encoder,
     Features,
-    Head,
     InputKind,
     Modality,
     Pair,
@@ -35,7 +34,7 @@ from triptych.interfaces import (
 )
 from triptych.pooling import apply_geometry, masked_max, masked_mean
 from triptych.progress import ProgressBar, track_progress
-from triptych.recipe import Recipe, SpaceConfig
+from triptych.recipe import Recipe
 from triptych.similarities import SIMILARITIES
 
 PROGRESS_BAR_INPUTS = 64  # `encode` shows a progress bar for more inputs
@@ -51,10 +50,18 @@ class EncodeOptions(TypedDict, total=False):
 
 
 class Space(nn.Module):
-    """The embedding model of all modalities: embedding = geometry(shared_head(head(pool(encoder(inputs)))))."""
+    """The embedding model of all modalities: embedding = geometry(shared_head(head(pool(encoder(inputs))))).
+
+    Args:
+        recipe: The recipe. The heads of a new space are untrained; `triptych.train` returns a trained space.
+        encoders: Existing encoders by modality. Default: new encoders.
+
+    Example:
+        >>> space.similarity(space.encode(["a bell", "a dog"]), space.encode([Path("bark.wav")])).shape
+        torch.Size([2, 1])
+    """
 
     def __init__(self, recipe: Recipe, encoders: Mapping[Modality, Encoder] | None = None) -> None:
-        """Create a space with untrained heads, and with the existing `encoders` or (by default) new encoders."""
         super().__init__()
         self.recipe = recipe
         self.name_or_path: str | None = None  # `triptych.load` accepts it in any working folder; None: not loaded
@@ -63,7 +70,11 @@ class Space(nn.Module):
         config = recipe.space
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
         self.encoders = nn.ModuleDict({m: encoders[m] for m in config.encoders})
-        self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m]) for m in config.encoders})
+        pools = 2 if config.pooling == "mean_max" else 1
+        self.heads = nn.ModuleDict()
+        for m in config.encoders:
+            input_dim = pools * encoders[m].feature_dim
+            self.heads[m] = make_head(config.head_for(m), m, encoders[m], input_dim, config.embed_dim)
         self.shared_head: nn.Module = nn.Identity()
         if config.shared_hidden_dim:
             dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
@@ -90,8 +101,8 @@ class Space(nn.Module):
     def encoder(self, modality: Modality) -> Encoder:
         """Return the encoder of a modality; raise UsageError if the space has no encoder for the modality."""
         if modality not in self.encoders:
-            unknown = describe_unknown("modality", modality, self.encoders)
-            raise UsageError(f"this space has no {modality}; {self.missing.get(modality, unknown)}")
+            others = f"it has {', '.join(self.encoders)}"
+            raise UsageError(f"this space has no encoder for {modality!r}; {self.missing.get(modality, others)}")
         return cast(Encoder, self.encoders[modality])
 
     def train(self, mode: bool = True) -> Space:
@@ -154,8 +165,7 @@ class Space(nn.Module):
     def scores(self, query: Features, gallery: Features) -> Tensor:
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        A similarity may be asymmetric, so the similarity gets the modalities in the order of MODALITIES, as in
-        training. The scores are on the device of the features, also if the similarity is on another device.
+        An asymmetric similarity gets the modalities in the order of MODALITIES. The scores are on the features' device.
         """
         scores_device, weight = query.embedding.device, next(self.similarity.parameters(), query.embedding)
         query, gallery = query.to(weight.device), gallery.to(weight.device)
@@ -268,8 +278,8 @@ class Space(nn.Module):
             present: list[Modality] = [m for m in self.modalities if any(source.modality == m for source in sources)]
             for m in present:
                 rows = [i for i, source in enumerate(sources) if source.modality == m]
-                options = batch_size, workers, progress, False, cache, prompt_name
-                result = self.embed([sources[i] for i in rows], m, *options)
+                present_sources = [sources[i] for i in rows]
+                result = self.embed(present_sources, m, batch_size, workers, progress, False, cache, prompt_name)
                 for i, source in enumerate(sources):
                     if source in result.failures:
                         position = "" if is_single else f"input {i}: "
@@ -312,8 +322,7 @@ class Space(nn.Module):
         """Load a space from a folder, or from the Hugging Face hub by its name.
 
         Args:
-            path: A folder that `save_pretrained` wrote, or a model name on the hub, such as "user/my-space". All other
-                forms that `triptych.load` accepts work too.
+            path: A folder that `save_pretrained` wrote, a name on the hub ("user/my-space"), or as for `triptych.load`.
 
         Returns:
             The space, in evaluation mode.
@@ -389,14 +398,3 @@ class Space(nn.Module):
         for message in result.failures.values():
             raise MediaError(message)
         return result.features
-
-
-def make_head(config: SpaceConfig, modality: Modality, encoder: Encoder) -> Head:
-    """Create the projection head of a modality, which maps pooled encoder outputs to the embedding dimension."""
-    component, input_dim = config.head_for(modality), encoder.feature_dim * (2 if config.pooling == "mean_max" else 1)
-    try:
-        head = HEADS[component.name](input_dim=input_dim, embed_dim=config.embed_dim, **component.settings)
-        head.bind(encoder)
-    except RecipeError as error:
-        raise RecipeError(f"the head of {modality}: {error}") from error
-    return head

@@ -138,6 +138,13 @@ def test_a_given_space_scores_all_rows(audit_result, noisy_manifest, tmp_path):
     result = audit(noisy_manifest, tmp_path / "audit", space=audit_result.folder / "folds/fold-0", show_progress=False)
     assert len(only_pair_scores(result).rows.row) == 200
     assert not (tmp_path / "audit/folds/fold-0.jsonl").exists()
+    space = triptych.load(audit_result.folder / "folds/fold-0")
+    from_object = audit(noisy_manifest, tmp_path / "object", space=space, show_progress=False)
+    assert from_object.noise_rates == result.noise_rates
+    space.name_or_path = None
+    with pytest.raises(UsageError, match=r"the space is only in memory; write it with space\.save_pretrained"):
+        audit(noisy_manifest, tmp_path / "memory", space=space)
+    assert not (tmp_path / "memory").exists()
 
 
 def test_a_space_trained_on_the_manifest_raises(audit_result, tmp_path):

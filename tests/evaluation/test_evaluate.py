@@ -8,7 +8,7 @@ import pytest
 from tests.training.train_python_data import make_python_rows
 from triptych.checkpoint import load
 from triptych.data import manifest
-from triptych.errors import ManifestError
+from triptych.errors import CheckpointError, ManifestError
 from triptych.evaluation.comparison import compare
 from triptych.evaluation.evaluate import evaluate
 from triptych.evaluation.probe import probe_space
@@ -41,6 +41,15 @@ def test_a_file_of_several_rows_of_one_group_is_one_item(space, rows):
     split = [replace(row, id=f"{row.id}-{i}", texts=(text,)) for row in rows for i, text in enumerate(row.texts)]
     once, twice = (by_direction(evaluate(space, entries, show_progress=False)) for entries in (rows, split))
     assert once == twice
+
+
+def test_a_space_may_be_given_by_its_path(space, rows, run_dir):
+    from_path = evaluate(str(run_dir), rows, show_progress=False, num_resamples=0)
+    assert by_direction(from_path) == by_direction(evaluate(space, rows, show_progress=False, num_resamples=0))
+    with pytest.raises(CheckpointError, match="missing: no such run folder or space file"):
+        evaluate("missing", rows)
+    differences = compare(run_dir, space, rows, show_progress=False, num_resamples=10).to_pandas()["difference"]
+    assert (differences == 0).all()
 
 
 def test_queries_without_positives_are_excluded(space, rows):

@@ -130,6 +130,10 @@ def test_a_perfect_space_scores_one():
     assert result.recall == {1: 1, 5: 1, 10: 1}
     assert {result.metrics[name] for name in ("mAP@10", "mAP@16", "nDCG@10", "mean rank", "median rank")} == {1}
     assert result.chance_recall == pytest.approx({1: 0.02, 5: 0.1, 10: 0.2})
+    row = result.to_row()
+    assert (row["query"], row["gallery"], row["R@10"], row["R@10 high"]) == ("a", "b", 1, 1)
+    assert row["R@10 chance"] == pytest.approx(0.2)
+    assert row["R@10 low"] == result.intervals["R@10"].low
 
 
 def test_nan_scores_never_improve_a_rank():

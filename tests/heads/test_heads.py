@@ -7,7 +7,7 @@ from scipy.special import erf
 
 from tests.heads.stub_classifier import StubClassifier
 from triptych.errors import RecipeError
-from triptych.heads import HEADS
+from triptych.heads import HEADS, make_head
 from triptych.heads.centred import CentredHead
 from triptych.heads.class_names import ClassNamesHead
 from triptych.heads.identity import IdentityHead
@@ -15,7 +15,7 @@ from triptych.heads.linear import LinearHead
 from triptych.heads.mlp import MLPHead
 from triptych.recipe import Recipe
 from triptych.settings import Component
-from triptych.space import Space, make_head
+from triptych.space import Space
 
 INPUT_DIM = {"none": 5, "centred": 5}  # the other heads map 7 to 5 dimensions
 
@@ -93,13 +93,12 @@ def test_a_recipe_sets_the_head_by_name_or_with_its_settings():
 
 
 def test_the_head_of_a_modality_has_the_dimensions_of_its_encoder():
-    config = Recipe.load("trimodal", ["space.head=none", "space.embed_dim=64"]).space
-    assert isinstance(make_head(config, "audio", StubClassifier(64)), IdentityHead)
+    assert isinstance(make_head(Component("none"), "audio", StubClassifier(64), 64, 64), IdentityHead)
     message = r"the head of audio: none: features have 32 dimensions, but space\.embed_dim is 64; set .* = 32"
     with pytest.raises(RecipeError, match=message):
-        make_head(config, "audio", StubClassifier(32))
-    doubled = Recipe.load("trimodal", ["space.pooling=mean_max", "space.embed_dim=5"]).space
-    assert make_head(doubled, "text", StubClassifier(8))(torch.zeros(2, 16)).shape == (2, 5)
+        make_head(Component("none"), "audio", StubClassifier(32), 32, 64)
+    space = Space(Recipe.load("trimodal", ["space.pooling=mean_max", "space.embed_dim=5"]))
+    assert space.heads["text"](torch.zeros(2, 2 * space.encoder("text").feature_dim)).shape == (2, 5)
 
 
 def test_a_modality_has_its_own_head():

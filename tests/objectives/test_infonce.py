@@ -159,6 +159,12 @@ def test_small_losses_keep_float32_precision():
     assert [x.item() for x in streamed] == pytest.approx([math.exp(-40)] * 2, rel=1e-3, abs=0)
 
 
+@pytest.mark.parametrize("mask", [EYE[:3, :2], EYE[:3, :3].float()], ids=["shape", "dtype"])
+def test_an_invalid_candidate_mask_is_named(mask):
+    with pytest.raises(InputError, match=r"scores \(3, 3\), candidate_mask .*need \(N, M\) for both.* a bool mask"):
+        infonce_loss(torch.zeros(3, 3), EYE[:3, :3], mask)
+
+
 @pytest.mark.parametrize("positives", ["single", "pairwise", "supcon"])
 def test_positives_modes_match_naive_loop(positives):
     group = torch.tensor([0, 1, 1, 2, 0, 3, 1])

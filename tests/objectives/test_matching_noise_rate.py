@@ -91,6 +91,9 @@ def test_estimated_mass_is_averaged_and_saved():
     restored.eval()
     matching_value(restored, pair)
     assert restored.metrics_to_log()["mass"] == pytest.approx(1 - expected), "evaluation must not change it"
+    restored.noise_rate.fill_(1.0)
+    matching_value(restored, pair)
+    assert restored.metrics_to_log()["mass"] == 0.1, "the plan transports some mass even if every pair seems wrong"
     with pytest.raises(RecipeError, match="stream_block = 4 cannot be combined with mass = 'estimate'"):
         Matching(mass="estimate", stream_block=4)
     with pytest.raises(RecipeError, match="ema_batches = 0"):

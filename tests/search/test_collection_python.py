@@ -66,6 +66,12 @@ def test_a_string_is_never_an_item_id(media):
     assert item.id not in {hit.id for hit in similar}
 
 
+@pytest.mark.parametrize("k", [0, -1])
+def test_a_search_for_no_hits_raises(media, k):
+    with pytest.raises(UsageError, match=f"k = {k}; give the maximum number of hits, at least 1"):
+        media.search("a bell", k=k)
+
+
 def test_combined_queries_weigh_negatives(media):
     query = Query.combine("a red bell", negatives=["a dog"])
     assert [(part.value, part.weight) for part in query.parts] == [

@@ -188,7 +188,7 @@ def test_objects_that_are_not_callbacks_raise(tiny_recipe, tmp_path):
 
     with pytest.raises(UsageError, match=r"Misspelled: method 'on_epoch_end' is unknown; .* did you mean 'on_epoch'"):
         check_callback(Misspelled())
-    with pytest.raises(UsageError, match="is a class, not an object"):
+    with pytest.raises(UsageError, match="callback Recorder is a class, not an object"):
         check_callback(Recorder)
     with pytest.raises(UsageError, match=r"callback function has no method on_start; .* triptych\.Callback"):
         train(tiny_recipe, tmp_path / "run", callbacks=[print_nothing], show_progress=False)  # pyright: ignore[reportArgumentType]

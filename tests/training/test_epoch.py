@@ -58,6 +58,14 @@ def test_an_epoch_without_batches_returns_no_metrics(tiny_recipe):
     assert train_one_epoch(space, objectives, optimizer, [], 0, 1) == {}
 
 
+def test_a_nan_weight_raises_a_training_error_without_a_run(tiny_recipe, run_dir):
+    space, objectives = load(run_dir), ObjectiveSet(tiny_recipe)
+    optimizer, batch = build_optimizer(tiny_recipe, space, objectives), load_batch(tiny_recipe, space)
+    next(space.heads.parameters()).data.fill_(math.nan)
+    with pytest.raises(TrainingError, match="epoch 3, step 1: "):
+        train_one_epoch(space, objectives, optimizer, [batch], 2, 1)
+
+
 def test_the_metrics_are_the_means_over_the_steps(tiny_recipe, run_dir):
     space, objectives = load(run_dir), ObjectiveSet(tiny_recipe)
     optimizer, batch, steps = build_optimizer(tiny_recipe, space, objectives), load_batch(tiny_recipe, space), []

@@ -103,7 +103,7 @@ class AuditResult:
 def audit(
     data: DataLike,
     output: str | Path | None = None,
-    space: str | Path | None = None,
+    space: Space | str | Path | None = None,
     num_folds: int = NUM_FOLDS,
     recipe: str = "audit",
     overrides: Sequence[str] = (),
@@ -123,7 +123,7 @@ def audit(
         data: The path of a manifest, or a table, dataset, iterable of dictionaries or dictionary of splits, as for
             `triptych.train`. Python data is written to the folder. All splits are audited.
         output: The folder of the audit. Default: audits/NAME with the name of the manifest, or audits/data.
-        space: A run that scores all rows, trained on other data. Default: train a space per fold.
+        space: A space or a run that scores all rows, trained on other data. Default: train a space per fold.
         num_folds: The number of folds.
         recipe: The recipe that trains the space of each fold.
         overrides: Changes of values of the recipe, such as "training.epochs=20".
@@ -166,7 +166,7 @@ def audit(
 class _AuditOptions:
     """The arguments of `audit` except the data and the folder."""
 
-    space: str | Path | None
+    space: Space | str | Path | None
     num_folds: int
     recipe: str
     overrides: Sequence[str]
@@ -177,7 +177,7 @@ class _AuditOptions:
 
 
 def _audit_table(table: manifest.Manifest, folder: Path, options: _AuditOptions) -> AuditResult:
-    rows, manifest_hash, space = table.rows, hash_manifest(table.path), options.space
+    rows, manifest_hash, space = table.rows, hash_manifest(table.path), _find_path(options.space)
     with plugins.allow(options.allow_plugins):
         job = _prepare_job(table, space, options.recipe, options.overrides, options.show_progress)
     settings: dict[str, Any] = {"format_version": FORMAT_VERSION, "manifest_hash": manifest_hash}
@@ -254,6 +254,15 @@ class _AuditJob:
         write_fold(file, scores_by_pair, reasons)
         (run_folder / LAST_FILE).unlink(missing_ok=True)  # only needed to resume training
         return scores_by_pair, reasons
+
+
+def _find_path(space: Space | str | Path | None) -> str | Path | None:
+    """Return the path or name from which a space was loaded; raise UsageError if the space is only in memory."""
+    if not isinstance(space, Space):
+        return space
+    if space.name_or_path is None:
+        raise UsageError("the space is only in memory; write it with space.save_pretrained(FOLDER), and give FOLDER")
+    return space.name_or_path
 
 
 def _prepare_job(

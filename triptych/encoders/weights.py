@@ -53,7 +53,7 @@ class WeightsFile:
         return command if self.package or self.url else f"{command} --from {next(iter(self.digests))}"
 
     def find(self) -> Path | None:
-        """Return the path of an accepted file, or None if there is none."""
+        """Return the first possible path of the file that exists, or None."""
         candidates = [self.installed_path(name) for name in self.digests]
         if self.package:
             module, _, path = self.package_path.partition("/")
@@ -62,7 +62,7 @@ class WeightsFile:
         return next((path for path in candidates if path.is_file()), None)
 
     def installed_path(self, name: str) -> Path:
-        """Return the path of the accepted file `name` in the user's folder of weights."""
+        """Return the path of the file `name` in the user's folder of weights."""
         return weights_folder() / self.encoder / name
 
     def unavailable_reason(self) -> str | None:

@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from triptych import checkpoint
 from triptych.data.cache import Cache
 from triptych.data.tables_in_memory import DataLike
 from triptych.errors import MediaError, UsageError
@@ -123,8 +125,8 @@ class Comparisons(list[Comparison]):
 
 
 def compare(
-    a: Space,
-    b: Space,
+    a: Space | str | Path,
+    b: Space | str | Path,
     data: DataLike,
     show_progress: bool = True,
     cache: Cache | str = "",
@@ -135,7 +137,7 @@ def compare(
     """Compare two spaces on the same rows in every retrieval direction that both spaces support.
 
     Args:
-        a: The first space.
+        a: The first space, as `triptych.load` returns it, or anything that `triptych.load` accepts.
         b: The second space. A difference is positive if b has the higher value.
         data: The data, in any form that `evaluate` accepts.
         show_progress: Whether to show progress.
@@ -159,8 +161,9 @@ def compare(
         >>> triptych.compare(a, b, "pairs.csv").to_pandas()["metric"].unique().tolist()
         ['R@1', 'R@5', 'R@10', 'mAP@10', 'mAP@16', 'nDCG@10', 'mean rank']
     """
-    rows = select_evaluation_rows(a, data, split, allow_outside, cache, show_progress)
-    first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in (a, b))
+    spaces = [space if isinstance(space, Space) else checkpoint.load(space) for space in (a, b)]
+    rows = select_evaluation_rows(spaces[0], data, split, allow_outside, cache, show_progress)
+    first, second = (evaluate(space, rows, show_progress, cache, num_resamples=0) for space in spaces)
     return compare_evaluations([first], [second], num_resamples)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triptych import checkpoint
 from triptych.data.cache import Cache, resolve_cache
 from triptych.data.manifest import Row
 from triptych.data.select_rows import select_rows
@@ -81,7 +83,7 @@ def _format_recall(direction: RetrievalResult, k: int) -> str:
 
 
 def evaluate(
-    space: Space,
+    space: Space | str | Path,
     data: DataLike,
     show_progress: bool = True,
     cache: Cache | str = "",
@@ -97,7 +99,7 @@ def evaluate(
     Ties count against the query: a negative with the same score as a positive ranks above the positive.
 
     Args:
-        space: The space.
+        space: The space, as `triptych.load` returns it, or anything that `triptych.load` accepts.
         data: The path of a manifest; a table of pandas, polars or Arrow; a Hugging Face dataset; an iterable of
             dictionaries with the columns of a manifest; a dictionary of splits; or rows of a manifest.
         show_progress: Whether to show progress.
@@ -123,6 +125,7 @@ def evaluate(
         >>> triptych.evaluate(space, "pairs.csv").to_pandas()["query"].tolist()
         ['image', 'image', 'audio', 'audio', 'text', 'text']
     """
+    space = space if isinstance(space, Space) else checkpoint.load(space)
     rows = select_evaluation_rows(space, data, split, allow_outside, cache, show_progress)
     items, failures = embed_items(space, rows, show_progress, resolve_cache(cache))
     directions = measure_directions(space, items, num_resamples)

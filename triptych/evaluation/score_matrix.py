@@ -38,11 +38,23 @@ METRIC_ORDER = ("R", "IR recall", "P", "MRR", "mAP", "nDCG", retrieval.MEAN_RANK
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """The value of a metric, its 95% interval, and its chance level."""
+    """The value of a metric, its 95% interval, and its chance level.
+
+    Args:
+        value: The value: a fraction from 0 to 1, or a rank from 1.
+        interval: The 95% interval; None for the median rank, or if num_resamples = 0.
+        chance_level: The value expected under random ranking; None for the median rank.
+
+    Example:
+        >>> from triptych.evaluation import recall
+        >>> estimate = recall([[0.9, 0.1], [0.2, 0.8]], k=1)
+        >>> estimate.value, estimate.chance_level
+        (1.0, 0.5)
+    """
 
     value: float
-    interval: Interval | None  # None for the median rank, or if num_resamples = 0
-    chance_level: float | None  # None for the median rank
+    interval: Interval | None
+    chance_level: float | None
 
     def __float__(self) -> float:
         """The value."""
@@ -56,7 +68,14 @@ class MetricEstimate:
 
 @dataclass(frozen=True, repr=False)
 class ScoreEvaluation:
-    """The metrics of a score matrix, with 95% intervals and chance levels. `repr` returns a table."""
+    """The metrics of a score matrix, with 95% intervals and chance levels. `repr` returns a table.
+
+    Example:
+        >>> from triptych.evaluation import evaluate_scores
+        >>> result = evaluate_scores([[0.9, 0.1], [0.2, 0.8]], ks=[1])
+        >>> result.num_queries, result.metrics["R@1"], result.estimate("R@1").chance_level
+        (2, 1.0, 0.5)
+    """
 
     num_queries: int  # number of queries with a relevant item
     num_items: int

@@ -204,6 +204,8 @@ class Collection:
         Example:
             >>> hits = media.search(triptych.Query.combine("rain", negatives=["speech"]))
         """
+        if k < 1:
+            raise UsageError(f"k = {k}; give the maximum number of hits, at least 1")
         modalities = (modality,) if isinstance(modality, str) else tuple(modality or self.space.modalities)
         for name in modalities:
             if name not in MODALITIES:
@@ -220,7 +222,12 @@ class Collection:
         return Hits(merge_hits(items, ranked, query_row_ids, k, fold_duplicates))
 
     def search_similar(self, item_id: str, modality: Modality | Sequence[Modality] | None = None, k: int = 10) -> Hits:
-        """Return the items most similar to an item of the collection, given by its id; see `search`."""
+        """Return the items most similar to an item of the collection, given by its id; see `search`.
+
+        Example:
+            >>> rain = media.search("rain on a tin roof", k=1)[0]
+            >>> hits = media.search_similar(rain.id, modality="audio")
+        """
         return self.search(Query.combine(StoredItem(item_id)), modality, k)
 
     def to_arrow(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pa.Table:
@@ -246,14 +253,15 @@ class Collection:
         return table.set_column(columns.index("file"), table.schema.field("file"), pa.array(files, pa.string()))
 
     def to_pandas(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pd.DataFrame:
-        """Return the items as a pandas data frame; see `to_arrow`. pandas must be installed."""
+        """Return the items as a pandas data frame; see `to_arrow` for the arguments. pandas must be installed.
+
+        Example:
+            >>> durations = media.to_pandas()["duration"]
+        """
         return self.to_arrow(item_filter, with_vectors).to_pandas()
 
     def describe_excluded_items(self, query: Input | Query) -> str | None:
-        """Return a sentence that names the items that a search excludes, without the items given by id.
-
-        Return None if no item is excluded.
-        """
+        """Return a sentence that names the items that a search excludes, without items given by id; None if none."""
         if self.store is None:
             return None
         return describe_excluded_items(self._load_snapshot(), Query.wrap(query).parts, self._load_row)

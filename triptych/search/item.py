@@ -149,13 +149,26 @@ class Item:
 
 @dataclass(frozen=True)
 class Hit:
-    """A search result: an item with its scores."""
+    """A search result: an item with its scores.
+
+    Args:
+        item: The item, with its captions, columns and duration.
+        score: The similarity of the space; for several query parts, the weighted sum of standardised scores.
+        relevance: From 0 to 1; higher if the score is more unusual in this collection.
+        part_scores: The similarity to each query part, in the order of the query.
+        duplicates: The ids of near-duplicates, which are not listed as separate hits.
+
+    Example:
+        >>> hit = media.search("rain on a tin roof", k=1)[0]
+        >>> hit.source.path.suffix, 0 <= hit.relevance <= 1
+        ('.wav', True)
+    """
 
     item: Item
-    score: float  # the similarity of the space; for several query parts, the weighted sum of standardised scores
-    relevance: float = 0.0  # from 0 to 1; higher if the score is more unusual in this collection
-    part_scores: tuple[float, ...] = ()  # the similarity to each query part, in the order of the query
-    duplicates: tuple[str, ...] = ()  # ids of near-duplicates, which are not listed as separate hits
+    score: float
+    relevance: float = 0.0
+    part_scores: tuple[float, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -182,11 +195,21 @@ class Hits(list[Hit]):
     """
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the hits as dictionaries, as `triptych search --json` prints them."""
+        """Return the hits as dictionaries, as `triptych search --json` prints them.
+
+        Example:
+            >>> sorted(media.search("rain", k=1).to_dicts()[0])[:4]
+            ['captions', 'columns', 'duplicates', 'duration']
+        """
         return [hit.to_dict() for hit in self]
 
     def to_arrow(self) -> pa.Table:
-        """Return the hits as an Arrow table with one row per hit."""
+        """Return the hits as an Arrow table with one row per hit.
+
+        Example:
+            >>> media.search("rain", k=3).to_arrow().num_rows
+            3
+        """
         files = pa.array([hit.item.file for hit in self], STRING)
         table = make_metadata_table([hit.item for hit in self]).select(PUBLIC_COLUMNS)
         table = table.set_column(PUBLIC_COLUMNS.index("file"), "file", files)
@@ -195,7 +218,11 @@ class Hits(list[Hit]):
         return table
 
     def to_pandas(self) -> pd.DataFrame:
-        """Return the hits as a pandas data frame with one row per hit. pandas must be installed."""
+        """Return the hits as a pandas data frame with one row per hit. pandas must be installed.
+
+        Example:
+            >>> best = media.search("rain", k=3).to_pandas()["score"].max()
+        """
         return self.to_arrow().to_pandas()
 
 

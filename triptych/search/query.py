@@ -26,7 +26,15 @@ class EmbeddedQuery:
 
 @dataclass(frozen=True)
 class StoredItem:
-    """An item of the collection, given by its id, as a query part."""
+    """An item of the collection, given by its id, as a query part.
+
+    Args:
+        id: The id of the item, as in `Hit.id`.
+
+    Example:
+        >>> hit = media.search("rain", k=1)[0]
+        >>> hits = media.search(triptych.Query.combine(triptych.StoredItem(hit.id), "thunder"))
+    """
 
     id: str
 
@@ -84,15 +92,28 @@ class Query:
 
 @dataclass(frozen=True)
 class Filter:
-    """Conditions that hits must satisfy. A field that is None or empty adds no condition."""
+    """Conditions that hits must satisfy. A field that is None or empty adds no condition.
 
-    folder: str | Path | None = None  # only files in this folder and its subfolders
-    min_duration: float | None = None  # in seconds; items without a duration are excluded
-    max_duration: float | None = None  # in seconds; items without a duration are excluded
-    since: datetime | date | None = None  # earliest modification time; texts of manifests are excluded
-    until: datetime | date | None = None  # latest modification time; a date includes the entire day
-    columns: Mapping[str, str] = field(default_factory=dict)  # required values of manifest columns, by column name
-    location: str | None = None  # only files in this folder of a root, such as "recordings/field"
+    Args:
+        folder: Only files in this folder and its subfolders.
+        min_duration: The minimum duration in seconds. Items without a duration are excluded.
+        max_duration: The maximum duration in seconds. Items without a duration are excluded.
+        since: The earliest modification time. Texts of manifests are excluded.
+        until: The latest modification time; a date includes the entire day.
+        columns: The required values of manifest columns, by column name.
+        location: Only files in this folder of a root, such as "recordings/field".
+
+    Example:
+        >>> hits = media.search("rain", item_filter=triptych.Filter(folder="recordings", max_duration=5))
+    """
+
+    folder: str | Path | None = None
+    min_duration: float | None = None
+    max_duration: float | None = None
+    since: datetime | date | None = None
+    until: datetime | date | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    location: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("min_duration", "max_duration"):

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 BAR_COLOUR, GRID_ALPHA = "#1f77b4", 0.3
 STYLES = ("o-", "s--", "^-", "D--", "v-", "p--")
+LABELLED_RATIO = 100.0  # minor ticks of a logarithmic axis have numbers up to this ratio of the limits of the axis
 MAX_MARKED_POINTS = 20  # lines with more points have no markers
 
 
@@ -51,6 +52,9 @@ def set_log_y(axes: Axes) -> None:
     axes.set_yscale("log")
     for axis in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
         axis(lambda value, _: f"{value:,.3g}" if value < 1000 else f"{value:,.0f}")
+    low, high = axes.get_ylim()
+    if high > LABELLED_RATIO * low:
+        axes.yaxis.set_minor_formatter(lambda _value, _: "")
     axes.tick_params(axis="y", which="both", labelsize=8)
 
 

@@ -170,7 +170,7 @@ class CallbackRunner:
 
 def check_callback(callback: object) -> None:
     """Raise UsageError if an object is not a callback, or has a misspelled method such as on_epoch_end."""
-    name = type(callback).__name__
+    name = callback.__name__ if isinstance(callback, type) else type(callback).__name__
     for method in (attribute for attribute in dir(callback) if attribute.startswith("on_")):
         if method not in METHODS:
             raise UsageError(f"callback {name}: {describe_unknown('method', method, METHODS)}")

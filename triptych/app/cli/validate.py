@@ -18,7 +18,7 @@ def validate(
     ],
     allow_outside: AllowOutside = False,
     show_all: Annotated[bool, typer.Option("--all", help="List every problem, not only the first few.")] = False,
-    decode: Annotated[bool, typer.Option("--decode", help="Also decode every file. This takes a while.")] = False,
+    decode: Annotated[bool, typer.Option("--decode", help="Also decode every file (slow).")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Validate a manifest: print counts, and every problem by row and column. The exit code is 2 if there are errors.
