@@ -18,7 +18,13 @@ Uri = Annotated[
 
 @collection.callback()
 def describe() -> None:
-    """Describe a collection, tell it where its folders are, export it to one file, or import such a file."""
+    """Describe a collection, tell it where its folders are, export it to one file, or import such a file.
+
+    \b
+    Examples:
+      triptych collection info
+      triptych collection export collection -o recordings.triptych
+    """
 
 
 @collection.command("info")
