@@ -21,6 +21,7 @@ finally:
 MISSING = [
     (["search", "x"], "collection: no collection here; create one with `triptych index FOLDER`"),
     (["search", "x", "--collection", "none"], "none: no collection here"),
+    (["collection", "info"], "collection: no collection here"),
     (["serve"], "collection: no collection here"),
     (["index", "none"], "none: no such folder or file"),
     (["index", ".", "--space", "none"], "none: no such run folder or space file"),

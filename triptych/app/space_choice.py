@@ -23,6 +23,7 @@ from triptych.spaces.user_config import write_configured_space
 FETCH_STARTER = f"triptych encoders fetch {STARTER}"
 
 if TYPE_CHECKING:
+    from triptych.interfaces import Modality
     from triptych.spaces.catalogue import SpaceInfo
 
 
@@ -106,7 +107,7 @@ def describe_starter() -> tuple[KnownSpace, tuple[str, ...]]:
     encoders = [describe_encoder(c.name, ENCODERS[c.name]) for c in space.encoders.values()]
     licences = ", ".join(dict.fromkeys(encoder.licence for encoder in encoders))
     parameters = round(sum(encoder.parameters or 0 for encoder in encoders) / 1e6)
-    modalities = tuple(m for m in MODALITIES if m in space.encoders)
+    modalities: tuple[Modality, ...] = tuple(m for m in MODALITIES if m in space.encoders)
     known = KnownSpace(STARTER, modalities, space.embed_dim, parameters, licences)
     return known, (FETCH_STARTER,) if find_missing_modalities() else ()
 

@@ -5,16 +5,26 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import AsJson, MovedRoots, MovedSpace, accepts_plugins
 
 collection = typer.Typer(rich_markup_mode="rich", no_args_is_help=True)
 
-Uri = Annotated[str, typer.Argument(metavar="COLLECTION", help="Collection: a folder or s3://….")]
+Uri = Annotated[
+    str,
+    typer.Argument(metavar="COLLECTION", help="Collection: a folder or s3://….", callback=checks.check_collection),
+]
 
 
 @collection.callback()
 def describe() -> None:
-    """Describe a collection, tell it where its folders are, export it to one file, or import such a file."""
+    """Describe a collection, tell it where its folders are, export it to one file, or import such a file.
+
+    \b
+    Examples:
+      triptych collection info
+      triptych collection export collection -o recordings.triptych
+    """
 
 
 @collection.command("info")
