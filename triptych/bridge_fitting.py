@@ -79,8 +79,7 @@ def bridge_space(
         if sources := (media or {}).get(modality):
             embedded[modality] = _embed(space, _sample(sources, MAX_MEDIA), modality, cache, show_progress)
             _check_media_count(modality, len(embedded[modality]))
-    layout = select_encoder(space, "text").layout
-    # (N, A) and (N, B): for the texts, and for the images and the audio
+    layout = select_encoder(space, "text").layout  # the halves of the texts, images and audio are (N, A) and (N, B)
     text_halves = [layout.select(embedded["text"], sides[m]) for m in NON_TEXT]
     halves = {m: layout.select(embedded[m], sides[m]) for m in NON_TEXT if m in embedded}
     text_bridge, report = fit_bridge(text_halves[0], text_halves[1])
