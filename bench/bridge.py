@@ -89,12 +89,11 @@ def _load_spaces(photographs: Path, audio: Path, fold: int) -> dict[str, Space]:
 
 
 def _train(recipe: str, manifests: Sequence[Path], name: str, seed: int) -> Path:
-    """Train a space with the last epoch as result, and return its folder. A finished run is not repeated."""
+    """Train a space with the last epoch as result, and return its folder. An interrupted run is resumed."""
     first, *others = map(str, manifests)
     overrides = [f"data.manifest={first}", f"data.extra_manifests={others}", "data.allow_outside=true"]
     overrides += [f"training.seed={seed}", "training.eval_every=0"]
-    if not (RUN_FOLDER / name / "space.safetensors").exists():
-        train(Recipe.load(recipe, overrides), RUN_FOLDER / name, show_progress=False)
+    train(Recipe.load(recipe, overrides), RUN_FOLDER / name, show_progress=False)
     return RUN_FOLDER / name
 
 

@@ -5,6 +5,7 @@ import torch
 
 import triptych
 from triptych.bridge_fitting import MIN_TEXTS, bridge_space, clean_texts, measure_calibration, read_texts
+from triptych.composite import join_spaces
 from triptych.composite_files import BRIDGE_FILE
 from triptych.data import manifest
 from triptych.data.loader import sources_of
@@ -74,6 +75,7 @@ def test_no_calibrate_keeps_the_scores_of_texts(direct_sum, media, tmp_path):
     assert torch.allclose(scores(triptych.load(tmp_path), media["audio"], texts), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_collection_and_an_evaluation_use_a_bridge(bridged, media, synthetic_manifest, tmp_path):
     folder, _ = bridged
     collection = Collection(tmp_path / "collection", folder)
@@ -130,6 +132,7 @@ def test_errors_leave_nothing_behind(direct_sum, media, run_dir, image_text_run,
         (direct_sum, [], media, "0 different texts"),
         (direct_sum, TEXTS, {"image": media["image"][:3]}, "3 readable items of image"),
         (single, TEXTS, None, "is not a composite space"),
+        (join_spaces((single, triptych.load(audio_text_run))), TEXTS, None, "not loaded as a direct sum"),
         (both, TEXTS, None, "a member embeds images and audio"),
         (no_audio, TEXTS, None, "no member embeds audio"),
     ]

@@ -60,44 +60,47 @@ def bridge_space(
         The report: the recall of held-out texts in both directions, the numbers of texts and media.
 
     Raises:
-        UsageError: There are too few texts or media, or no images and audio to connect, or the folder contains other
-            files.
+        UsageError: Too few texts or media, no images and audio to connect, or a folder with other files.
 
     Example:
         >>> space = triptych.load("hf:openai/clip-vit-base-patch32+hf:laion/clap-htsat-unfused")
         >>> report = bridge_space(space, "clip-clap")
         >>> triptych.load("clip-clap").encode(Path("dog.jpg")).shape
-        (2050,)
+        (2048,)
     """
     folder = Path(folder)
     _check_folder(folder)
     unique_texts = clean_texts(generate_phrases() if texts is None else texts)
-    sides = _find_sides(space)
+    members, sides = split_names(str(space.name_or_path or "")), _find_sides(space)
+    if len(members) < 2:
+        raise UsageError(f"{space.name_or_path}: not loaded as a direct sum; give triptych.load('A+B')")
     embedded = {"text": _embed(space, [Source("text", t) for t in unique_texts], "text", cache, show_progress)}
     for modality in NON_TEXT:
         if sources := (media or {}).get(modality):
             embedded[modality] = _embed(space, _sample(sources, MAX_MEDIA), modality, cache, show_progress)
             _check_media_count(modality, len(embedded[modality]))
-    layout = select_encoder(space, "text").layout
-    # (N, A) and (N, B): for the texts, and for the images and the audio
+    layout = select_encoder(space, "text").layout  # the halves of the texts, images and audio are (N, A) and (N, B)
     text_halves = [layout.select(embedded["text"], sides[m]) for m in NON_TEXT]
     halves = {m: layout.select(embedded[m], sides[m]) for m in NON_TEXT if m in embedded}
-    bridge, report = fit_bridge(text_halves[0], text_halves[1])
-    centre_a, centre_b = (
-        halves[m].mean(dim=0) if m in halves else half.mean(dim=0)
-        for m, half in zip(NON_TEXT, text_halves, strict=True)
-    )
-    bridge = Bridge(bridge.map_ab, bridge.map_ba, centre_a, centre_b)
+    text_bridge, report = fit_bridge(text_halves[0], text_halves[1])
+    bridge = _move_centres(text_bridge, halves)
     tensors: dict[str, Tensor] = dict(bridge.state_dict())
     is_calibrated = calibrate and len(halves) == len(NON_TEXT)
     if is_calibrated:
         tensors |= measure_calibration(bridge, text_halves, [halves[m] for m in NON_TEXT])
-    summary = asdict(report) | {f"num_{m}": len(halves.get(m, ())) for m in NON_TEXT}
-    summary |= {"phrases": texts is None, "calibrated": is_calibrated}
-    members = split_names(str(space.name_or_path))
+    counts = {f"num_{m}": len(halves.get(m, ())) for m in NON_TEXT}
+    summary = asdict(report) | counts | {"phrases": texts is None, "calibrated": is_calibrated}
     fingerprints = tuple(checkpoint.compute_fingerprint(name) for name in members)
     CompositeSpec(members, folder, fingerprints, tensors, summary).save(folder)
     return summary
+
+
+def _move_centres(bridge: Bridge, halves: Mapping[Modality, Tensor]) -> Bridge:
+    """Return the bridge with the centres of the images and of the audio, as far as they are available."""
+    image, audio = (halves[m].mean(dim=0) if m in halves else None for m in NON_TEXT)
+    centre_a = bridge.centre_a if image is None else image
+    centre_b = bridge.centre_b if audio is None else audio
+    return Bridge(bridge.map_ab, bridge.map_ba, centre_a, centre_b)
 
 
 def measure_calibration(bridge: Bridge, texts: Sequence[Tensor], items: Sequence[Tensor]) -> dict[str, Tensor]:
