@@ -71,6 +71,7 @@ class FakeDevice(TorchDispatchMode):
         """Return a fake tensor on a device with these values; other objects are returned unchanged."""
         if not isinstance(value, Tensor):
             return value
+        value = self.value_of(value)
         with _disable_current_modes():
             value = value.detach()
             fake = FakeTensor(self.fake_mode, value.to("meta"), device)

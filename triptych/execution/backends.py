@@ -94,7 +94,12 @@ def make_onnx_backend(encoder: Encoder, folder: Path | None = None) -> OnnxRunti
         has_dynamic_length = encoder.modality != "image"
         with atomic_write(path) as temp_path:
             export_graph(encoder, inputs, mask, names, has_dynamic_length).save(temp_path, external_data=False)
-    backend = OnnxRuntime(open_session(path, names))
+    try:
+        backend = OnnxRuntime(open_session(path, names))
+    except Exception as error:  # ONNX Runtime raises many error types for a damaged file
+        raise UsageError(
+            f"{path}: ONNX Runtime cannot read the graph ({error}); delete the file and try again"
+        ) from error
     with torch.inference_mode():
         distance = max_cosine_distance(encoder.forward(inputs, mask), backend(encoder, inputs, mask))
     if not distance <= ONNX_TOLERANCE:
