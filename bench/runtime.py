@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -118,16 +118,15 @@ def compare_accuracy() -> None:
             print(f"{PROBED_ENCODER} {backend.name if backend else 'pytorch'} on ESC-50: {result}", flush=True)
 
 
-def main(case: str = "") -> None:
-    """Measure every encoder whose weights are available, or one case."""
-    if case == "accuracy":
-        compare_accuracy()
-        return
+def main(names: Sequence[str] = ()) -> None:
+    """Measure the named encoders, by default all whose weights are available; "accuracy" compares the accuracy."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    for name in [case] if case else NAMES:
-        if reason := ENCODERS[name].unavailable_reason():
+    for name in names or NAMES:
+        if name == "accuracy":
+            compare_accuracy()
+        elif reason := ENCODERS[name].unavailable_reason():
             print(f"{name}: {reason}")
         else:
+            torch.set_num_threads(1)
             measure(name)
-    torch.set_num_threads(threads)
+            torch.set_num_threads(threads)

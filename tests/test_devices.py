@@ -58,6 +58,15 @@ def test_a_device_that_is_not_available_is_an_error_that_lists_the_devices(monke
         choose_device("cuda:7")
 
 
+def test_convolutions_on_a_gpu_are_computed_in_float32(monkeypatch):
+    pretend_devices(monkeypatch, 1, has_mps=False)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    choose_device("cpu")
+    assert torch.backends.cudnn.allow_tf32
+    choose_device("cuda")
+    assert not torch.backends.cudnn.allow_tf32
+
+
 def test_the_environment_variable_is_the_default(monkeypatch):
     pretend_devices(monkeypatch, 2, has_mps=False)
     monkeypatch.setenv(devices.DEVICE_VARIABLE, "cuda:1")

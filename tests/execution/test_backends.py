@@ -53,7 +53,7 @@ class _TokenSums(Encoder):
         return torch.tensor([ord(character) % 128 for character in source.content])
 
     def forward(self, inputs, mask):
-        return self.table(inputs).relu(), mask
+        return self.table(inputs) * mask.unsqueeze(2), mask
 
 
 def test_half_precision_is_close_and_returns_float32():
