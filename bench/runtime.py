@@ -1,7 +1,7 @@
 """ONNX Runtime and PyTorch on the packaged encoders: items per second of processor time, and drift.
 
 The runtimes run alternately on one thread and on the same prepared batch of real data.
-`python -m bench runtime.soundnet` measures one encoder, and `python -m bench runtime.accuracy` the accuracy on ESC-50.
+`python -m bench runtime.soundnet` measures one encoder.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from bench.real_data import find_dataset, read_esc50_clips, read_flickr8k_captions
-from triptych.data.features import encode_blocks
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS
-from triptych.evaluation.probe import probe
 from triptych.execution.backends import (
     PARTS_MASK_NAME,
     PARTS_NAME,
@@ -34,7 +31,6 @@ from triptych.interfaces import Encoder, Source
 NAMES = ("efficientnet_lite0", "efficientnet_lite2", "efficientat_mn04", "yamnet", "soundnet", "minilm")
 NAMES += ("use_multilingual",)
 BATCH_SIZE, REPEATS = 32, 7
-PROBED_ENCODER, TEST_FOLD, TRAIN_FOLDS = "soundnet", 1, (2, 3)
 Run = Callable[[], tuple[Tensor, Tensor]]
 
 
@@ -100,31 +96,11 @@ def measure(name: str) -> None:
         print(f"{name} {runtime}: {speed} ({ratios[0]:.2f}–{ratios[-1]:.2f}), drift {drift[runtime]:.0e}", flush=True)
 
 
-def compare_accuracy() -> None:
-    """Print the accuracy of a linear probe on ESC-50 with the features of both runtimes."""
-    folder = find_dataset("esc50")
-    assert folder is not None, "esc50 not available: set TRIPTYCH_DATA to the folder that contains it"
-    clips = [clip for clip in read_esc50_clips(folder) if clip[1] in (TEST_FOLD, *TRAIN_FOLDS)]
-    encoder, sources = ENCODERS[PROBED_ENCODER]().eval(), [Source("audio", clip[0]) for clip in clips]
-    is_test, labels = np.array([clip[1] == TEST_FOLD for clip in clips]), np.array([clip[3] for clip in clips])
-    with tempfile.TemporaryDirectory() as graphs:
-        for backend in (None, make_onnx_backend(encoder, Path(graphs))):
-            encoder.backend = backend
-            parts = {s: p for block, _ in encode_blocks(encoder, sources) for s, p in block}
-            pooled = [torch.cat([parts[s].mean(dim=0), parts[s].amax(dim=0)]).numpy() for s in sources]
-            matrix = np.stack(pooled)
-            train = matrix[~is_test], list(labels[~is_test])
-            result = probe("audio", *train, matrix[is_test], list(labels[is_test]))
-            print(f"{PROBED_ENCODER} {backend.name if backend else 'pytorch'} on ESC-50: {result}", flush=True)
-
-
 def main(names: Sequence[str] = ()) -> None:
-    """Measure the named encoders, by default all whose weights are available; "accuracy" compares the accuracy."""
+    """Measure the named encoders, by default all whose weights are available."""
     threads = torch.get_num_threads()
     for name in names or NAMES:
-        if name == "accuracy":
-            compare_accuracy()
-        elif reason := ENCODERS[name].unavailable_reason():
+        if reason := ENCODERS[name].unavailable_reason():
             print(f"{name}: {reason}")
         else:
             torch.set_num_threads(1)

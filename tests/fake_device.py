@@ -6,6 +6,7 @@ pretends to be on "cuda". FakeTensorMode compares devices, whatever their type.
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 from unittest import mock
 from weakref import ref
 
@@ -57,7 +58,7 @@ class FakeDevice(TorchDispatchMode):
                 self._values[id(output)] = ref(output), value
         return outputs
 
-    def value_of(self, x):
+    def value_of(self, x: Any) -> Any:
         """Return the values of a fake tensor, and the CPU for a device; everything else is returned unchanged."""
         if isinstance(x, torch.device):
             return CPU
