@@ -59,6 +59,7 @@ def make_inputs(encoder):
     return _make_example(encoder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ENCODERS.known_names())
 def test_encoders_run_on_the_device_of_their_weights(name, tmp_path):
     encoder = build_encoder(name, tmp_path).eval()
@@ -137,7 +138,8 @@ def test_objectives_run_on_the_device_of_the_features(name):
         assert all(p.grad.device == GPU for p in objective.parameters() if p.grad is not None)
 
 
-@pytest.mark.parametrize(("case", "chunk_size"), [*((case, 0) for case in CASES), ("infonce", 4)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "chunk_size"), [*((case, 0) for case in CASES), ("distill", 4)])
 def test_a_training_step_runs_on_the_device_of_the_space(tiny_recipe, case, chunk_size):
     """The optimizer included; the losses of two steps equal those on the CPU."""
     training = replace(tiny_recipe.training, grad_cache_chunk=chunk_size, precision="float32")
