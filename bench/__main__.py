@@ -16,6 +16,7 @@ BENCHES = [
     "scaling",
     "media",
     "encoders",
+    "runtime",
     "cache",
     "probe",
     "translation",

@@ -116,7 +116,10 @@ def choose_device(name: str | torch.device | None = None, local_rank: int = 0) -
         name = f"cuda:{local_rank % torch.cuda.device_count()}"
     if name not in available:
         raise UsageError(f"device {name!r} is not available; available: {_format_devices()}")
-    return torch.device(name)
+    device = torch.device(name)
+    if device.type == "cuda":  # TensorFloat-32 has 10 bits of precision; caches expect those of float32
+        torch.backends.cudnn.allow_tf32 = False
+    return device
 
 
 def list_devices() -> list[str]:

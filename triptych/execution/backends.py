@@ -94,7 +94,13 @@ def make_onnx_backend(encoder: Encoder, folder: Path | None = None) -> OnnxRunti
         has_dynamic_length = encoder.modality != "image"
         with atomic_write(path) as temp_path:
             export_graph(encoder, inputs, mask, names, has_dynamic_length).save(temp_path, external_data=False)
-    backend = OnnxRuntime(open_session(path, names))
+    try:
+        backend = OnnxRuntime(open_session(path, names))
+    except Exception as error:  # ONNX Runtime raises many error types for a damaged file
+        raise UsageError(
+            f"{path}: ONNX Runtime cannot read the graph ({error}); delete the file and try again"
+        ) from error
+    inputs, mask = (torch.cat([x, x[:1]]) for x in (inputs, mask))  # the graph must accept other batch sizes
     with torch.inference_mode():
         distance = max_cosine_distance(encoder.forward(inputs, mask), backend(encoder, inputs, mask))
     if not distance <= ONNX_TOLERANCE:
@@ -104,11 +110,12 @@ def make_onnx_backend(encoder: Encoder, folder: Path | None = None) -> OnnxRunti
 
 
 def max_cosine_distance(expected: tuple[Tensor, Tensor], actual: tuple[Tensor, Tensor]) -> float:
-    """Return the largest 1 - cosine of the parts (N, P, D) of two outputs, without padding; inf for other masks."""
+    """Return the largest 1 - cosine of the parts (N, P, D) of two outputs, without padding; inf for other shapes."""
     (parts, mask), (other_parts, other_mask) = expected, actual
-    if not torch.equal(mask, other_mask):
+    if parts.shape != other_parts.shape or not torch.equal(mask, other_mask):
         return float("inf")
-    cosine = F.cosine_similarity(parts[mask].double(), other_parts[mask].double())
+    a, b = parts[mask].double(), other_parts[mask].double()
+    cosine = torch.where(a.any(dim=1) | b.any(dim=1), F.cosine_similarity(a, b), 1)  # two zero vectors are equal
     return max(0.0, 1 - cosine.min().item())
 
 
