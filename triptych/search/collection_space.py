@@ -123,9 +123,13 @@ def find_space_copy(uri: str, fingerprint: str, cache_folder: Path) -> Path | No
     target = cache_folder / SPACE_FILE
     if target.is_file() and checkpoint.compute_fingerprint(target) == fingerprint:
         return target
+    try:
+        store = from_url(uri)
+    except (BaseError, ValueError):  # a URI that only LanceDB can open
+        return None
     with _translate_store_errors(uri):
         try:
-            response = obstore.get(from_url(uri), SPACE_FILE)
+            response = obstore.get(store, SPACE_FILE)
         except FileNotFoundError:
             return None
         if response.meta["size"] > MAX_SPACE_BYTES:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from triptych import checkpoint
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError
 from triptych.files import TEMP_SUFFIX, extract_os_error_code, suggest_remedy
@@ -82,6 +83,8 @@ def _write_collection(reader: ArchiveReader, uri: str, moved_roots: Mapping[str,
     with acquire_write_access(uri) as access:
         if header.contains_space:
             with extract_space(reader) as space_path:
+                if checkpoint.compute_fingerprint(space_path) != header.fingerprint:
+                    raise reader.make_error("the space has another fingerprint than the collection")
                 if not copy_space(uri, space_path, header.fingerprint):
                     raise reader.make_error(f"the space is larger than {MAX_SPACE_BYTES / 2**20:.0f} MiB")
         writer = Writer.create(uri, metadata, header.key_dim, access)
