@@ -11,7 +11,7 @@ from triptych.app.server import create_app
 from triptych.search.collection import Collection
 from triptych.search.lease import acquire_write_access
 from triptych.search.scan import items_from_folder
-from triptych.search.store import Store, Writer
+from triptych.search.store import Writer
 
 SECRET = b"the secret words of somebody else"
 
@@ -73,7 +73,7 @@ def test_a_changed_collection_does_not_give_access_to_other_files(media, tmp_pat
     collection = Collection(tmp_path / "collection")
     (item, *_) = collection.list_items()
     with acquire_write_access(collection.uri) as access:
-        store = Store.open(collection.uri)
+        store = collection._require_store()
         row = store.select_rows(store.schema.names, f"id = '{item.id}'")
         files = pa.array([location], pa.string())
         Writer(store, access).upsert(row.set_column(row.schema.get_field_index("file"), "file", files))
