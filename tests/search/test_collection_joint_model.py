@@ -63,7 +63,7 @@ def test_a_collection_remembers_library_and_settings(name, tmp_path, monkeypatch
     shutil.rmtree(tmp_path / "model")
     with pytest.raises(
         CollectionError,
-        match=r"the space .* .* cannot be loaded: .*; if it was moved, give its new path with --space RUN",
+        match=r"the space .* cannot be loaded: .*; if it was moved, give its new path with --space RUN",
     ):
         Collection(tmp_path / "collection")
 
