@@ -23,10 +23,11 @@ def print_and_split_hits(monkeypatch, *hits):
 
 def test_text_file_hit_shows_name_and_excerpt(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "note 1.txt").write_text("milk and eggs\n" * 100)
-    hits = [Hit(Item(Source("text", tmp_path / name)), 0.5) for name in ("note 1.txt", "gone.txt")]
+    excerpts = {"note 1.txt": "milk and eggs " * 100, "other.txt": None}
+    (tmp_path / "other.txt").write_text("written after it was indexed")
+    hits = [Hit(Item(Source("text", tmp_path / name), excerpt=text), 0.5) for name, text in excerpts.items()]
     lines = print_and_split_hits(monkeypatch, *hits, Hit(Item(Source("text", "a dog barks")), 0.4))
-    assert [line[3] for line in lines] == ["note 1.txt", "gone.txt", ""]
+    assert [line[3] for line in lines] == ["note 1.txt", "other.txt", ""]
     assert lines[0][4].startswith("milk and eggs milk")
     assert len(lines[0][4]) == terminal.EXCERPT_CHARACTERS
     assert [line[4] for line in lines[1:]] == ["", "a dog barks"]

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from tests.search.s3_server import BUCKET, s3_server
+from triptych.search.archive import export_collection
 from triptych.search.collection import Collection
 from triptych.search.scan import items_from_folder
 
@@ -28,6 +29,14 @@ def collection(run_dir, files, tmp_path):
     collection = Collection(tmp_path / "collection", run_dir)
     collection.index(items_from_folder(files, collection.space), files, show_progress=False)
     return collection
+
+
+@pytest.fixture
+def exported(collection, tmp_path):
+    """A file that contains the collection."""
+    path = tmp_path / "exported.triptych"
+    export_collection(collection.uri, path, show_progress=False)
+    return path
 
 
 @pytest.fixture(scope="module")

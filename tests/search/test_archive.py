@@ -1,19 +1,15 @@
 """Exported collections: equal content, no paths of the machine, and one clear error for each damaged file."""
 
+import io
 import json
 import zipfile
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from triptych.errors import CollectionError
-from triptych.search.archive import export_collection, open_archive
-
-
-@pytest.fixture
-def exported(collection, tmp_path):
-    path = tmp_path / "exported.triptych"
-    export_collection(collection.uri, path, show_progress=False)
-    return path
+from triptych.search.archive import ArchiveHeader, ArchiveReader, _encode_vectors, export_collection, open_archive
 
 
 def rewrite(path, changes=None, **options):
@@ -125,21 +121,17 @@ def test_a_failed_export_keeps_the_previous_file(collection, exported, monkeypat
     assert [path.name for path in exported.parent.iterdir() if path.name.endswith(".part")] == []
 
 
-def test_a_collection_that_re_ranks_keeps_its_part_vectors(collection, tmp_path, monkeypatch):
-    """Rows with embeddings and parts are written and read unchanged."""
-    from triptych.search import archive
-
-    rows = [{"row_id": 0, "vector": [1.0, 2.0], "embedding": b"abcdefgh", "parts": b"12"}]
-    rows.append({"row_id": 1, "vector": [0.5, 0.25], "embedding": None, "parts": None})
-    import io
-
-    import pyarrow as pa
-
-    table = pa.Table.from_pylist(rows)
-    reader = archive.ArchiveReader.__new__(archive.ArchiveReader)
-    reader.path, reader.header = tmp_path, archive.ArchiveHeader("", "", None, 2, 2, 2, [])
-    stream = io.BytesIO(archive._encode_vectors(table))
-    first, second = reader._read_vectors(stream), reader._read_vectors(stream)
-    assert (first["embedding"], first["parts"]) == (b"abcdefgh", b"12")
-    assert (second["embedding"], second["parts"]) == (None, None)
+def test_vectors_of_all_kinds_are_written_and_read_unchanged(tmp_path):
+    """A collection that re-ranks has embeddings and part vectors; other collections have only keys."""
+    rows = [
+        {"vector": [1.0, 2.0], "embedding": b"abcdefgh", "parts": b"12"},
+        {"vector": [0.5, 0.25], "embedding": None, "parts": None},
+        {"vector": [0.0, -1.0], "embedding": b"", "parts": b""},
+    ]
+    stream = io.BytesIO(_encode_vectors(pa.Table.from_pylist(rows)))
+    reader = ArchiveReader.__new__(ArchiveReader)
+    reader.path, reader.header = tmp_path, ArchiveHeader("", "", None, 2, 3, 3, [])
+    for row in rows:
+        expected = row | {"vector": np.array(row["vector"], "<f4").tobytes()}
+        assert reader._read_vectors(stream) == expected
     assert stream.read() == b""

@@ -12,7 +12,7 @@ from triptych.interfaces import Source
 from triptych.search.archive import export_collection
 from triptych.search.collection import Collection
 from triptych.search.import_archive import import_collection
-from triptych.search.store import CollectionMetadata, Store
+from triptych.search.store import CollectionMetadata
 
 QUERY = "two red bells"
 
@@ -190,4 +190,4 @@ def test_export_and_import_on_another_machine(indexed, own_run, files, tmp_path,
     image = min((target / "images").iterdir())
     hits = Collection(tmp_path / "new").search(Source("image", image), "image", include_query=True)
     assert hits[0].source.content == image
-    assert Store.open(str(tmp_path / "new")).find_next_row_id() == 11
+    assert imported._require_store().find_next_row_id() == 11

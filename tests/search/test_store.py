@@ -134,8 +134,8 @@ def test_four_processes_index_at_once(run_dir, files, uri, tmp_path, monkeypatch
     )
     collection = Collection(uri)
     rows = collection.store.select_rows(["id", "row_id", "origins"]).to_pylist() if collection.store else []
-    expected_ids = {item.id for item in items_from_folder(files, collection.space)}
-    assert Counter(row["id"] for row in rows) == dict.fromkeys(expected_ids, 1)
+    expected_files = {item.file for item in items_from_folder(files, collection.space)}
+    assert Counter(item.file for item in collection.list_items()) == dict.fromkeys(expected_files, 1)
     assert len({row["row_id"] for row in rows}) == len(rows)
     assert Counter(len(row["origins"]) for row in rows) == {2: 10, 1: 1}, "items of a process were lost"
     message = rf"{uri}: (process \d+ on \S+|another process) is indexing into this collection; wait until .*"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from obstore.store import from_url
 
 from triptych import checkpoint
 from triptych.encoders.joint_models import LIBRARIES
-from triptych.errors import CollectionError, TriptychError
+from triptych.errors import CheckpointError, CollectionError
 from triptych.files import atomic_write, extract_os_error_code, remove_stale_temp_files, suggest_remedy
 from triptych.search.lease import local_folder, summarise_store_error
 from triptych.search.store import CollectionMetadata, Store
@@ -61,14 +62,14 @@ def load_space(store: Store, cache_folder: Path, allow_plugins: str | Iterable[s
             problem = f"{copy}: this copy of the space was changed (expected fingerprint {metadata.fingerprint})"
             raise CollectionError(f"{problem}; delete the file, and give the space with --space RUN")
         return checkpoint.load(copy, allow_plugins)
-    name = pin_revision(reference, metadata.space_revision)
     try:
-        checkpoint.resolve_path(name)
-    except TriptychError as error:
-        remedy = "if it was moved, give its new path with --space RUN"
-        missing = f"{uri}: the space {reference} does not exist" if reference else f"{uri}: contains no space"
-        raise CollectionError(f"{missing} (fingerprint {metadata.fingerprint}); {remedy}") from error
-    return checkpoint.load(name, allow_plugins)
+        return checkpoint.load(pin_revision(reference, metadata.space_revision), allow_plugins)
+    except CheckpointError as error:
+        command = shlex.join(["triptych", "collection", "relocate", uri, "--space"])
+        remedy = f"if it was moved, give its new path with --space RUN, or store it: {command} RUN"
+        problem = f"cannot be loaded: {error}" if reference else "is not in the collection"
+        name = f"the space {reference} (fingerprint {metadata.fingerprint})".replace("  ", " ")
+        raise CollectionError(f"{uri}: {name} {problem}; {remedy}") from error
 
 
 def pin_revision(name: str, revision: str | None) -> str:
@@ -123,9 +124,13 @@ def find_space_copy(uri: str, fingerprint: str, cache_folder: Path) -> Path | No
     target = cache_folder / SPACE_FILE
     if target.is_file() and checkpoint.compute_fingerprint(target) == fingerprint:
         return target
+    try:
+        store = from_url(uri)
+    except (BaseError, ValueError):  # a URI that only LanceDB can open
+        return None
     with _translate_store_errors(uri):
         try:
-            response = obstore.get(from_url(uri), SPACE_FILE)
+            response = obstore.get(store, SPACE_FILE)
         except FileNotFoundError:
             return None
         if response.meta["size"] > MAX_SPACE_BYTES:

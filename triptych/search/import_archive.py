@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from triptych import checkpoint
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError
 from triptych.files import TEMP_SUFFIX, extract_os_error_code, suggest_remedy
@@ -20,11 +20,12 @@ from triptych.search.archive import ArchiveHeader, ArchiveReader, extract_space,
 from triptych.search.collection_folder import check_folder
 from triptych.search.collection_space import MAX_SPACE_BYTES, copy_space
 from triptych.search.item import METADATA_SCHEMA, item_from_row, make_schema
-from triptych.search.lease import acquire_write_access, local_folder
+from triptych.search.lease import WriteAccess, acquire_write_access, local_folder
 from triptych.search.locations import check_moved_roots
 from triptych.search.roots import Roots, resolve_roots
 from triptych.search.store import CollectionMetadata, Store, Writer
 
+COLLECTION_EXISTS = "there is a collection already; give another folder with -o"
 SPARE_DISK_FACTOR = 1.5  # free disk space that an import needs, as a multiple of the size of the file
 
 
@@ -34,15 +35,10 @@ def import_collection(
     """Create a collection at a URI from an exported file. `roots` contains the folders of its roots on this machine."""
     folder, moved_roots = local_folder(uri), resolve_roots(roots or {})
     if Store.open(uri) is not None:
-        raise CollectionError(f"{uri}: there is a collection already; give another folder with -o")
+        raise CollectionError(f"{uri}: {COLLECTION_EXISTS}")
     with open_archive(path) as reader:
         if folder is None:
-            try:
-                _write_collection(reader, uri, moved_roots, show_progress)
-            except BaseException:
-                with suppress(CollectionError), acquire_write_access(uri) as access:
-                    Writer.drop_table(uri, access)
-                raise
+            _write_collection(reader, uri, moved_roots, show_progress)
         else:
             _import_to_folder(reader, folder, moved_roots, show_progress)
         return reader.header
@@ -76,33 +72,49 @@ def _import_to_folder(
 
 
 def _write_collection(reader: ArchiveReader, uri: str, moved_roots: Mapping[str, Path], show_progress: bool) -> None:
-    header, roots = reader.header, Roots(dict.fromkeys(reader.header.roots))
+    roots = Roots(dict.fromkeys(reader.header.roots))
     roots.check_names(moved_roots)
-    metadata = CollectionMetadata(header.space_path, header.fingerprint, header.space_revision)
     with acquire_write_access(uri) as access:
-        if header.contains_space:
-            with extract_space(reader) as space_path:
-                if not copy_space(uri, space_path, header.fingerprint):
-                    raise reader.make_error(f"the space is larger than {MAX_SPACE_BYTES / 2**20:.0f} MiB")
-        writer = Writer.create(uri, metadata, header.key_dim, access)
-        writer.set_roots(roots)
-        ids, last_row_id = set[str](), -1
-        with track_progress("importing", header.num_items, show_progress) as progress_bar:
-            for rows in reader.iter_rows():
-                writer.append(_make_table(reader, rows, roots))
-                row_ids = [row["row_id"] for row in rows]
-                ids.update(row["id"] for row in rows)
-                if row_ids[0] <= last_row_id or row_ids != sorted(set(row_ids)):
-                    raise reader.make_error("row ids are not ascending")
-                last_row_id = row_ids[-1]
-                progress_bar.advance(len(rows))
-        if len(ids) != header.num_items or last_row_id >= header.next_row_id:
-            raise reader.make_error("ids of items are not unique")
-        writer.set_next_row_id(header.next_row_id)
-        writer.store.refresh()
-        check_moved_roots(writer.store, moved_roots, Cache.default())
-        writer.set_roots(roots.replace(moved_roots))
-        writer.optimize()
+        if Store.open(uri) is not None:  # another process may have created the table
+            raise CollectionError(f"{uri}: {COLLECTION_EXISTS}")
+        try:
+            _write_table(reader, uri, roots, moved_roots, access, show_progress)
+        except BaseException:
+            Writer.drop_table(uri, access)
+            raise
+
+
+def _write_table(
+    reader: ArchiveReader, uri: str, roots: Roots, moved_roots: Mapping[str, Path], access: WriteAccess,
+    show_progress: bool,
+) -> None:  # fmt: skip
+    header = reader.header
+    metadata = CollectionMetadata(header.space_path, header.fingerprint, header.space_revision)
+    if header.contains_space:
+        with extract_space(reader) as space_path:
+            if checkpoint.compute_fingerprint(space_path) != header.fingerprint:
+                raise reader.make_error("the space has another fingerprint than the collection")
+            if not copy_space(uri, space_path, header.fingerprint):
+                raise reader.make_error(f"the space is larger than {MAX_SPACE_BYTES / 2**20:.0f} MiB")
+    writer = Writer.create(uri, metadata, header.key_dim, access)
+    writer.set_roots(roots)
+    ids, last_row_id = set[str](), -1
+    with track_progress("importing", header.num_items, show_progress) as progress_bar:
+        for rows in reader.iter_rows():
+            writer.append(_make_table(reader, rows, roots))
+            row_ids = [row["row_id"] for row in rows]
+            ids.update(row["id"] for row in rows)
+            if row_ids[0] <= last_row_id or row_ids != sorted(set(row_ids)):
+                raise reader.make_error("row ids are not ascending")
+            last_row_id = row_ids[-1]
+            progress_bar.advance(len(rows))
+    if len(ids) != header.num_items or last_row_id >= header.next_row_id:
+        raise reader.make_error("ids of items are not unique")
+    writer.set_next_row_id(header.next_row_id)
+    writer.store.refresh()
+    check_moved_roots(writer.store, moved_roots, Cache.default())
+    writer.set_roots(roots.replace(moved_roots))
+    writer.optimize()
 
 
 def _make_table(reader: ArchiveReader, rows: Sequence[dict[str, Any]], roots: Roots) -> pa.Table:

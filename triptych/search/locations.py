@@ -140,12 +140,11 @@ def make_root_condition(name: str) -> str:
 
 
 def _sample_rows(store: Store, name: str) -> list[dict[str, Any]]:
-    """Return rows of files of a root, spread over the collection: the same rows each time."""
-    condition = f"{make_root_condition(name)} AND content_hash != 'unreadable'"
-    row_ids = np.sort(store.select_rows(["row_id"], condition)["row_id"].to_numpy())
+    """Return a row of each of SAMPLE_SIZE files of a root, spread over the collection: the same rows each time."""
+    row_ids = np.sort(store.select_rows(["row_id"], make_root_condition(name))["row_id"].to_numpy())
     chosen = row_ids[np.unique(np.linspace(0, len(row_ids) - 1, min(SAMPLE_SIZE, len(row_ids))).astype(int))]
     rows = store.take(["modality", "file", "start", "end", "content_hash"], chosen)
-    return [rows[row_id] for row_id in sorted(rows)]
+    return list({rows[row_id]["file"]: rows[row_id] for row_id in sorted(rows)}.values())  # one segment of each file
 
 
 def _with_absolute_path(item: Item, given_folder: Path, folder: Path) -> Item:

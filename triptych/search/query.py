@@ -128,6 +128,7 @@ class Filter:
         """
         conditions = []
         if self.folder is not None:
+            quote_sql(str(self.folder))  # raises an error if the path is not UTF-8, also if no root contains it
             inside = [f"starts_with(file, {quote_sql(f'{loc}/')})" for loc in roots.find_locations_below(self.folder)]
             conditions.append(f"({' OR '.join(inside)})" if inside else "false")
         if self.location is not None:

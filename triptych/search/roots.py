@@ -27,12 +27,6 @@ class Roots:
         self._names = {str(path): name for name, path in self.paths.items() if path is not None}
         self._prefixes: dict[str, str | None] = {}  # location of a folder, for the folders that were looked up
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Roots) and self.paths == other.paths
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.paths.items()))
-
     def find_location(self, path: Path) -> str | None:
         """Return the location of an absolute path in the deepest root that contains it; None if no root contains it."""
         if str(path) in self._names:
