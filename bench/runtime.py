@@ -18,6 +18,7 @@ from torch import Tensor
 from bench.real_data import find_dataset, read_esc50_clips, read_flickr8k_captions
 from triptych.data.loader import collate
 from triptych.encoders import ENCODERS
+from triptych.errors import UsageError
 from triptych.execution.backends import (
     PARTS_MASK_NAME,
     PARTS_NAME,
@@ -104,5 +105,8 @@ def main(names: Sequence[str] = ()) -> None:
             print(f"{name}: {reason}")
         else:
             torch.set_num_threads(1)
-            measure(name)
+            try:
+                measure(name)
+            except UsageError as error:  # the graph differs from PyTorch
+                print(f"{name}: {error}")
             torch.set_num_threads(threads)
