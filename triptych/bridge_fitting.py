@@ -81,7 +81,7 @@ def bridge_space(
             _check_media_count(modality, len(embedded[modality]))
     layout = select_encoder(space, "text").layout  # the halves of the texts, images and audio are (N, A) and (N, B)
     text_halves = [layout.select(embedded["text"], sides[m]) for m in NON_TEXT]
-    halves = {m: layout.select(embedded[m], sides[m]) for m in NON_TEXT if m in embedded}
+    halves: dict[Modality, Tensor] = {m: layout.select(embedded[m], sides[m]) for m in NON_TEXT if m in embedded}
     text_bridge, report = fit_bridge(text_halves[0], text_halves[1])
     bridge = _move_centres(text_bridge, halves)
     tensors: dict[str, Tensor] = dict(bridge.state_dict())
