@@ -3,7 +3,7 @@
 import pytest
 
 from triptych.errors import CollectionError
-from triptych.search.collection_folder import check_folder, find_index_folder, make_missing_error
+from triptych.search.collection_folder import check_folder, find_index_folder
 
 
 def test_only_the_files_of_a_collection_are_accepted(tmp_path):
@@ -16,13 +16,6 @@ def test_only_the_files_of_a_collection_are_accepted(tmp_path):
         check_folder(tmp_path)
     with pytest.raises(CollectionError, match="is a file; give a folder"):
         check_folder(tmp_path / "thesis.tex")
-
-
-def test_a_folder_without_a_collection(tmp_path):
-    assert "no collection here" in str(make_missing_error(str(tmp_path)))
-    assert "no collection here" in str(make_missing_error("s3://bucket/collection"))
-    (tmp_path / "items.parquet").write_text("")
-    assert "earlier version" in str(make_missing_error(str(tmp_path)))
 
 
 def test_the_index_of_a_collection_on_an_object_store_is_in_the_cache(tmp_path):
