@@ -17,9 +17,9 @@ Paths = TypeVar("Paths", Path, Path | None, list[Path] | None)
 
 def check_collection(uri: str) -> str:
     """Raise CollectionError if a folder contains no collection."""
-    from triptych.search import presence
+    from triptych.search import collection_folder
 
-    presence.check_folder(uri)
+    collection_folder.check_collection(uri)
     return uri
 
 
