@@ -111,6 +111,9 @@ class Collection:
         if self.store is not None:
             check_fingerprint(self.uri, self.store.metadata, self.fingerprint, self.space_path)
 
+    def __repr__(self) -> str:
+        return f"Collection({self.uri!r}, items={len(self)}, space={self.space_path!r})"
+
     def __len__(self) -> int:
         return self.store.count() if self.store else 0
 
@@ -204,8 +207,8 @@ class Collection:
         Example:
             >>> hits = media.search(triptych.Query.combine("rain", negatives=["speech"]))
         """
-        if k < 1:
-            raise UsageError(f"k = {k}; give the maximum number of hits, at least 1")
+        if not isinstance(k, int) or k < 1:
+            raise UsageError(f"k = {k}; give the maximum number of hits, an integer of at least 1")
         modalities = (modality,) if isinstance(modality, str) else tuple(modality or self.space.modalities)
         for name in modalities:
             if name not in MODALITIES:
