@@ -26,6 +26,7 @@ BENCHES = [
     "audit",
     "server",
     "real_collection",
+    "few_pairs",
 ]
 
 

@@ -18,6 +18,7 @@ from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
 from triptych.heads import HEADS
 from triptych.heads.mlp import MLPHead
+from triptych.heads.residual import ResidualHead
 from triptych.inputs import Input, is_one_input, to_source
 from triptych.interfaces import (
     MODALITIES,
@@ -63,10 +64,8 @@ class Space(nn.Module):
         encoders = encoders or {m: ENCODERS[c.name](**c.settings) for m, c in config.encoders.items()}
         self.encoders = nn.ModuleDict({m: encoders[m] for m in config.encoders})
         self.heads = nn.ModuleDict({m: make_head(config, m, encoders[m]) for m in config.encoders})
-        self.shared_head: nn.Module = nn.Identity()
-        if config.shared_hidden_dim:
-            dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
-            self.shared_head = MLPHead(*dims, dropout=config.shared_dropout)
+        dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
+        self.shared_head = MLPHead(*dims, dropout=config.shared_dropout) if config.shared_hidden_dim else nn.Identity()
         self.similarity: Similarity = SIMILARITIES[config.similarity.name](**config.similarity.settings)
         for modality in self.frozen_modalities:
             self.encoders[modality].requires_grad_(False)
@@ -397,4 +396,4 @@ def make_head(config: SpaceConfig, modality: Modality, encoder: Encoder) -> Head
         head.bind(encoder)
     except RecipeError as error:
         raise RecipeError(f"the head of {modality}: {error}") from error
-    return head
+    return ResidualHead(head, input_dim, config.embed_dim) if config.residual else head
