@@ -29,7 +29,8 @@ from triptych.interfaces import Modality
 from triptych.recipe import Recipe
 from triptych.space import Space
 from triptych.starter import initialise_heads
-from triptych.training.hold_selection import choose_hold, fit_heads
+from triptych.training.hold_selection import choose_hold, fit_heads, without_encoders
+from triptych.training.optimizer import freeze_parameters
 from triptych.training.warm_start import (
     MIN_STEPS,
     adopt_init,
@@ -125,7 +126,8 @@ def run(case: Case, data: Data, init: str, method: str, size: int, seed: int) ->
         torch.manual_seed(seed)
         space = Space(recipe)
         if rows:
-            fit_heads(space, rows, data.features, 0.0, recipe)
+            with without_encoders(space):
+                fit_heads(space, rows, data.features, 0.0, recipe)
         return score(case, space, data), None
     recipe = adopt_init(Recipe.parse(make_recipe(init).to_toml(), [f"training.seed={seed}"]))
     recipe = replace(recipe, objectives=(replace(recipe.objectives[0], pairs=((case.modality, "text"),)),))
@@ -133,10 +135,12 @@ def run(case: Case, data: Data, init: str, method: str, size: int, seed: int) ->
     if not rows:
         return score(case, space, data), None
     standardise_heads(space, rows, data.features)
+    freeze_parameters(space, recipe.training.freeze)
     hold = choose_hold(space, rows, data.features) if method == HELD else 0.0
     reset_heads(space)
     if hold != float("inf"):
-        fit_heads(space, rows, data.features, hold, raise_epochs(recipe, rows))
+        with without_encoders(space):
+            fit_heads(space, rows, data.features, hold, raise_epochs(recipe, rows))
     return score(case, space, data), hold
 
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from triptych.data.features import CachedFeatures
 from triptych.data.loader import Loader, sources_of
 from triptych.data.manifest import Row
+from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import RecipeError
 from triptych.interfaces import Modality, features_from_embeddings
-from triptych.progress import ProgressBar, notify, track_progress
+from triptych.progress import notify, track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
 from triptych.training.distributed import SINGLE_PROCESS, DistributedContext
@@ -25,11 +27,11 @@ from triptych.training.optimizer import build_optimizer, freeze_parameters
 from triptych.training.training_data import load_features
 from triptych.training.warm_start import build_space, raise_epochs, reset_heads, set_hold, standardise_heads
 
-HOLDS = (math.inf, 10.0, 3.0, 1.0, 0.3, 0.1, 0.0)  # from the strongest to the weakest
+HOLDS = (math.inf, 30.0, 10.0, 3.0, 1.0, 0.3, 0.0)  # from the strongest to the weakest
 MIN_PAIRS = 10  # fewer pairs: the ready space is kept
 SINGLE_SPLIT_PAIRS = 1000  # from this number of pairs, one held-out fold is enough
 NUM_FOLDS = 5
-MAX_STEPS = 60  # optimizer steps of one fit
+MAX_STEPS = 40  # optimizer steps of one fit
 TEMPERATURES = tuple(0.05 * 2**k for k in range(8))  # in standard deviations of the scores
 
 
@@ -75,7 +77,8 @@ def choose_hold(
     folds = make_folds(usable, recipe.training.seed)
     used_folds = range(NUM_FOLDS if len(usable) < SINGLE_SPLIT_PAIRS else 1)
     losses: dict[float, list[float]] = {hold: [] for hold in HOLDS}
-    with track_progress("choosing training.hold", len(used_folds) * len(HOLDS), show_progress) as bar:
+    total = len(used_folds) * len(HOLDS)
+    with without_encoders(space), track_progress("choosing training.hold", total, show_progress) as bar:
         for fold in used_folds:
             train_rows = [row for row, f in zip(usable, folds, strict=True) if f != fold]
             test_rows = [row for row, f in zip(usable, folds, strict=True) if f == fold]
@@ -106,11 +109,22 @@ def select_strongest(losses: Mapping[float, Sequence[float]]) -> float:
     return max(within)
 
 
+@contextmanager
+def without_encoders(space: Space) -> Iterator[None]:
+    """Replace the encoders by empty modules, because only cached features are used: a step takes less time."""
+    encoders = space.encoders
+    reason = "only cached features are used"
+    empty = {m: UnavailableEncoder(m, space.encoder(m).feature_dim, math.inf, reason) for m in space.modalities}
+    space.encoders = nn.ModuleDict(empty)
+    try:
+        yield
+    finally:
+        space.encoders = encoders
+
+
 def make_folds(rows: Sequence[Row], seed: int) -> list[int]:
-    """Return the fold of each row. Rows of a group share a fold, unless groups are classes with several rows."""
-    names = [row.group for row in rows]
-    if len(set(names)) < len(rows) / 2:  # classes: new items of known classes are expected, so rows are divided
-        names = [str(i) for i in range(len(rows))]
+    """Return the fold of each row. Rows of the same file share a fold; a text, such as a class, may recur."""
+    names = [str(row.image or row.audio or row.video or row.group) for row in rows]
     unique = list(dict.fromkeys(names))
     order = np.random.default_rng([seed, len(unique)]).permutation(len(unique))
     fold_of = {unique[group]: position % NUM_FOLDS for position, group in enumerate(order.tolist())}
@@ -138,9 +152,8 @@ def cross_entropies(scores: Tensor, groups: Tensor) -> Tensor:
 def _fit(space: Space, rows: Sequence[Row], features: Mapping[Modality, CachedFeatures], hold: float) -> None:
     """Train the heads on rows, from their start."""
     recipe = space.recipe
-    training = replace(recipe.training, epochs=1, min_steps=min(MAX_STEPS, max(recipe.training.min_steps, 1)))
-    recipe_of_fit = raise_epochs(replace(recipe, training=training), rows)
-    fit_heads(space, rows, features, hold, recipe_of_fit)
+    training = replace(recipe.training, epochs=1, min_steps=MAX_STEPS)
+    fit_heads(space, rows, features, hold, raise_epochs(replace(recipe, training=training), rows))
     space.recipe = recipe
 
 
@@ -150,24 +163,21 @@ def fit_heads(
     features: Mapping[Modality, CachedFeatures],
     hold: float,
     recipe: Recipe,
-    bar: ProgressBar | None = None,
 ) -> None:
     """Train the heads of a space on pooled features, without a run folder."""
-    space.recipe = recipe
+    space.recipe = replace(recipe, training=replace(recipe.training, freeze=()))
     torch.manual_seed(recipe.training.seed)
     set_hold(space, hold)
-    objectives = ObjectiveSet(recipe)
+    objectives = ObjectiveSet(space.recipe)
     device = next(space.parameters()).device
     objectives.to(device)
-    optimizer = build_optimizer(recipe, space, objectives)
+    optimizer = build_optimizer(space.recipe, space, objectives)
     pairs = dict.fromkeys(pair for config in recipe.objectives for pair in config.pairs)
     encoders = {m: space.encoder(m) for m in space.modalities}
     options = recipe.training.batch_size, recipe.training.seed
     loader = Loader(rows, encoders, pairs, *options, precomputed=features, with_parts=False)
     for epoch in range(recipe.training.epochs):
         train_one_epoch(space, objectives, optimizer, loader.iter_epoch(epoch), epoch, loader.steps_per_epoch)
-        if bar:
-            bar.advance()
 
 
 def _has_pair(row: Row, pair: tuple[Modality, Modality], features: Mapping[Modality, CachedFeatures]) -> bool:
