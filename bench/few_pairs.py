@@ -1,7 +1,8 @@
 """Training on few pairs: random heads, and heads that start from the starter space, free or held near it.
 
-Writes few_pairs.csv, few_pairs.json and few_pairs.png to docs/results. `python -m bench few_pairs.valid` uses the
-validation rows instead of the test rows and writes few_pairs_valid.csv to the current folder.
+Writes few_pairs.csv, few_pairs.json and few_pairs.png to docs/results. Finished trainings are kept in
+runs/few_pairs and are not repeated. `python -m bench few_pairs.flickr8k-1` only trains on one dataset with one seed, so that several
+processes can share the work.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +28,7 @@ from triptych.data.cache import Cache
 from triptych.data.features import CachedFeatures, compute_or_load
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
+from triptych.files import write_text
 from triptych.interfaces import Modality
 from triptych.recipe import Recipe
 from triptych.space import Space
@@ -42,6 +46,7 @@ from triptych.training.warm_start import (
 )
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
+RUNS = Path("runs") / "few_pairs"
 SEEDS = (0, 1, 2)
 START_OVERRIDES = ["space.encoders.image=efficientnet_lite0"]  # the image encoder of the recipe clap
 SCRATCH, WARM, HELD = "random heads", "starter, free", "starter, held"
@@ -76,7 +81,7 @@ class Data:
     features: Mapping[Modality, CachedFeatures]
 
 
-def load_data(case: Case, folder: Path, seed: int, split: str, space: Space) -> Data:
+def load_data(case: Case, folder: Path, seed: int, space: Space, split: str = "test") -> Data:
     """Convert a dataset to a manifest, and load the features of its rows."""
     options = list(case.command)
     if case.name == "esc50":  # seed 0, 1, 2: official fold 1, 2, 3
@@ -193,44 +198,54 @@ def plot(summary: Sequence[Mapping[str, object]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def main(cases: Sequence[str] = ()) -> None:
-    """Measure all sizes, methods and seeds, and write the results."""
-    split = "valid" if "valid" in cases else "test"
-    runs: list[dict[str, object]] = []
-    summary: list[dict[str, object]] = []
+def load_or_run(case: Case, seed: int, start: Space) -> dict[tuple[int, str], dict[str, Any]]:
+    """Return the hold and the metric of each query for each number of pairs and method."""
+    cells = dict[tuple[int, str], dict[str, Any]]()
+    missing = [cell for cell in product(case.sizes, METHODS) if not _cell_path(case, *cell, seed).exists()]
     with tempfile.TemporaryDirectory() as temp:
-        start = Space(Recipe.load("starter", START_OVERRIDES))
-        initialise_heads(start, Cache.default())
-        checkpoint.save(start, Path(temp) / "start.safetensors")
-        for case in CASES:
+        init = f"{temp}/start.safetensors"
+        if missing:
             folder = find_dataset(case.name)
             if folder is None:
-                print(f"{case.name} not available: set TRIPTYCH_DATA to the folder that contains it")
-                return
-            data = [load_data(case, folder, seed, split, start) for seed in SEEDS]
-            for size in case.sizes:
-                results: dict[str, list[np.ndarray]] = {method: [] for method in METHODS}
-                for method in METHODS:
-                    for seed in SEEDS:
-                        values, hold = run(case, data[seed], f"{temp}/start.safetensors", method, size, seed)
-                        results[method].append(values)
-                        runs.append(
-                            {
-                                "dataset": case.name,
-                                "pairs": size,
-                                "method": method,
-                                "seed": seed,
-                                "hold": "" if hold is None else hold,
-                                "score": round(float(values.mean()), 2),
-                            }
-                        )
-                        print(runs[-1], flush=True)
-                summary += summarise(case, size, {method: np.stack(values) for method, values in results.items()})
-    output = Path("few_pairs_valid.csv") if split == "valid" else RESULTS / "few_pairs.csv"
-    with output.open("w", encoding="utf-8", newline="") as file:
+                sys.exit(f"{case.name} not available: set TRIPTYCH_DATA to the folder that contains it")
+            checkpoint.save(start, Path(init))
+            data = load_data(case, folder, seed, start)
+            for size, method in missing:
+                values, hold = run(case, data, init, method, size, seed)
+                text = json.dumps({"hold": hold, "values": values.tolist()})
+                write_text(_cell_path(case, size, method, seed), text)
+                print(f"{case.name} {size} {method} seed {seed}: {values.mean():.1f} hold {hold}", flush=True)
+    for size, method in product(case.sizes, METHODS):
+        cells[size, method] = json.loads(_cell_path(case, size, method, seed).read_text(encoding="utf-8"))
+    return cells
+
+
+def _cell_path(case: Case, size: int, method: str, seed: int) -> Path:
+    return RUNS / f"{case.name}-{size}-{method.replace(', ', '-').replace(' ', '-')}-{seed}.json"
+
+
+def main(cases: Sequence[str] = ()) -> None:
+    """Measure all sizes, methods and seeds, and write the results."""
+    start = Space(Recipe.load("starter", START_OVERRIDES))
+    initialise_heads(start, Cache.default())
+    if cases:
+        name, seed = cases[0].split("-")
+        load_or_run(next(case for case in CASES if case.name == name), int(seed), start)
+        return
+    runs: list[dict[str, object]] = []
+    summary: list[dict[str, object]] = []
+    for case in CASES:
+        cells = [load_or_run(case, seed, start) for seed in SEEDS]
+        for size in case.sizes:
+            for method, (seed, cell) in product(METHODS, zip(SEEDS, cells, strict=True)):
+                hold, score = cell[size, method]["hold"], round(float(np.mean(cell[size, method]["values"])), 2)
+                line = {"dataset": case.name, "pairs": size, "method": method, "seed": seed}
+                runs.append(line | {"hold": "" if hold is None else hold, "score": score})
+            stacked = {m: np.array([cell[size, m]["values"] for cell in cells]) for m in METHODS}
+            summary += summarise(case, size, stacked)
+    with (RESULTS / "few_pairs.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(runs[0]))
         writer.writeheader()
         writer.writerows(runs)
-    if split == "test":
-        (RESULTS / "few_pairs.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        plot(summary, RESULTS / "few_pairs.png")
+    write_text(RESULTS / "few_pairs.json", json.dumps(summary, indent=1) + "\n")
+    plot(summary, RESULTS / "few_pairs.png")

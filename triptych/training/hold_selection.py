@@ -27,10 +27,10 @@ from triptych.training.optimizer import build_optimizer, freeze_parameters
 from triptych.training.training_data import load_features
 from triptych.training.warm_start import build_space, raise_epochs, reset_heads, set_hold, standardise_heads
 
-HOLDS = (math.inf, 30.0, 10.0, 3.0, 1.0, 0.3, 0.0)  # from the strongest to the weakest
+HOLDS = (math.inf, 30.0, 10.0, 3.0, 1.0, 0.0)  # from the strongest to the weakest
 MIN_PAIRS = 10  # fewer pairs: the ready space is kept
 SINGLE_SPLIT_PAIRS = 1000  # from this number of pairs, one held-out fold is enough
-NUM_FOLDS = 5
+NUM_FOLDS = 3
 MAX_STEPS = 40  # optimizer steps of one fit
 TEMPERATURES = tuple(0.05 * 2**k for k in range(8))  # in standard deviations of the scores
 
