@@ -1,8 +1,8 @@
 """Training on few pairs: random heads, and heads that start from the starter space, free or held near it.
 
 Writes few_pairs.csv, few_pairs.json and few_pairs.png to docs/results. Finished trainings are kept in
-runs/few_pairs and are not repeated. `python -m bench few_pairs.flickr8k-1` only trains on one dataset with one seed, so that several
-processes can share the work.
+runs/few_pairs and are not repeated. `python -m bench few_pairs.flickr8k-1` only trains on one dataset with one seed,
+so that several processes can share the work.
 """
 
 from __future__ import annotations

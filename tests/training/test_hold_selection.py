@@ -10,6 +10,7 @@ import torch
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
 from triptych.recipe import Recipe
+from triptych.settings import Component
 from triptych.space import Space
 from triptych.training.hold_selection import (
     NUM_FOLDS,
@@ -21,7 +22,7 @@ from triptych.training.hold_selection import (
 )
 from triptych.training.warm_start import residual_heads, standardise_heads
 
-DIM = 12
+DIM = 32
 
 
 class Features:
@@ -80,20 +81,14 @@ def test_folds_keep_the_rows_of_a_file_together_and_divide_the_rows_of_a_text():
 def choose_on_synthetic_pairs(count, agreement, misalignment):
     """Images have random features; texts have the rotated features, plus noise. Return the hold and the space."""
     torch.manual_seed(5)
-    recipe = Recipe.load("clap", ["training.learning_rate=1e-3", "training.batch_size=64", "training.seed=1"])
-    recipe = recipe.restrict_to({"image", "text"})
-    recipe = replace(recipe, space=replace(recipe.space, embed_dim=DIM, residual=True))
-    recipe = Recipe.parse(
-        recipe.to_toml(),
-        [
-            "space.encoders.image=image_cnn",
-            "space.encoders.text=text_transformer",
-            f"space.encoders.image.feature_dim={DIM}",
-            f"space.encoders.text.feature_dim={DIM}",
-            "space.head=none",
-            "space.encoders.text.num_heads=4",
-        ],
-    )
+    recipe = Recipe.load("trimodal").restrict_to({"image", "text"})
+    encoders = {
+        "image": Component("image_cnn", {"feature_dim": DIM}),
+        "text": Component("text_transformer", {"feature_dim": DIM, "num_heads": 4}),
+    }
+    config = replace(recipe.space, encoders=encoders, embed_dim=DIM, head=Component("none"), residual=True)
+    training = replace(recipe.training, learning_rate=1e-2, batch_size=64, init="ready")
+    recipe = replace(recipe, space=config, training=training)
     space = Space(recipe)
     rows = [make_row(f"{i}.png", f"{i}") for i in range(count)]
     x = torch.randn(count, DIM)
