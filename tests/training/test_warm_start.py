@@ -166,7 +166,7 @@ def test_too_few_pairs_keep_the_ready_space_with_a_notice(warm_recipe, run_dir, 
 
 
 def test_data_of_one_modality_and_unknown_spaces_raise_errors(run_dir, tmp_path):
-    with pytest.raises(RecipeError, match="the data has only text; the recipe trains on image–text"):
+    with pytest.raises(RecipeError, match="the data has only text; the recipe trains on audio–text"):
         train(init=run_dir, output=tmp_path / "run", data=[{"text": "a"}, {"text": "b"}], show_progress=False)
     with pytest.raises(RecipeError, match=r"training\.hold = -1\.0: must be a number of at least 0"):
         Recipe.load("clap", ["training.hold=-1.0"])
