@@ -62,6 +62,7 @@ def test_before_the_first_step_embeddings_equal_those_of_the_ready_space(tiny_re
     assert torch.equal(embed_all(space, rows), embed_all(ready, rows))
 
 
+@pytest.mark.slow
 def test_training_moves_the_space_and_a_stronger_hold_moves_it_less(warm_recipe, run_dir, tmp_path):
     rows = manifest.read(warm_recipe.data.manifest).rows
     start = embed_all(checkpoint.load(run_dir), rows)
@@ -79,6 +80,7 @@ def test_training_moves_the_space_and_a_stronger_hold_moves_it_less(warm_recipe,
     assert all(torch.equal(p, ready[name]) for name, p in encoders.items())
 
 
+@pytest.mark.slow
 def test_the_run_loads_without_the_ready_space(warm_recipe, run_dir, tmp_path):
     moved = tmp_path / "ready.safetensors"
     moved.write_bytes((run_dir / "space.safetensors").read_bytes())
@@ -93,6 +95,7 @@ def test_the_run_loads_without_the_ready_space(warm_recipe, run_dir, tmp_path):
     assert torch.equal(embed_all(checkpoint.load(tmp_path / "shared"), rows), embed_all(space, rows))
 
 
+@pytest.mark.slow
 def test_training_on_from_a_warm_start_starts_at_its_embeddings(warm_recipe, tmp_path):
     first = train(warm_recipe, tmp_path / "first", show_progress=False)
     recipe = with_training(warm_recipe, init=str(tmp_path / "first"))
@@ -103,6 +106,7 @@ def test_training_on_from_a_warm_start_starts_at_its_embeddings(warm_recipe, tmp
     assert all(head.initial.any() for head in residual_heads(space).values())
 
 
+@pytest.mark.slow
 def test_an_interrupted_warm_start_resumes_to_the_same_weights(warm_recipe, tmp_path, monkeypatch):
     recipe = with_training(warm_recipe, hold="auto", epochs=3, min_steps=2)
     uninterrupted = train(recipe, tmp_path / "uninterrupted", show_progress=False)

@@ -16,7 +16,7 @@ from triptych.data.loader import Loader, sources_of
 from triptych.data.manifest import Row
 from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import RecipeError
-from triptych.interfaces import Modality, features_from_embeddings
+from triptych.interfaces import Encoder, Modality, features_from_embeddings
 from triptych.progress import notify, track_progress
 from triptych.recipe import Recipe
 from triptych.space import Space
@@ -41,7 +41,7 @@ def start_from_ready_space(
     """Build the space of a recipe from the ready space `training.init`, and set the weight of the penalty."""
     space = build_space(recipe).to(context.device)
     freeze_parameters(space, recipe.training.freeze)
-    encoders = {m: space.encoder(m) for m in space.modalities}
+    encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
     without_cache = recipe.data.cache == "off"  # the features are needed anyway
     cached = replace(recipe, data=replace(recipe.data, cache="")) if without_cache else recipe
     features = load_features(cached, rows, encoders, context, show_progress)
@@ -173,7 +173,7 @@ def fit_heads(
     objectives.to(device)
     optimizer = build_optimizer(space.recipe, space, objectives)
     pairs = dict.fromkeys(pair for config in recipe.objectives for pair in config.pairs)
-    encoders = {m: space.encoder(m) for m in space.modalities}
+    encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
     options = recipe.training.batch_size, recipe.training.seed
     loader = Loader(rows, encoders, pairs, *options, precomputed=features, with_parts=False)
     for epoch in range(recipe.training.epochs):

@@ -55,8 +55,7 @@ def train(
     """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
     The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows,
-    the space of the best epoch is saved and returned. If torchrun started several processes, each process encodes a
-    shard of each batch, and the main process writes the files.
+    the space of the best epoch is saved and returned. With torchrun, each process encodes a shard of each batch.
 
     Args:
         recipe: The name of a recipe, the path of a TOML file, or a recipe. Not needed with `init`.
@@ -64,8 +63,7 @@ def train(
         data: The path of a manifest, or a list of paths; a table of pandas, polars or Arrow; a Hugging Face dataset, or
             "hf:NAME"; an iterable of dictionaries with the columns of a manifest; or a dictionary of splits. Default:
             the manifest of the recipe. Python data is written to the run folder.
-        init: A ready space to start from, as for `triptych.load`: "starter", a joint model or a run. It replaces the
-            table [space] of the recipe.
+        init: A ready space to start from, such as "starter" or a run; it replaces the table [space] of the recipe.
         epochs: The number of epochs. Default: as in the recipe, also for the next three arguments.
         batch_size: The batch size over all processes.
         learning_rate: The learning rate of heads and objectives.
@@ -90,16 +88,15 @@ def train(
         >>> import triptych
         >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1)
         >>> rows = [{"image": f"images/{i:06d}.png", "text": f"scene {i}"} for i in range(20)]
-        >>> space = triptych.train(init="starter", data="pairs.csv")
         >>> space = triptych.train("trimodal", "runs/mine", data=rows, epochs=1, overrides=["space.embed_dim=64"])
     """
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     recipe = adopt_init(resolve_recipe(recipe, overrides, init, **settings))
     folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
     with init_distributed() as context:
-        show_progress = show_progress and context.is_main
-        with attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe:
-            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show_progress)
+        show = show_progress and context.is_main
+        with attach_data(recipe, data, folder, restart, allow_outside, context, show) as recipe:
+            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show)
 
 
 def _train_recipe(

@@ -30,7 +30,8 @@ MIN_STEPS = 150  # steps of the default recipe; bench/few_pairs.py compares othe
 def make_recipe(init: str) -> Recipe:
     """Return the default recipe of a ready space: InfoNCE on every pair of its modalities, encoders frozen."""
     space = checkpoint.load(init)
-    pairs = tuple(combinations([m for m in MODALITIES if m in space.modalities], 2))
+    modalities: list[Modality] = [m for m in MODALITIES if m in space.modalities]
+    pairs = tuple(combinations(modalities, 2))
     if not pairs:
         raise RecipeError(f"init = {init}: the space has only {', '.join(space.modalities)}; need two modalities")
     training = TrainingConfig(
