@@ -60,9 +60,8 @@ def train(
     Args:
         recipe: The name of a recipe, the path of a TOML file, or a recipe. Not needed with `init`.
         output: The run folder. Default: runs/NAME with the name of the recipe.
-        data: The path of a manifest, or a list of paths; a table of pandas, polars or Arrow; a Hugging Face dataset, or
-            "hf:NAME"; an iterable of dictionaries with the columns of a manifest; or a dictionary of splits. Default:
-            the manifest of the recipe. Python data is written to the run folder.
+        data: Paths of manifests; a table of pandas, polars or Arrow; a Hugging Face dataset, or "hf:NAME"; dictionaries
+            with the columns of a manifest; or a dictionary of splits. Default: the manifest of the recipe.
         init: A ready space to start from, such as "starter" or a run; it replaces the table [space] of the recipe.
         epochs: The number of epochs. Default: as in the recipe, also for the next three arguments.
         batch_size: The batch size over all processes.
