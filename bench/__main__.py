@@ -27,6 +27,7 @@ BENCHES = [
     "server",
     "real_collection",
     "few_pairs",
+    "starter",
 ]
 
 

@@ -25,7 +25,7 @@ from triptych.training.optimizer import build_optimizer
 from triptych.training.step import take_step
 
 LARGE_BATCH, CHUNK, BLOCK, STEPS = 16_384, 1024, 2048, 3
-COMPARED_BATCH = 4096  # the plain step fits into memory
+COMPARED_BATCH = 4096  # a batch size at which the plain step fits into memory
 EMBED_DIM, HIDDEN = 512, 1024
 OVERRIDES = [
     f"space.embed_dim={EMBED_DIM}",

@@ -27,7 +27,7 @@ class Times:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The smallest and largest ratio of paired repeats."""
+        """The smallest and the largest ratio of the two times of a repeat."""
         ratios = [a / b for a, b in zip(self.ours, self.theirs, strict=True)]
         return min(ratios), max(ratios)
 

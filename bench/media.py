@@ -17,7 +17,7 @@ from triptych.media import audio
 
 RATE, MELS, WINDOW, HOP, SECONDS = 48_000, 64, 1024, 480, 5.0  # the settings of the peer's extractor
 CLIPS, REPEATS = 40, 7
-TARGET = 4.0  # speed-up in files per second
+TARGET = 4.0  # minimum ratio of the files per second of triptych and of the peer
 
 
 def list_clips() -> list[Path]:

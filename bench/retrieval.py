@@ -14,7 +14,7 @@ from bench.measure import Work, compare, peak_over_baseline
 from triptych.evaluation.retrieval import average_precision, compute_retrieval_metrics, ndcg, rank_positives
 
 ITEMS, DIM, CAPTIONS = 1_000_000, 128, 5
-QUERIES = 1000  # for the full measurement
+QUERIES = 1000  # number of queries of the full measurement
 NUM_COMPARED_QUERIES, PEER_BATCH = (
     64,
     16,

@@ -32,6 +32,7 @@ from triptych.search.item import METADATA_COLUMNS
 from triptych.search.lease import acquire_write_access
 from triptych.search.query import Filter, Query, StoredItem
 from triptych.search.ranking import RELEVANCE_THRESHOLD
+from triptych.search.roots import Roots
 from triptych.search.scan import items_from_rows
 from triptych.search.store import CollectionMetadata, Writer
 from triptych.space import Space
@@ -69,7 +70,7 @@ def _bench_speed_at(count: int, folder: Path) -> None:
     snapshot = collection._load_snapshot()
     gallery = snapshot.load_gallery("image")
     half_filter = Filter(min_duration=5.0)
-    mask = snapshot.make_mask("image", half_filter.sql)
+    mask = snapshot.make_mask("image", half_filter.to_sql(Roots()))
     started = time.perf_counter()
     collection.search(Query.combine(StoredItem(_make_id(0))), ["image"], item_filter=half_filter)
     cold_seconds = time.perf_counter() - started
@@ -131,7 +132,9 @@ def _make_collection(folder: Path, space_path: Path, keys: np.ndarray) -> None:
     checkpoint.save(space.eval(), space_path)
     with acquire_write_access(str(folder)) as access:
         note = CollectionMetadata(str(space_path), checkpoint.compute_fingerprint(space_path))
-        _write_items(Writer.create(str(folder), note, DIM, access), keys)
+        writer = Writer.create(str(folder), note, DIM, access)
+        writer.set_roots(Roots({"images": folder / "images"}))
+        _write_items(writer, keys)
     Collection(folder)._build_indexes()
 
 
@@ -143,7 +146,7 @@ def _write_items(writer: Writer, keys: np.ndarray) -> None:
         string_columns = {
             "id": [_make_id(i) for i in row_ids],
             "modality": ["image"] * len(block_keys),
-            "file": [f"/images/{i % 100:02}/{i}.png" for i in row_ids],
+            "file": [f"images/{i % 100:02}/{i}.png" for i in row_ids],
             "content_hash": [_make_id(i) for i in row_ids],
             "metadata_hash": [""] * len(block_keys),
         }

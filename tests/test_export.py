@@ -63,7 +63,7 @@ def test_a_failed_export_gives_a_reason_and_leaves_no_file(run_dir, tmp_path, mo
     assert results["text"].problem
     assert "needs two readable examples of image; got 0 of 0" in results["image"].problem
     assert [p.name for p in tmp_path.glob("*.onnx")] == []
-    monkeypatch.setattr("triptych.export.find_spec", lambda _: None)
+    monkeypatch.setattr("triptych.devices.find_spec", lambda _: None)
     with pytest.raises(UsageError, match=r"pip install 'triptych\[export\]'"):
         export_onnx(space, sources, tmp_path, show_progress=False)
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triptych.errors import RecipeError, UsageError
-from triptych.recipe import Component, Recipe, list_bundled_recipes
+from triptych.recipe import Component, Recipe
+from triptych.recipe_files import list_bundled_recipes
 
 SMALL_RECIPE = """
 name = "small"
@@ -72,7 +73,10 @@ def test_to_toml_writes_every_default():
         ("objectives.0=triplet", "objectives.0 = 'triplet': must be a table"),
         ("objectives.0={temperature=0.1}", "objectives.0: the objective's name is missing; known: align_uniform"),
         ("space.similarity=cosin", "space.similarity: similarity 'cosin' is unknown; known: cosine"),
-        ("space.head=mpl", "space.head: head 'mpl' is unknown; known: linear, mlp, none; did you mean 'mlp'"),
+        (
+            "space.head=mpl",
+            "space.head: head 'mpl' is unknown; known: centred, class_names, linear, mlp, none; did you mean 'mlp'",
+        ),
         ("name.x=3", "name is a value, not a table"),
         ("name.x.y=3", "'x' cannot be set, because"),
     ],

@@ -1,7 +1,5 @@
 """The starter space: loading without training, missing weights, collections, and training from it."""
 
-import json
-
 import numpy as np
 import pytest
 import soundfile
@@ -9,17 +7,19 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tests.app.cli.run_cli import triptych as run_triptych
 from tests.conftest import have_identical_weights
 from tests.heads.stub_classifier import StubClassifier
 from triptych import checkpoint
 from triptych.encoders import ENCODERS
 from triptych.encoders.weights import FOLDER_VARIABLE
 from triptych.errors import CheckpointError, RecipeError, UsageError
+from triptych.explain import explain, list_class_weights
 from triptych.interfaces import Source, Waveform
 from triptych.recipe import Recipe
+from triptych.search.collection import Collection
 from triptych.space import Space
 from triptych.starter import STARTER, find_missing_modalities, initialise_heads, load_starter
+from triptych.training.loop import train
 
 COMMAND = "efficientat_mn04: its weights are missing; run: triptych encoders fetch efficientat_mn04"
 pytestmark = pytest.mark.slow
@@ -95,15 +95,48 @@ def test_a_collection_grows_when_audio_weights_are_added(starter, tmp_path, monk
     make_image().save(media / "light.png")
     tone = make_tone()
     soundfile.write(media / "tone.wav", tone.samples, tone.rate)
-    index = ["index", media, "--space", "starter", "--collection", collection]
     with monkeypatch.context() as patch:
         patch.setenv(FOLDER_VARIABLE, str(tmp_path / "empty"))
-        result = run_triptych(*index)
-        assert "1 items (1 new" in result.stdout, result.stderr
-        assert COMMAND in result.stderr
-    assert "2 items (1 new, 1 unchanged" in run_triptych(*index).stdout
-    hits = json.loads(run_triptych("search", "a beep", "--collection", collection, "-k", "1", "--json").stdout)
-    assert hits[0]["modality"] == "audio"
+        result = Collection(collection, STARTER).add(media, show_progress=False)
+        assert result.added == 1
+        skipped = (collection / "not-indexed.tsv").read_text()
+        assert "tone.wav\tthe space has no audio encoder" in skipped
+    result = Collection(collection, starter).add(media, show_progress=False)
+    assert (result.added, result.unchanged) == (1, 1)
+    (hit,) = Collection(collection).search("a beep", k=1)
+    assert hit.item.source.modality == "audio"
+
+
+def test_an_explanation_names_the_classes_of_an_image_and_of_audio(starter, tmp_path):
+    make_image().save(tmp_path / "light.png")
+    tone = make_tone()
+    soundfile.write(tmp_path / "tone.wav", tone.samples, tone.rate)
+    image, audio = Source("image", tmp_path / "light.png"), Source("audio", tmp_path / "tone.wav")
+    encoder = starter.encoder("image")
+    parts, _ = encoder(encoder.prepare(image)[None], torch.ones(1, 1, dtype=torch.bool))
+    likeliest = encoder.class_names()[int(encoder.class_probabilities(parts.mean(dim=1)).argmax())]
+    assert list_class_weights(starter, image, 1)[0][0] == likeliest
+    assert list_class_weights(starter, audio, 1)[0][0] in {"Sine wave", "Beep, bleep"}
+    assert list_class_weights(starter, Source("text", "a bell")) == []
+    query = Source("text", "traffic lights")
+    explanation = explain(starter, query, image)
+    assert not explanation.query.classes
+    assert any(c.name.startswith("traffic light") for c in explanation.hit.classes)
+    score = float(starter.scores(starter.embed_one(query), starter.embed_one(image)))
+    assert explanation.score == pytest.approx(score, abs=1e-5)
+    assert float(explanation.contributions.sum()) + explanation.residual == pytest.approx(score, abs=1e-5)
+
+
+def test_training_starts_from_the_starter_space(starter, tmp_path):
+    rows = []
+    for index in range(4):
+        make_image().rotate(20 * index).save(tmp_path / f"{index}.png")
+        rows.append({"image": str(tmp_path / f"{index}.png"), "text": f"traffic lights {index}"})
+    overrides = ["training.learning_rate=1e-12", "training.eval_every=0"]
+    space = train(STARTER, tmp_path / "run", data=rows, epochs=1, overrides=overrides, show_progress=False)
+    trained, expected = (s.heads["image"].get_parameter("class_embeddings") for s in (space, starter))
+    similarity = F.cosine_similarity(trained, expected, dim=1)
+    assert similarity.min() > 0.8, "without audio classes, only one direction differs"
 
 
 def test_a_space_without_texts_cannot_name_classes(starter):
@@ -116,14 +149,16 @@ def test_a_space_without_texts_cannot_name_classes(starter):
 def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter):
     """The heads of a space whose audio encoder has two classes, without a cache, compared with single texts."""
     audio, text = StubClassifier(), starter.encoder("text")
-    audio.class_names = lambda: ("Dog", "Bark")
-    recipe = Recipe.load(STARTER, ['space.heads.audio.prompts=["{}"]']).restrict_to({"audio", "text"})
+    setattr(audio, "class_names", lambda: ("Dog", "Bark"))  # noqa: B010 - a stub with other classes
+    overrides = ['space.heads.audio.prompts=["{}"]', "space.heads.text.phrases=[]"]
+    recipe = Recipe.load(STARTER, overrides).restrict_to({"audio", "text"})
     space = Space(recipe, {"audio": audio, "text": text})
     initialise_heads(space, None)
     mask = torch.ones(1, 3, dtype=torch.bool)
     means = [text(text.prepare(Source("text", name))[None], mask)[0][0].mean(dim=0) for name in ("dog", "bark")]
     dog, bark = F.normalize(torch.stack(means), dim=1)
     centre = (dog + bark) / 2
-    assert torch.allclose(space.heads["text"].centre, centre, atol=1e-5)
-    for embedding, single in zip(space.heads["audio"].class_embeddings, (dog, bark), strict=True):
+    assert torch.allclose(space.heads["text"].get_parameter("centre"), centre, atol=1e-5)
+    embeddings = space.heads["audio"].get_parameter("class_embeddings")
+    for embedding, single in zip(embeddings, (dog, bark), strict=True):
         assert F.cosine_similarity(embedding, single - centre, dim=0) > 0.999

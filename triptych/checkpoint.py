@@ -23,21 +23,27 @@ from torch import Tensor
 
 from triptych import __version__, hub, plugins
 from triptych.data.cache import fingerprint_encoder
+from triptych.devices import EmbeddingPrecision, Runtime, choose_execution
 from triptych.encoders import ENCODERS
 from triptych.encoders.joint_models import JointModel, find_model
 from triptych.encoders.unavailable import UnavailableEncoder
 from triptych.errors import CheckpointError, PluginError, RecipeError
+from triptych.execution.backends import apply_execution
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Encoder, Modality
 from triptych.model_card import render_model_card
-from triptych.recipe import Geometry, Recipe, SpaceConfig, list_bundled_recipes
+from triptych.recipe import Geometry, Recipe, SpaceConfig
+from triptych.recipe_files import list_bundled_recipes
 from triptych.settings import Component
 from triptych.space import Space
-from triptych.starter import STARTER, fingerprint_starter, is_starter, load_starter
+from triptych.spaces.default import choose_default_space
+from triptych.spaces.known import STARTER
+from triptych.spaces.presence import check_space, no_space_error
+from triptych.starter import fingerprint_starter, is_starter, load_starter
 
 SPACE_FILE, PRETRAINED_FILE, CONFIG_FILE = "space.safetensors", "model.safetensors", "config.json"
 MODEL_CARD_FILE, RECIPE_FILE = "README.md", "recipe.toml"
-MODULES_FILE = "modules.json"  # in the folders of sentence-transformers
+MODULES_FILE = "modules.json"  # marks the folder of a sentence-transformers model
 HEADER_KEY, FORMAT_VERSION = "triptych", "space-5"
 WEIGHTS_PREFIX = "space."  # name prefix of the space's weights; tensors of a trainer have other prefixes
 
@@ -67,7 +73,10 @@ def save(
         raise CheckpointError(f"{path}: cannot be written ({error}); is the disk full?") from error
 
 
-def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
+def load(
+    path: str | Path | None = None, allow_plugins: str | Iterable[str] = (), *,
+    device: str | torch.device | None = None, precision: EmbeddingPrecision | None = None, runtime: Runtime | None = None,
+) -> Space:  # fmt: skip
     """Load a space for inference.
 
     Args:
@@ -76,12 +85,19 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
             hf:NAME, where NAME is a folder or a name on the Hugging Face hub. A model of sentence-transformers is
             st:NAME. Settings of the encoders follow a question mark, such as
             hf:google/embeddinggemma-2?truncate_dim=256&dtype=bfloat16. The space "starter" needs no training.
+            Default: the space in TRIPTYCH_SPACE or of `triptych spaces use`, else the best space on this machine; a
+            line on stderr says which.
         allow_plugins: Packages whose plug-ins the space may import. Packages that register plug-ins are always allowed.
+        device: Where `encode` and all that embeds computes: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1",
+            "mps". Default: $TRIPTYCH_DEVICE, or "auto".
+        precision: The precision of the encoders on a GPU: "float32" (default), "bfloat16" or "float16".
+        runtime: "pytorch" (default), or "onnx" for ONNX Runtime on the CPU; docs/devices.md lists the encoders.
 
     Returns:
         The space, in evaluation mode.
 
     Raises:
+        UsageError: The device is not available, or the precision or the runtime does not fit the space.
         CheckpointError: The space or the model does not exist, is damaged or has no embeddings.
         PluginError: The space needs a plug-in that is not installed or not allowed.
         RecipeError: A setting is invalid, or a library is missing.
@@ -91,8 +107,11 @@ def load(path: str | Path, allow_plugins: str | Iterable[str] = ()) -> Space:
         >>> space.modalities
         ('image', 'audio', 'text')
     """
+    execution = choose_execution(device, precision, runtime)
+    execution.choose_device()  # raises an error before the space is read
     with plugins.allow(allow_plugins):
-        return load_with_extras(path)[0]
+        space = load_with_extras(choose_default_space() if path is None else path)[0]
+    return apply_execution(space, execution)
 
 
 def load_with_extras(path: str | Path) -> tuple[Space, dict[str, Tensor], dict[str, Any]]:
@@ -169,18 +188,15 @@ def _find_space(path: str | Path) -> Path | JointModel:
     """Return the file of a space or a joint model. Raise CheckpointError if there is neither."""
     model = find_model(path)
     if model is None:
-        file = Path(path).expanduser()
-        if not file.is_file():
-            raise CheckpointError(f"{file}: no such run folder or space file; create it with `triptych train`")
-        return file
+        check_space(path)
+        return Path(path).expanduser()
     for file in (model.folder / SPACE_FILE, model.folder / PRETRAINED_FILE):
         if file.is_file() and (file.name == SPACE_FILE or _is_triptych_model(model.folder)):
             if model.settings:
                 raise CheckpointError(f"{path}: only a joint model has settings; {file} is a space of triptych")
             return file
     if not (model.folder / CONFIG_FILE).is_file() and not (model.folder / MODULES_FILE).is_file():
-        expected = f"no {SPACE_FILE} in this folder, and no joint model (CLIP, SigLIP, CLAP)"
-        raise CheckpointError(f"{model.folder}: {expected}; give the folder of a finished training run")
+        raise no_space_error(model.folder)
     return model
 
 
@@ -307,8 +323,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise CheckpointError(f"{path}: cannot be read as safetensors ({error}); the file may be truncated") from error
     if not isinstance(header, dict) or not header:
         raise CheckpointError(f"{path}: not a space file; `triptych train` creates space files")
-    if header.get("format_version") != FORMAT_VERSION:
-        version = header.get("format_version", "unknown format")
+    if (version := header.get("format_version", "unknown format")) != FORMAT_VERSION:
         raise CheckpointError(f"{path}: saved by another version of triptych ({version}); train again (--restart)")
     return tensors, header
 

@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import jvp, vmap
 
 from triptych.data.loader import collate
+from triptych.heads.class_names import ClassNamesHead
 from triptych.interfaces import MODALITIES, Features, Modality, Region, Source
 from triptych.media import audio, text
+from triptych.similarities.cosine import Cosine
 from triptych.similarities.mahalanobis import Mahalanobis
 from triptych.similarities.matchmap import Matchmap
 from triptych.similarities.word_region import WordRegion
 from triptych.space import Space
 
+NUM_CLASSES = 5  # number of classes that an explanation lists
 INTEGRATION_STEPS = 32  # number of steps of the integrated gradients of a nonlinear head
 METHOD_DESCRIPTIONS = {
     "pooled": "The embedding of an item is the sum of its parts' vectors, so the score is a sum over pairs of parts: "
@@ -31,6 +34,15 @@ METHOD_DESCRIPTIONS = {
 
 
 @dataclass(frozen=True)
+class ClassContribution:
+    """A class of an item whose head is `class_names`: its weight in the embedding, and its share of the score."""
+
+    name: str
+    weight: float  # from 0 to 1; the weights of all classes sum to 1
+    contribution: float  # the contributions of all classes sum to the score, if the similarity is the cosine
+
+
+@dataclass(frozen=True)
 class ExplainedItem:
     """The query or the hit of an explanation, with the locations of its parts. The tokens of a word are merged.
 
@@ -42,6 +54,7 @@ class ExplainedItem:
     text: str | None  # the text of a text item; its part locations are character ranges in this text
     span: tuple[float, float] | None  # the encoded range of an audio file, in seconds
     part_locations: Sequence[Region]
+    classes: Sequence[ClassContribution] = ()  # the largest contributions; empty without a head `class_names`
 
 
 @dataclass(frozen=True)
@@ -73,6 +86,11 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
         contributions, attribution = contributions.T, attribution.T
     query_features, hit_features = (_make_features(space, source, parts[source]) for source in (query, hit))
     sides = [_make_explained_item(space, source, parts[source].shape[1]) for source in (query, hit)]
+    if isinstance(space.similarity, Cosine):
+        other_features = hit_features, query_features
+        for axis, (source, other) in enumerate(zip((query, hit), other_features, strict=True)):
+            classes = list_class_contributions(space, source.modality, parts[source], other.embedding)
+            sides[axis] = replace(sides[axis], classes=classes)
     for axis, side in enumerate(sides):
         groups = _group_parts(side)
         if groups != [[index] for index in range(len(side.part_locations))]:
@@ -84,6 +102,39 @@ def explain(space: Space, query: Source, hit: Source, score: float | None = None
     shown_score = computed_score if score is None else score
     residual = shown_score - float(contributions.sum())
     return Explanation(sides[0], sides[1], contributions, attribution, shown_score, residual)
+
+
+@torch.inference_mode()
+def list_class_weights(space: Space, source: Source, count: int = NUM_CLASSES) -> list[tuple[str, float]]:
+    """Return the classes with the largest weights in the embedding of an item, and their weights.
+
+    The list is empty if the head of the modality is not `class_names`.
+    """
+    head = space.eval().heads[source.modality]
+    if not isinstance(head, ClassNamesHead):
+        return []
+    top = head.class_weights(_encode_parts(space, source).mean(dim=1))[0].topk(min(count, len(head.class_names)))
+    return [(head.class_names[int(i)], float(w)) for w, i in zip(top.values, top.indices, strict=True)]
+
+
+def list_class_contributions(
+    space: Space, modality: Modality, parts: Tensor, other: Tensor, count: int = NUM_CLASSES
+) -> list[ClassContribution]:
+    """Return the classes that contribute most to the cosine of an item with parts (1, P, W) and the embedding `other`.
+
+    With y = Σ_c w_c e_c, class c contributes w_c <e_c, other> / (|y| |other|).
+    """
+    head = space.heads[modality]
+    if not isinstance(head, ClassNamesHead) or not isinstance(space.shared_head, nn.Identity):
+        return []
+    weights = head.class_weights(parts.mean(dim=1))[0]  # (C,)
+    norm = (weights @ head.class_embeddings).norm() * other.norm()
+    contributions = weights * (head.class_embeddings @ other[0]) / norm.clamp_min(1e-12)
+    top = contributions.topk(min(count, len(contributions)))
+    return [
+        ClassContribution(head.class_names[int(i)], float(weights[i]), float(value))
+        for value, i in zip(top.values, top.indices, strict=True)
+    ]
 
 
 def describe_method(space: Space) -> str:

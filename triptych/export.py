@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import logging
 import statistics
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +18,19 @@ from torch import Tensor, nn
 from triptych.checkpoint import resolve_path
 from triptych.data import manifest
 from triptych.data.loader import collate, prepare_sources, sources_of
+from triptych.devices import check_onnx_packages
 from triptych.errors import MediaError, UsageError
+from triptych.execution.onnx_graph import export_graph, open_session
 from triptych.files import atomic_write, write_text
 from triptych.interfaces import Modality, Source
 from triptych.progress import track_progress
 from triptych.space import Space
 
-REQUIRED_PACKAGES = ("onnx", "onnxruntime", "onnxscript")
 REPORT_FILE = "report.json"
 BATCH_SIZE, REPEATS = 8, 7  # the speed comparison runs one batch of 8 inputs 7 times
 NUM_EXAMPLES = 64  # the maximum number of inputs per modality for comparing ONNX with PyTorch
 MAX_GRAPH_GB = 1.9  # limit for the weights in GB; the ONNX format allows 2 GB per graph
-INPUTS_NAME, MASK_NAME, OUTPUT_NAME = "inputs", "mask", "embeddings"
+OUTPUT_NAME = "embeddings"
 
 
 @dataclass(frozen=True)
@@ -57,9 +54,7 @@ def export_onnx(
     space: Space, sources: Mapping[Modality, Sequence[Source]], folder: Path, show_progress: bool = True
 ) -> list[ExportResult]:
     """Write a report and an ONNX graph for each modality of a space, compared with PyTorch on `sources`."""
-    missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
-    if missing:
-        raise UsageError(f"{', '.join(missing)} not installed; run: pip install 'triptych[export]'")
+    check_onnx_packages()
     space = space.eval().cpu()
     results = []
     with track_progress("exporting", len(space.modalities), show_progress) as progress:
@@ -120,9 +115,14 @@ def _export_modality(space: Space, modality: Modality, sources: Sequence[Source]
         return make_result(problem=f"the weights are {gigabytes:.1f} GB; the limit of an ONNX graph is 2 GB")
     batches = [collate(inputs[i : i + BATCH_SIZE]) for i in range(0, len(inputs), BATCH_SIZE)]
     try:
-        with _suppress_exporter_warnings(), atomic_write(path) as temp_path:
-            _export_graph(tower, *batches[0]).save(temp_path, external_data=False)
-        run = _open_session(path)
+        with atomic_write(path) as temp_path:
+            graph = export_graph(tower, *batches[0], [OUTPUT_NAME], has_dynamic_length=modality != "image")
+            graph.save(temp_path, external_data=False)
+        session = open_session(path, [OUTPUT_NAME])
+
+        def run(inputs: Tensor, mask: Tensor) -> Tensor:
+            return session(inputs, mask)[0]
+
         distance = max(_max_cosine_distance(tower, run, *batch) for batch in batches)
     except Exception as error:  # the exporter raises dozens of error types
         path.unlink(missing_ok=True)
@@ -139,38 +139,6 @@ def _summarise_error(error: BaseException) -> str:
     lines = [line for line in str(error).partition("## Exception summary")[2].splitlines() if line.strip()]
     lines = lines or [line for line in str(error).splitlines() if line.strip()] or [""]
     return f"{type(error).__name__}: {lines[0][:300]}"
-
-
-def _export_graph(tower: _Tower, inputs: Tensor, mask: Tensor) -> Any:
-    """Export an encoder with its projection, with a dynamic batch size and (except for images) a dynamic length."""
-    dynamic = torch.export.Dim.AUTO
-    dynamic_axes = {0: dynamic} if tower.modality == "image" else {0: dynamic, 1: dynamic}
-    with torch.no_grad():
-        return torch.onnx.export(
-            tower,
-            (inputs, mask),
-            dynamo=True,
-            dynamic_shapes=(dynamic_axes, dynamic_axes),
-            input_names=[INPUTS_NAME, MASK_NAME],
-            output_names=[OUTPUT_NAME],
-            verbose=False,
-        )
-
-
-def _open_session(path: Path) -> Callable[[Tensor, Tensor], Tensor]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    input_names = {graph_input.name for graph_input in session.get_inputs()}  # a graph may have no mask input
-
-    def run(inputs: Tensor, mask: Tensor) -> Tensor:
-        feed = {name: x.numpy() for name, x in ((INPUTS_NAME, inputs), (MASK_NAME, mask)) if name in input_names}
-        return torch.from_numpy(session.run([OUTPUT_NAME], feed)[0])
-
-    return run
 
 
 @torch.inference_mode()
@@ -196,17 +164,3 @@ def _measure_times(
     ratios = [a / b for a, b in zip(milliseconds["onnx"], milliseconds["eager"], strict=True)]
     time_ratio_range = min(ratios), max(ratios)
     return {"eager_ms": eager, "onnx_ms": onnx, "time_ratio": onnx / eager, "time_ratio_range": time_ratio_range}
-
-
-@contextmanager
-def _suppress_exporter_warnings() -> Iterator[None]:
-    """Suppress the exporter's warnings about optional libraries."""
-    logger = logging.getLogger("torch.onnx")
-    previous_level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(previous_level)

@@ -202,6 +202,16 @@ class Pair:
         return self.similarity(self.a, self.b)  # (N, N)
 
 
+class Backend(ABC):
+    """Computes `Encoder.forward` in another way for inference, such as in half precision or with ONNX Runtime."""
+
+    name: str  # part of the cache key, because the features may differ from those of `forward`
+
+    @abstractmethod
+    def __call__(self, encoder: Encoder, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the parts (N, P, feature_dim) and the mask of parts (N, P), as `encoder.forward`, in float32."""
+
+
 class Encoder(nn.Module, ABC):
     """Encodes files or texts as sequences of part vectors: `prepare` reads a source, and `forward` encodes a batch."""
 
@@ -214,6 +224,13 @@ class Encoder(nn.Module, ABC):
     part_name: str  # what a part of this modality is called: frame, region or token
     prompts: Mapping[str, str] = MappingProxyType({})  # prompts of the model by name: "query", "document" …
     weights_files: tuple[Any, ...] = ()  # the published files (`encoders.weights.WeightsFile`) that the encoder reads
+    backend: Backend | None = None  # computes `forward` for inference; None: PyTorch in the dtype of the weights
+
+    def __call__(self, inputs: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode a batch as `forward` does, with the backend if no gradient is needed."""
+        if self.backend is None or self.training or torch.is_grad_enabled():
+            return super().__call__(inputs, mask)
+        return self.backend(self, inputs, mask)
 
     @classmethod
     def unavailable_reason(cls) -> str | None:

@@ -33,7 +33,7 @@ GROUPS = {  # role of a mechanism: group of its entry points
     "head": "triptych.heads",
     "dataset": "triptych.datasets",
 }
-ALLOW_VARIABLE = "TRIPTYCH_ALLOW_PLUGINS"  # comma-separated packages
+ALLOW_VARIABLE = "TRIPTYCH_ALLOW_PLUGINS"  # the value lists the allowed packages, separated by commas
 NAME = re.compile(r"[A-Za-z]\w*", re.ASCII)
 MODULE = re.compile(r"(?!__)[A-Za-z_]\w*(?:\.(?!__)[A-Za-z_]\w*)*", re.ASCII)  # without parts such as __main__
 REFERENCE = re.compile(rf"({MODULE.pattern}):({NAME.pattern})", re.ASCII)

@@ -18,6 +18,7 @@ from triptych.heads import HEADS
 from triptych.interfaces import MODALITIES, Encoder, Modality
 from triptych.objectives import OBJECTIVES
 from triptych.plugins import Registry
+from triptych.recipe_files import find_recipe_file
 from triptych.settings import (
     Component,
     Range,
@@ -138,7 +139,7 @@ class Recipe:
 
         The recipe may use plug-ins of the packages in `allow_plugins`, and of packages that register plug-ins.
         """
-        path = _resolve_path(name_or_path)
+        path = find_recipe_file(name_or_path)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
@@ -233,32 +234,11 @@ class Recipe:
         return tomli_w.dumps({key: table[key] for key in order})
 
 
-def list_bundled_recipes() -> dict[str, Path]:
-    """Return a dict from name to path of the bundled recipes."""
-    package_folder = Path(__file__).parent
-    folder = next((f for f in (package_folder / "recipes", package_folder.parent / "recipes") if f.is_dir()), None)
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))} if folder else {}
-
-
 def check_recipe_name(name: str) -> None:
     """Raise RecipeError if a name contains characters that a folder's name should not have."""
     if not re.fullmatch(r"\w[\w.-]{0,99}", name):
         problem = "must be letters, digits, _, - and dots, because a folder gets this name"
         raise RecipeError(f"name = {name[:100]!r}: {problem}")
-
-
-def _resolve_path(name_or_path: str | Path) -> Path:
-    bundled = list_bundled_recipes()
-    if str(name_or_path) in bundled:
-        return bundled[str(name_or_path)]
-    path = Path(name_or_path)
-    if path.suffix.lower() in {".csv", ".jsonl", ".parquet"}:
-        raise RecipeError(f"{path} is a manifest, not a recipe; run: triptych train RECIPE --data {path}")
-    if path.suffix == ".toml" or path.exists():
-        if not path.is_file():
-            raise RecipeError(f"recipe {path}: no such file; bundled recipes: {', '.join(bundled)}")
-        return path
-    raise RecipeError(describe_unknown("recipe", str(name_or_path), bundled))
 
 
 def _read_recipe(table: TomlTable) -> Recipe:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from triptych.data.cache import Cache, to_float16
+from triptych.devices import default_batch_size
 from triptych.embedding import EmbedResult, embed_in_batches
 from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, RecipeError, UsageError, describe_unknown
@@ -44,7 +45,7 @@ PROGRESS_BAR_INPUTS = 64  # `encode` shows a progress bar for more inputs
 class EncodeOptions(TypedDict, total=False):
     """The options of `Space.encode_query` and `Space.encode_document`; `Space.encode` describes them."""
 
-    batch_size: int
+    batch_size: int | None
     workers: int
     show_progress_bar: bool | None
     cache: Cache | None
@@ -79,6 +80,11 @@ class Space(nn.Module):
     def frozen_modalities(self) -> tuple[Modality, ...]:
         """The modalities whose encoder is frozen; the outputs of frozen encoders can be cached."""
         return tuple(m for m in self.modalities if self.encoder(m).frozen)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the encoders and heads, which compute embeddings; features are returned on the CPU."""
+        return next(self.parameters()).device
 
     def encoder(self, modality: Modality) -> Encoder:
         """Return the encoder of a modality; raise UsageError if the space has no encoder for the modality."""
@@ -148,18 +154,20 @@ class Space(nn.Module):
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
         A similarity may be asymmetric, so the similarity gets the modalities in the order of MODALITIES, as in
-        training.
+        training. The scores are on the device of the features, also if the similarity is on another device.
         """
+        scores_device, weight = query.embedding.device, next(self.similarity.parameters(), query.embedding)
+        query, gallery = query.to(weight.device), gallery.to(weight.device)
         if MODALITIES.index(query.require_modality()) > MODALITIES.index(gallery.require_modality()):
-            return self.similarity(gallery, query).T
-        return self.similarity(query, gallery)
+            return self.similarity(gallery, query).T.to(scores_device)
+        return self.similarity(query, gallery).to(scores_device)
 
     @torch.inference_mode()
     def embed(
         self,
         sources: Iterable[Source],
         modality: Modality,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         workers: int = 2,
         progress: ProgressBar | None = None,
         with_parts: bool = True,
@@ -171,16 +179,16 @@ class Space(nn.Module):
         With a cache, the outputs of a frozen encoder are read from the cache, and missing outputs are added to the
         cache. If the encoder has a prompt `prompt_name`, such as "query", all sources get this prompt.
         """
-        encoder, device = self.encoder(modality), next(self.parameters()).device
+        encoder, device = self.encoder(modality), self.device
 
         def compute_features(inputs: tuple[Tensor, Tensor], input_kind: InputKind) -> Features:
-            on_device = (x.to(device) for x in inputs)
-            return self(modality, *on_device, input_kind, with_parts).to(torch.device("cpu"))
+            return self(modality, *(x.to(device) for x in inputs), input_kind, with_parts).to(torch.device("cpu"))
 
         was_training = self.training
         self.eval()
         try:
-            options = batch_size, workers, progress, with_parts, cache if encoder.frozen else None
+            size, encoder_cache = batch_size or default_batch_size(device), cache if encoder.frozen else None
+            options = size, workers, progress, with_parts, encoder_cache
             sources = list(sources)
             prompted = [encoder.with_prompt(source, prompt_name) if prompt_name else source for source in sources]
             result = embed_in_batches(compute_features, encoder, prompted, self.recipe.space.embed_dim, *options)
@@ -196,11 +204,8 @@ class Space(nn.Module):
         modality: Modality | None = ...,
         *,
         convert_to_tensor: Literal[True],
-        batch_size: int = ...,
-        workers: int = ...,
-        show_progress_bar: bool | None = ...,
-        cache: Cache | None = ...,
         prompt_name: str | None = ...,
+        **options: Unpack[EncodeOptions],
     ) -> Tensor: ...
 
     @overload
@@ -210,11 +215,8 @@ class Space(nn.Module):
         modality: Modality | None = ...,
         *,
         convert_to_tensor: Literal[False] = ...,
-        batch_size: int = ...,
-        workers: int = ...,
-        show_progress_bar: bool | None = ...,
-        cache: Cache | None = ...,
         prompt_name: str | None = ...,
+        **options: Unpack[EncodeOptions],
     ) -> np.ndarray: ...
 
     def encode(
@@ -223,7 +225,7 @@ class Space(nn.Module):
         modality: Modality | None = None,
         *,
         convert_to_tensor: bool = False,
-        batch_size: int = 64,
+        batch_size: int | None = None,
         workers: int = 2,
         show_progress_bar: bool | None = None,
         cache: Cache | None = None,
@@ -237,7 +239,7 @@ class Space(nn.Module):
                 image or video file is a path; every other string is a text.
             modality: The modality of all inputs. Default: each input's type determines its modality.
             convert_to_tensor: Return a tensor instead of a NumPy array.
-            batch_size: The number of inputs that are encoded together. The embeddings do not depend on it.
+            batch_size: The inputs per batch, which does not change the embeddings. Default: 64; on a GPU, 256.
             workers: The number of threads that decode files.
             show_progress_bar: Default: show a progress bar for more than 64 inputs if stderr is a terminal.
             cache: A cache for the outputs of frozen encoders. Default: no cache.
@@ -329,8 +331,7 @@ class Space(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the weights, config, recipe, tokenizer and model card in the layout of the Hugging Face hub.
 
-        Paths of this machine are removed from the recipe. `triptych.load` reads the folder on any machine, without
-        network access. Weights of frozen encoders are not written; only their hash is.
+        Paths of this machine are removed from the recipe. Of frozen encoders, only a hash of the weights is written.
 
         Args:
             folder: The folder to write; it is created if necessary.

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from triptych.data.cache import FORMAT_VERSION, Cache
+from triptych.data.cache import Cache
 from triptych.data.features import compute_or_load, encode_blocks
 from triptych.encoders import ENCODERS
 from triptych.encoders.unavailable import UnavailableEncoder
@@ -28,8 +29,10 @@ from triptych.progress import notify
 from triptych.recipe import Recipe
 from triptych.settings import Component
 from triptych.space import Space
+from triptych.spaces.known import STARTER
 
-STARTER = "starter"  # the name of the space and of its recipe; it also names the space of a collection
+STARTER_VERSION = 1  # part of the fingerprint; a change of the formulas below is a new version
+MIN_SPREAD = 1e-4  # smaller differences between the mean class embeddings of two modalities are rounding errors
 
 
 def is_starter(name: str | Path) -> bool:
@@ -80,7 +83,7 @@ def fingerprint_starter() -> str:
     encoders = [ENCODERS[component.name] for component in recipe.space.encoders.values()]
     digests = [sorted(file.digests.values()) for encoder in encoders for file in encoder.weights_files]
     names = [encoder.class_names() for encoder in encoders]
-    content = repr((FORMAT_VERSION, recipe.to_toml(), digests, names))
+    content = repr((STARTER_VERSION, recipe.to_toml(), digests, names))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -91,25 +94,52 @@ def _make_encoder(modality: Modality, component: Component, missing: str | None)
     return cls(**component.settings)
 
 
-@torch.no_grad()
 def initialise_heads(space: Space, cache: Cache | None) -> None:
     """Set the weights of the heads `class_names` and `centred` to text embeddings; spaces without them do not change.
 
     With a cache, the outputs of a frozen text encoder for the class names are cached.
     """
-    heads = [head for head in space.heads.values() if isinstance(head, ClassNamesHead)]
+    heads: dict[Modality, ClassNamesHead] = {}
+    for modality in space.modalities:
+        if isinstance(head := space.heads[modality], ClassNamesHead):
+            heads[modality] = head
     if not heads:
         return
     if "text" not in space.modalities:
         raise RecipeError("class_names: the space has no text encoder; add one, such as minilm, to space.encoders")
-    centres = []
-    for head in heads:
-        embeddings = embed_classes(space.encoder("text"), head.class_phrases(), cache)
-        head.load_class_embeddings(embeddings)
-        centres.append(embeddings.mean(dim=0))
+    text_encoder = space.encoder("text")
+    embeddings: dict[Modality, Tensor] = {}
+    for modality, head in heads.items():
+        embeddings[modality] = embed_classes(text_encoder, head.class_phrases(), cache)
+    load_class_embeddings(space, embeddings, embed_phrases(space, cache))
+
+
+@torch.no_grad()
+def load_class_embeddings(
+    space: Space, embeddings: Mapping[Modality, Tensor], phrase_centre: Tensor | None = None
+) -> None:
+    """Set the weights of the heads from the text embeddings of the classes (C, D) of each modality.
+
+    The directions in which the mean class embeddings of the modalities differ are removed, because they say only that
+    a text names a modality, such as "a photo of" or "the sound of".
+    """
+    centres = torch.stack([rows.mean(dim=0) for rows in embeddings.values()])  # (modalities, D)
+    _, spreads, directions = torch.linalg.svd(centres - centres.mean(dim=0), full_matrices=False)
+    directions = directions[spreads > MIN_SPREAD]
+    for modality, rows in embeddings.items():
+        cast(ClassNamesHead, space.heads[modality]).load_class_embeddings(rows, directions)
     text_head = space.heads["text"]
     if isinstance(text_head, CentredHead):
-        text_head.centre.copy_(torch.stack(centres).mean(dim=0))
+        centre = centres.mean(dim=0)
+        text_head.centre.copy_(centre if phrase_centre is None else (centre + phrase_centre) / 2)
+
+
+def embed_phrases(space: Space, cache: Cache | None) -> Tensor | None:
+    """Return the mean embedding of the phrases of the text head; None if it has no phrases."""
+    head = space.heads["text"]
+    if not isinstance(head, CentredHead) or not head.phrases:
+        return None
+    return embed_classes(space.encoder("text"), [head.phrases], cache)[0]
 
 
 @torch.inference_mode()

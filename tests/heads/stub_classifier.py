@@ -16,7 +16,7 @@ class StubClassifier(Encoder):
         self.weight = torch.randn(feature_dim, 3, generator=torch.Generator().manual_seed(3))
 
     def prepare(self, source):
-        return torch.tensor(source.content.samples).view(-1, self.feature_dim)
+        raise NotImplementedError
 
     def forward(self, inputs, mask):
         return inputs, mask
@@ -25,5 +25,5 @@ class StubClassifier(Encoder):
         return (mean @ self.weight.to(mean.dtype)).sigmoid()
 
     @staticmethod
-    def class_names():
+    def class_names() -> tuple[str, ...]:
         return CLASSES

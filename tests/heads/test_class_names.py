@@ -8,7 +8,7 @@ import torch
 from tests.heads.stub_classifier import CLASSES, StubClassifier
 from triptych.encoders.image_cnn import ImageCNN
 from triptych.errors import RecipeError
-from triptych.heads.class_names import ClassNamesHead, decorrelate, split_names
+from triptych.heads.class_names import ClassNamesHead, decorrelate
 
 
 def make_head(**settings) -> ClassNamesHead:
@@ -39,6 +39,7 @@ def test_probabilities_of_zero_give_finite_outputs_and_gradients():
     output = head(x)
     output.sum().backward()
     assert torch.isfinite(output).all()
+    assert x.grad is not None
     assert torch.isfinite(x.grad).all()
 
 
@@ -60,11 +61,23 @@ def test_decorrelation_matches_a_loop_over_the_formula(strength):
 
 
 def test_phrases_have_every_name_in_every_prompt():
-    head = ClassNamesHead(7, 5, prompts=("{}", "the sound of {}"))
+    head = ClassNamesHead(7, 5, prompts=("{}", "the sound of {}"), synonyms=True)
     head.bind(StubClassifier())
     cat = ["cat, house cat", "the sound of cat, house cat", "cat", "the sound of cat", "house cat"]
     assert head.class_phrases()[:2] == [["dog", "the sound of dog"], [*cat, "the sound of house cat"]]
-    assert split_names("Tap") == ["tap"]
+    head.synonyms = False
+    assert head.class_phrases()[1] == cat[:2]
+
+
+def test_directions_are_removed_from_the_class_embeddings():
+    head, embeddings = make_head(), torch.randn(3, 5, dtype=torch.float64)
+    directions = torch.linalg.qr(torch.randn(5, 2, dtype=torch.float64)).Q.T
+    head.load_class_embeddings(embeddings, directions[:0])
+    assert torch.allclose(head.class_embeddings, embeddings - embeddings.mean(dim=0))
+    head.load_class_embeddings(embeddings, directions)
+    assert (head.class_embeddings @ directions.T).abs().max() < 1e-12
+    kept = torch.linalg.svd(directions).Vh[2:]
+    assert torch.allclose(head.class_embeddings @ kept.T, (embeddings - embeddings.mean(dim=0)) @ kept.T)
 
 
 def test_the_encoder_is_not_a_part_of_the_head():

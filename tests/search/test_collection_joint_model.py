@@ -61,7 +61,9 @@ def test_a_collection_remembers_library_and_settings(name, tmp_path, monkeypatch
     assert again.space.recipe.space.encoders == collection.space.recipe.space.encoders
     assert again.search(Source("text", "a dog"), ["image"], k=1)
     shutil.rmtree(tmp_path / "model")
-    with pytest.raises(CollectionError, match=r"the space .* does not exist; index again with --space RUN"):
+    with pytest.raises(
+        CollectionError, match=r"the space .* does not exist .*; if it was moved, give its new path with --space RUN"
+    ):
         Collection(tmp_path / "collection")
 
 

@@ -94,6 +94,16 @@ def test_hits_and_items_convert_to_tables(media):
     assert triptych.Collection(media.folder.parent / "new", media.space).to_arrow().num_rows == 0
 
 
+def test_pages_of_items_follow_one_order(media, tmp_path):
+    for name in ("a.png", "b.png"):  # later writes than the other items, but with paths that sort earlier
+        Image.new("RGB", (32, 32), "red").save(tmp_path / name)
+        media.add(tmp_path / name, show_progress=False)
+    items = media.list_items()
+    assert items == sorted(items, key=lambda item: (item.source.modality, str(item.source.content)))
+    assert [item for offset in range(0, len(items), 2) for item in media.list_items(limit=2, offset=offset)] == items
+    assert media.list_items(triptych.Filter(folder=tmp_path / "mine"), offset=len(items)) == []
+
+
 def test_one_file_can_be_added_and_the_rest_stays(media, space, tmp_path):
     number = len(media)
     path = tmp_path / "new.png"

@@ -26,6 +26,7 @@ from triptych.search.item import (
     merge_items,
     to_arrow,
 )
+from triptych.search.roots import Roots
 from triptych.similarities.cosine import Cosine
 
 FULL_ITEM = Item(
@@ -36,25 +37,27 @@ FULL_ITEM = Item(
     modified_time=1e9,
     content_hash="abc",
     row_id=7,
-    provenance=(Provenance("/recordings", ("rain",), ("split=test",)), Provenance("/pairs.csv")),
+    provenance=(Provenance("recordings", ("rain",), ("split=test",)), Provenance("recordings/pairs.csv")),
+    location="recordings/it's raining.wav",
 )
+ROOTS = Roots({"recordings": Path("/recordings"), "images": Path("/images"), "notes": Path("/notes")})
 ITEMS = {
     "segment": FULL_ITEM,
-    "file": Item(Source("image", Path("/images/a.png"))),
+    "file": Item(Source("image", Path("/images/a.png")), location="images/a.png"),
     "text": Item(Source("text", "two red bells")),
-    "text file": Item(Source("text", Path("/notes/a.txt")), excerpt="two red"),
+    "text file": Item(Source("text", Path("/notes/a.txt")), excerpt="two red", location="notes/a.txt"),
 }
 
 
 @pytest.mark.parametrize("item", ITEMS.values(), ids=ITEMS)
 def test_a_row_is_converted_back_to_the_same_item(item):
     (row,) = make_metadata_table([item]).to_pylist()
-    assert item_from_row(row) == item
+    assert item_from_row(row, ROOTS) == item
     assert (row["id"], row["origins"]) == (item.id, item.origins)
 
 
 def test_every_field_is_a_column():
-    names = {field.name for field in fields(Item)} - {"source", "excerpt"}
+    names = {field.name for field in fields(Item)} - {"source", "excerpt", "location"}
     assert names | {"id", "modality", "file", "text", "start", "end", "origins", "metadata_hash"} == {*METADATA_COLUMNS}
     assert make_schema(3).names == [*METADATA_COLUMNS, *VECTOR_COLUMNS]
     table = to_arrow([FULL_ITEM], features_from_embeddings(torch.randn(1, 3)), Cosine())
@@ -81,7 +84,7 @@ def test_hits_and_responses_have_the_public_fields_of_the_item():
         "part_scores": [0.5],
         "duplicates": ["copy"],
     }
-    response, (hit_response,) = make_item_response(FULL_ITEM), make_hit_responses([hit], [Path("/recordings")])
+    response, (hit_response,) = make_item_response(FULL_ITEM), make_hit_responses([hit])
     for name in ItemFields.model_fields.keys() & record.keys():
         assert getattr(response, name) == getattr(hit_response, name) == record[name]
     hit_fields = {"score", "relevance", "part_scores", "duplicates"}

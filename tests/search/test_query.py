@@ -17,6 +17,7 @@ from triptych.errors import UsageError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
 from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, StoredItem, parse_date
+from triptych.search.roots import Roots
 from triptych.search.scan import items_from_folder, items_from_rows, query_content_hashes
 
 
@@ -233,4 +234,4 @@ def test_until_includes_the_whole_day(collection, files, until, count):
 @pytest.mark.parametrize("date_text", ["yesterday", "2001-13-01", "", "0001-01-01"])
 def test_invalid_dates_are_rejected(date_text):
     with pytest.raises(UsageError, match=r"is not a date|out of range"):
-        _ = Filter(since=parse_date(date_text)).sql
+        _ = Filter(since=parse_date(date_text)).to_sql(Roots())

@@ -31,7 +31,7 @@ from triptych.search.scan import (
 @pytest.fixture
 def messy_folder(files):
     """The folder with unsupported formats, paths that are not UTF-8, links and a pipe."""
-    names = "a.heic", "b.HEIC", "c.psd", "LICENSE", "v1.2 final notes", "Thumbs.db", ".DS_Store", "tab\tline\n.psd"
+    names = "a.svg", "b.SVG", "c.psd", "LICENSE", "v1.2 final notes", "Thumbs.db", ".DS_Store", "tab\tline\n.psd"
     for name in names:
         (files / name).write_text("x")
     odd = files / os.fsdecode(b"odd \xff")
@@ -50,7 +50,7 @@ def test_every_skipped_file_has_a_reason(run_dir, messy_folder, tmp_path):
     items = list(items_from_folder(messy_folder, collection.space, skipped))
     assert collection.index(items, messy_folder, show_progress=False).added == len(items) == 11
     assert Counter((path.reason, path.extension) for path in skipped) == {
-        (UNSUPPORTED_FORMAT, ".heic"): 2,
+        (UNSUPPORTED_FORMAT, ".svg"): 2,
         (UNSUPPORTED_FORMAT, ".psd"): 2,
         (UNSUPPORTED_FORMAT, ".bin"): 1,
         (UNSUPPORTED_FORMAT, "no extension"): 2,

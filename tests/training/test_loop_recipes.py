@@ -6,7 +6,8 @@ import pytest
 
 from triptych.data import manifest
 from triptych.evaluation.evaluate import evaluate
-from triptych.recipe import Recipe, list_bundled_recipes
+from triptych.recipe import Recipe
+from triptych.recipe_files import list_bundled_recipes
 from triptych.training.loop import train
 
 pytestmark = pytest.mark.slow

@@ -156,7 +156,8 @@ def print_hits(hits: Sequence[Hit], positives: Container[str] = ()) -> None:
         # The longest caption is usually the most informative.
         text = max(hit.item.captions, key=len, default="")
         if source.modality == "text":
-            text = _read_excerpt(file) if file else str(content)
+            # Use the excerpt stored at indexing, because the file may have changed or moved since then.
+            text = (hit.item.excerpt or "")[:EXCERPT_CHARACTERS] if file else str(content)
         name += f" (+{len(hit.duplicates)} near-duplicates)" if hit.duplicates else ""
         mark = "✓" if str(content) in positives else " "
         cells = f"{mark} {100 * hit.relevance:3.0f}%", f"{hit.score:6.3f}", source.modality
@@ -177,16 +178,6 @@ def print_search_results(hits: Sequence[Hit]) -> None:
         stderr.print("no matching items in this collection")
     elif hits[0].relevance < RELEVANCE_THRESHOLD:
         stderr.print("probably no item matches: all scores are in the usual range of this collection")
-
-
-def _read_excerpt(path: Path) -> str:
-    from triptych.errors import MediaError
-    from triptych.media import text
-
-    try:
-        return text.read(path)[:EXCERPT_CHARACTERS]
-    except MediaError:
-        return ""
 
 
 def relative_path(path: Path) -> str:

@@ -120,9 +120,8 @@ def audit(
     and training resumes from the last epoch.
 
     Args:
-        data: The path of a manifest; a table of pandas, polars or Arrow; a Hugging Face dataset; an iterable of
-            dictionaries with the columns of a manifest; or a dictionary of splits. Python data is written to the
-            folder. All splits are audited.
+        data: The path of a manifest, or a table, dataset, iterable of dictionaries or dictionary of splits, as for
+            `triptych.train`. Python data is written to the folder. All splits are audited.
         output: The folder of the audit. Default: audits/NAME with the name of the manifest, or audits/data.
         space: A run that scores all rows, trained on other data. Default: train a space per fold.
         num_folds: The number of folds.

@@ -34,6 +34,7 @@ from triptych.interfaces import Encoder, Source
 
 FORMAT_VERSION = 1  # version of records, keys and fingerprints; each version has its own feature stores
 INDEX_FILE, METADATA_FILE = "index.sqlite", "encoder.json"
+ONNX_FOLDER = "onnx"  # graphs of encoders for ONNX Runtime
 TABLES_FOLDER = "tables"  # manifests and media files of Python data that was evaluated
 LOCK_TIMEOUT = 60.0  # seconds to wait while another process writes
 SQL_BATCH = 500  # number of keys in one SQL query
@@ -76,9 +77,11 @@ class Cache:
         return Cache(os.environ.get("TRIPTYCH_CACHE") or platformdirs.user_cache_path("triptych", appauthor=False))
 
     def feature_store(self, encoder: Encoder) -> FeatureStore:
-        """Open the feature store of an encoder. Other settings, weights or format versions use other stores."""
-        name = f"{type(encoder).__name__.lower()}-{fingerprint_encoder(encoder)}"
-        return FeatureStore(self.folder / name, encoder.feature_dim, f"{type(encoder).__name__}: {encoder.origin}")
+        """Open the feature store of an encoder. Other settings, weights, backends or versions use other stores."""
+        name, title = f"{type(encoder).__name__.lower()}-{fingerprint_encoder(encoder)}", type(encoder).__name__
+        if encoder.backend:
+            name, title = f"{name}-{encoder.backend.name}", f"{title} ({encoder.backend.name})"
+        return FeatureStore(self.folder / name, encoder.feature_dim, f"{title}: {encoder.origin}")
 
     def content_keys(self, sources: Sequence[Source]) -> list[bytes | MediaError]:
         """Return a key for each source, derived from its bytes or text. Unreadable files give a MediaError instead."""
@@ -106,7 +109,7 @@ class Cache:
         return FileRecord(*row) if row else None
 
     def list_stores(self) -> list[tuple[str, int, int]]:
-        """Return (description, number of items, bytes) of every feature store, and of the media of Python data."""
+        """Return (description, number of items, bytes) of each feature store, and of other files."""
         stores = []
         for metadata_file in sorted(self.folder.glob(f"*/{METADATA_FILE}")):
             folder = metadata_file.parent
@@ -114,14 +117,15 @@ class Cache:
                 (count,) = index.execute("select count(*) from records").fetchone()
             description = json.loads(metadata_file.read_text(encoding="utf-8"))["about"]
             stores.append((description, count, sum(file.stat().st_size for file in folder.iterdir())))
-        files = [path for path in (self.folder / TABLES_FOLDER).rglob("*") if path.is_file()]
-        if files:
-            stores.append(("media files of Python data", len(files), sum(path.stat().st_size for path in files)))
+        for name, title in ((TABLES_FOLDER, "media files of Python data"), (ONNX_FOLDER, "ONNX graphs")):
+            if files := [path for path in (self.folder / name).rglob("*") if path.is_file()]:
+                stores.append((title, len(files), sum(path.stat().st_size for path in files)))
         return stores
 
     def clear(self) -> None:
-        """Delete all cached features, file hashes and media files."""
-        shutil.rmtree(self.folder / TABLES_FOLDER, ignore_errors=True)
+        """Delete all cached features, file hashes, media files and ONNX graphs."""
+        for name in (TABLES_FOLDER, ONNX_FOLDER):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         for metadata_file in self.folder.glob(f"*/{METADATA_FILE}"):
             shutil.rmtree(metadata_file.parent)
         for file in self.folder.glob("files.sqlite*"):

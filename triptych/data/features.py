@@ -15,7 +15,7 @@ from triptych.errors import InputError, MediaError
 from triptych.interfaces import Encoder, Source
 from triptych.progress import ProgressBar, track_progress
 
-BATCH_SIZE = 32
+BATCH_SIZE = 32  # on a CPU; on a GPU, a batch is a whole block
 BATCHES_PER_BLOCK = 4  # a block is sorted by length, encoded and stored as one unit
 EncodedBlock = tuple[list[tuple[Source, Tensor]], dict[Source, str]]  # sources with parts, and failed sources
 
@@ -143,8 +143,9 @@ def _encode_block(encoder: Encoder, sources: Sequence[Source]) -> EncodedBlock:
     prepared.sort(key=lambda pair: len(pair[1]))
     encoded: list[tuple[Source, Tensor]] = []
     device = next(encoder.parameters()).device
-    for first in range(0, len(prepared), BATCH_SIZE):
-        batch = prepared[first : first + BATCH_SIZE]
+    batch_size = BATCH_SIZE if device.type == "cpu" else max(1, len(prepared))
+    for first in range(0, len(prepared), batch_size):
+        batch = prepared[first : first + batch_size]
         parts, mask = (x.cpu() for x in encoder(*(x.to(device) for x in collate([tensor for _, tensor in batch]))))
         if not torch.isfinite(parts).all():
             raise InputError(f"{type(encoder).__name__} returned NaN or infinity; its weights may be damaged")

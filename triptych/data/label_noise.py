@@ -21,7 +21,7 @@ Content = TypeVar("Content")
 SwapKind = Literal["random", "category"]
 SWAP_KINDS: tuple[SwapKind, ...] = get_args(SwapKind)
 CLUSTER_SIZE = 50  # mean number of rows per cluster
-MAX_ITERATIONS = 100  # of k-means, and of the search for donors from other groups
+MAX_ITERATIONS = 100  # maximum number of iterations of k-means, and of the search for donors from other groups
 # The first word of a column name, such as caption_2 or image_file_name, gives its modality.
 MODALITY_COLUMNS: dict[Modality, tuple[str, ...]] = {
     "image": ("image",),

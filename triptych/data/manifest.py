@@ -145,7 +145,7 @@ def files_of(row: Row) -> dict[MediaType, Path]:
 
 def read(path: str | Path, allow_outside: bool = False) -> Manifest:
     """Read and check a manifest file, or the manifest in a folder. Raise a ManifestError if no table can be read."""
-    file = _find_manifest_file(Path(path))
+    file = find_manifest_file(Path(path))
     table = read_table(file, is_wanted=is_known_column)
     if table.columns and not any(is_known_column(name) for name in table.columns):
         column_names = ", ".join(to_printable(name, 30) for name in table.columns[:8])
@@ -213,7 +213,8 @@ def summarise(manifest: Manifest, max_examples: int = 5) -> dict[str, Any]:
     }
 
 
-def _find_manifest_file(path: Path) -> Path:
+def find_manifest_file(path: Path) -> Path:
+    """Return a manifest file, or the manifest in a folder. Raise ManifestError if there is none."""
     try:
         if path.is_dir():
             file = next((path / name for name in MANIFEST_NAMES if (path / name).is_file()), None)

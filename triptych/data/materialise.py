@@ -33,7 +33,7 @@ from triptych.files import TEMP_SUFFIX, atomic_write, suggest_remedy
 from triptych.progress import notify, track_progress
 
 MANIFEST_FILE, MEDIA_FOLDER = "manifest.parquet", "media"
-METADATA = {"triptych": "data from Python"}  # in the schema of each manifest that this module writes
+METADATA = {"triptych": "data from Python"}  # stored in the schema of each manifest that this module writes
 MAX_PROBLEMS = 5  # problems that an error message lists
 
 

@@ -30,7 +30,7 @@ CAPTION_COLUMNS = ("text", "caption", "captions")
 KNOWN_COLUMNS = (*MEDIA_EXTENSIONS, *CAPTION_COLUMNS, *METADATA_COLUMNS, *SEGMENT_COLUMNS, "file_name")
 NUMBERED_CAPTION_COLUMN = re.compile(r"caption_(\d{1,6})")
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-FILE_NAME_COLUMN = re.compile(r"(?:(\w+)_)?file_name")  # Hugging Face folders: file_name, image_file_name, …
+FILE_NAME_COLUMN = re.compile(r"(?:(\w+)_)?file_name")  # columns of Hugging Face folders: file_name, image_file_name, …
 
 T = TypeVar("T")
 

@@ -21,6 +21,7 @@ from triptych.encoders.sentence_transformer import list_modalities, load_sentenc
 from triptych.errors import CheckpointError, describe_unknown
 from triptych.interfaces import MODALITIES, Encoder, Modality
 from triptych.settings import Component, apply_override, check_keys, read_component
+from triptych.spaces.hub_cache import find_cached_folder
 
 LIBRARIES = {"hf:": "transformers", "st:": "sentence-transformers"}  # by prefix
 JOINT_ENCODERS: dict[str, type[Encoder]] = {f"joint_{cls.modality}": cls for cls in (JointImage, JointAudio, JointText)}
@@ -106,8 +107,8 @@ def _setting_names(modality: Modality) -> set[str]:
 def find_model(name: str | Path) -> JointModel | None:
     """Return the model in a folder, or a model with a prefix; None for the name of a file.
 
-    A model name that is not a folder is downloaded from the Hugging Face hub on first use. The model in the folder can
-    also be a space of triptych.
+    A model name that is not a folder is downloaded from the Hugging Face hub, unless it is in the local cache. The
+    model in the folder can also be a space of triptych.
     """
     prefix, text = str(name)[:3], str(name)
     if prefix not in LIBRARIES:
@@ -126,5 +127,6 @@ def find_model(name: str | Path) -> JointModel | None:
             apply_override(settings, setting)
     folder = Path(location).expanduser()
     if not folder.is_dir():
-        folder = hub.download(location, revision, prefix)
+        cached = None if revision else find_cached_folder(location)
+        folder = cached or hub.download(location, revision, prefix)
     return JointModel(folder, LIBRARIES[prefix], settings)

@@ -26,7 +26,7 @@ from triptych.encoders.hugging_face_inputs import make_tone, resolve_max_seconds
 from triptych.interfaces import MODALITIES, Modality, Source
 from triptych.media import audio, image, text
 
-LIBRARY, INSTALL_COMMAND = "sentence_transformers", "pip install 'triptych[sentence-transformers]'"
+LIBRARY, INSTALL_COMMAND = "sentence_transformers", hub.INSTALL_SENTENCE_TRANSFORMERS
 MIN_VERSION = 6  # earlier versions run code that is in the folder of a model
 TASKS = ("query", "document")  # prompt names that also select the sub-network of an asymmetric model
 # The encoders of one space share one model.
@@ -123,7 +123,7 @@ class SentenceTransformerTower(nn.Module):
 
 
 def load_sentence_transformer(pretrained: PretrainedModel, dtype: torch.dtype = torch.float32) -> Any:
-    """Load a model of sentence-transformers. Encoders of the same model share the model. Its code is never run."""
+    """Load a model of sentence-transformers. Encoders of one model share it. Code in the model's folder never runs."""
     pretrained.check_available(LIBRARY, INSTALL_COMMAND)
     if int(version("sentence-transformers").split(".")[0]) < MIN_VERSION:
         raise pretrained.make_error(f"needs sentence-transformers {MIN_VERSION} or newer; run: {INSTALL_COMMAND}")

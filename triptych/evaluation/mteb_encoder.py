@@ -38,9 +38,7 @@ class MTEBEncoder:
         allow_plugins: str | Iterable[str] = (),
         **_: Any,
     ) -> None:
-        if device not in (None, "cpu"):
-            raise UsageError(f"device {device!r}: only the cpu is supported")
-        self.space: Space = load(run, allow_plugins)
+        self.space: Space = load(run, allow_plugins, device=device)
         self.name = f"triptych/{Path(run).resolve().name}"
         # mteb caches results by revision, so the revision must identify the weights.
         self.revision = revision or compute_fingerprint(run)

@@ -52,7 +52,7 @@ def measure_transductive(
     Query i therefore ranks items by s_ij + g_j. In the opposite direction, query j ranks items by s_ij + f_i. The
     default epsilon is 0.03 times the range (maximum - minimum) of the scores.
 
-    Source: Luong et al. 2024. They stop after ten iterations, but triptych iterates until the plan converges.
+    Source: Luong et al. 2024. The authors stop after ten iterations; triptych iterates until the plan converges.
     Use when: you compare with published results of transductive retrieval.
     Beware: the plan assumes that all queries are known, and that every item is equally often a positive. Only test sets
       meet these assumptions.

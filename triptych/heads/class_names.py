@@ -18,8 +18,9 @@ class ClassNamesHead(Head):
     """The mean of the text embeddings of class names, weighted by the class probabilities of the encoder.
 
     y = Σ_c w_c e_c,  w = softmax(log(p) / temperature) over the top_k most probable classes c
-    p are the class probabilities of the encoder for x. e_c is the mean of the embeddings of the texts prompt(name) over
-    the prompts and over the names of class c, centred and decorrelated (`decorrelate`). top_k = 0: all classes.
+    p are the class probabilities of the encoder for x. e_c is the mean of the text embeddings of class c in all
+    prompts, centred and decorrelated. With synonyms = true, each of the names of a class is also embedded. top_k = 0
+    means all classes.
 
     Source: Norouzi et al. 2013 (ConSE), with centred and decorrelated embeddings.
     Use when: the encoder is a classifier, and you have no pairs to train on; or as the start of training.
@@ -36,6 +37,7 @@ class ClassNamesHead(Head):
         temperature: float = 1.0,
         top_k: int = 0,
         decorrelation: float = 0.0,
+        synonyms: bool = False,
     ) -> None:
         super().__init__()
         check_range("class_names: temperature", temperature, 1e-3, 1e3)
@@ -48,7 +50,7 @@ class ClassNamesHead(Head):
             )
         self.input_dim, self.embed_dim = input_dim, embed_dim
         self.prompts, self.temperature, self.top_k = prompts, temperature, top_k
-        self.decorrelation = decorrelation
+        self.decorrelation, self.synonyms = decorrelation, synonyms
         self.class_names: tuple[str, ...] = ()
 
     def bind(self, encoder: Encoder) -> None:
@@ -67,14 +69,23 @@ class ClassNamesHead(Head):
     def class_phrases(self) -> list[list[str]]:
         """Return the texts of each class: every prompt with every name of the class."""
         return [
-            [prompt.replace(PLACEHOLDER, name) for name in split_names(names) for prompt in self.prompts]
-            for names in self.class_names
+            [prompt.replace(PLACEHOLDER, name) for name in self._select_names(text.lower()) for prompt in self.prompts]
+            for text in self.class_names
         ]
 
+    def _select_names(self, text: str) -> list[str]:
+        """Return the text of a class and, with `synonyms`, each of its names, which commas separate."""
+        names = [name.strip() for name in text.split(",")] if self.synonyms else []
+        return list(dict.fromkeys([text, *names]))
+
     @torch.no_grad()
-    def load_class_embeddings(self, embeddings: Tensor) -> None:
-        """Set the e_c from the mean embedding of the phrases of each class: (C, embed_dim)."""
-        self.class_embeddings.copy_(decorrelate(embeddings, self.decorrelation))
+    def load_class_embeddings(self, embeddings: Tensor, removed_directions: Tensor) -> None:
+        """Set the e_c from the mean embedding of the phrases of each class (C, D), without K directions (K, D).
+
+        The directions are orthonormal.
+        """
+        decorrelated = decorrelate(embeddings, self.decorrelation)
+        self.class_embeddings.copy_(decorrelated - decorrelated @ removed_directions.T @ removed_directions)
 
     def class_weights(self, x: Tensor) -> Tensor:
         """Return the weight of each class, which are at least 0 and sum to 1: (..., input_dim) becomes (..., C)."""
@@ -90,12 +101,6 @@ class ClassNamesHead(Head):
     def forward(self, x: Tensor) -> Tensor:
         """Project (..., input_dim) to (..., embed_dim)."""
         return self.class_weights(x) @ self.class_embeddings
-
-
-def split_names(names: str) -> list[str]:
-    """Return the entire list of names of a class, and each name: "Drill, tool" becomes drill, tool; drill; tool."""
-    text = names.lower()
-    return list(dict.fromkeys([text, *(name.strip() for name in text.split(","))]))
 
 
 def decorrelate(embeddings: Tensor, strength: float) -> Tensor:

@@ -13,7 +13,9 @@ AUDIO_EXTENSIONS = frozenset(
     {".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".aifc", ".au", ".caf", ".w64"}
     | {".m4a", ".m4b", ".aac", ".mka", ".weba", ".wma", ".ac3", ".amr", ".mp2", ".wv", ".tta", ".ape"}
 )
-IMAGE_EXTENSIONS = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+IMAGE_EXTENSIONS = frozenset(
+    {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif"}
+)
 TEXT_EXTENSIONS = frozenset({".txt", ".md"})
 VIDEO_EXTENSIONS = frozenset(
     {".mp4", ".mkv", ".webm", ".mov", ".avi", ".m4v", ".mpg", ".mpeg", ".m2ts", ".3gp", ".wmv", ".flv", ".ogv"}

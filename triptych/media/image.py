@@ -27,9 +27,14 @@ with suppress(OSError, AttributeError):
     _pillow_library.TIFFSetErrorHandler(None)
     _pillow_library.TIFFSetWarningHandler(None)
 
-SUPPORTED_FORMATS = "png, jpg, webp, gif, bmp, tiff, or a video"
+SUPPORTED_FORMATS = "png, jpg, heic, avif, webp, gif, bmp, tiff, or a video"
 BLOCK_BYTES = 4096  # bytes decoded between two checks of the deadline
-PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # other formats run programs or open other files
+# Other formats run programs or open other files.
+PILLOW_FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM")
+# In the first bytes of a file: the brands of HEIF images that libheif decodes, of any HEIF image, and of AVIF images.
+HEIC_BRANDS = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs"}
+HEIF_BRANDS, AVIF_BRANDS = {b"mif1", b"msf1"}, {b"avif", b"avis"}
+HEADER_BYTES = 64
 
 
 def _validate_square(reply: Any, arguments: Mapping[str, Any]) -> np.ndarray:
@@ -82,6 +87,7 @@ def load(path: Path, size: int = 0, time: float | None = None) -> Image.Image:
             if size:
                 pil_image.draft("RGB", (size, size))
             ImageOps.exif_transpose(pil_image, in_place=True)
+            limits.check_pixels(path, pil_image.width, pil_image.height)  # HEIC can be larger than its header says
             return _to_rgb(path, pil_image)
     except UnidentifiedImageError:
         return _load_video_frame(path, time)
@@ -102,7 +108,7 @@ def _open_image(path: Path) -> Iterator[Image.Image]:
     try:
         with (
             path.open("rb") as file,
-            Image.open(cast(IO[bytes], _UnmappedFile(path, file)), formats=PILLOW_FORMATS) as pil_image,
+            _open_with_decoder(path, cast(IO[bytes], _UnmappedFile(path, file))) as pil_image,
         ):
             limits.check_image_bytes(path, path.stat().st_size)
             cast(Any, pil_image).decodermaxblock = BLOCK_BYTES
@@ -114,6 +120,22 @@ def _open_image(path: Path) -> Iterator[Image.Image]:
         raise MediaError(f"{path}: {error}; {limit}: scale the image down") from error
     except Exception as error:  # decoders raise many types of exceptions on damaged data
         raise MediaError(f"{path}: broken image data ({error}); replace or remove the file") from error
+
+
+def _open_with_decoder(path: Path, file: IO[bytes]) -> Image.Image:
+    """Open an image with libheif if the image is HEIC, otherwise with Pillow."""
+    header = file.read(HEADER_BYTES)
+    file.seek(0)
+    brand = header[8:12] if header[4:8] == b"ftyp" else b""
+    if brand in HEIC_BRANDS | HEIF_BRANDS | AVIF_BRANDS:  # the decoders of these formats read the complete file
+        limits.check_image_bytes(path, path.stat().st_size)
+    if brand in HEIC_BRANDS or (brand in HEIF_BRANDS and not any(name in header for name in AVIF_BRANDS)):
+        try:
+            from pi_heif import HeifImageFile
+        except ImportError as error:
+            raise MediaError(f"{path}: HEIC needs the package pi-heif; run: pip install pi-heif") from error
+        return HeifImageFile(file)
+    return Image.open(file, formats=PILLOW_FORMATS)
 
 
 class _UnmappedFile:

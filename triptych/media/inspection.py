@@ -12,7 +12,7 @@ from triptych.errors import MediaError
 from triptych.media import audio, image, limits, sandbox, text, video
 from triptych.media.container import open_container, select_stream
 
-if TYPE_CHECKING:  # interfaces imports torch
+if TYPE_CHECKING:  # interfaces imports torch, which takes seconds
     from triptych.interfaces import Modality
 
 SUPPORTED_FORMATS = "an image (png, jpg …), audio (wav, mp3 …), a video (mp4, webm …) or a text (txt, md)"
@@ -43,9 +43,6 @@ SIGNATURES: tuple[tuple[int, bytes | tuple[bytes, ...], str], ...] = (
     (0, b"MThd", "a MIDI file, which has notes and no audio"),
     (0, b"8BPS", "a Photoshop image"),
     (0, b"gimp xcf", "a GIMP image"),
-    (4, (b"ftypheic", b"ftypheix"), "a HEIC image"),
-    (4, b"ftypmif1", "a HEIF image"),
-    (4, b"ftypavif", "an AVIF image"),
     (4, b"ftypcrx ", "a raw image (CR3)"),
     (0, (b"\x00\x00\x00\x0cJXL ", b"\xff\x0a"), "a JPEG XL image"),
     (0, b"\x00\x00\x00\x0cjP  ", "a JPEG 2000 image"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from triptych.errors import MediaError
 from triptych.media import sandbox
 
-if TYPE_CHECKING:  # interfaces imports torch
+if TYPE_CHECKING:  # interfaces imports torch, which takes seconds
     from triptych.interfaces import Source
 
 MAX_TEXT_BYTES = 1_000_000

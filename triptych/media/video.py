@@ -17,7 +17,7 @@ from PIL import Image
 from triptych.errors import MediaError
 from triptych.media import audio, container, limits, sandbox
 
-if TYPE_CHECKING:  # interfaces imports torch
+if TYPE_CHECKING:  # interfaces imports torch, which takes seconds
     from triptych.interfaces import Source
 
 SEEK_THRESHOLD = 3.0  # seconds: for shorter distances, decoding is faster than seeking to a keyframe

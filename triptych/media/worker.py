@@ -1,4 +1,4 @@
-"""The worker process that decodes untrusted files. Its argument, set by `media/sandbox.py`: a memory limit in bytes."""
+"""The worker process that decodes untrusted files. `media/sandbox.py` passes it a memory limit in bytes."""
 
 import dataclasses
 import json

@@ -96,7 +96,7 @@ class Distill(Objective):
     Inputs: embeddings `a` and `b` (N, embed_dim); `teacher_targets` (N, num_classes): class probabilities, not logits.
         No scores and no similarity.
     Returns: a scalar tensor.
-    Requirements: pass the parameters of this module to the optimizer: they are the class heads.
+    Requirements: pass the parameters of this module, which are the class heads, to the optimizer.
     Also known as: knowledge distillation with soft targets, cross-modal transfer, SoundNet loss. `score_cross_entropy`
         distils the scores of another pair of encoders instead of classes.
     Example:

@@ -102,7 +102,7 @@ class Objective(nn.Module, ABC):
 
 
 class PrecomputedScores(Similarity):
-    """A score matrix that the caller of an objective has computed. It ignores the features that it is called with."""
+    """A score matrix that the caller of an objective has computed. The features are ignored."""
 
     is_exact = False
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,18 @@ import torch
 
 from triptych import checkpoint
 from triptych.data.cache import Cache
-from triptych.errors import CheckpointError, CollectionError, UsageError, describe_unknown
-from triptych.files import find_stale_temp_files, lock_file_names
+from triptych.errors import CollectionError, UsageError, describe_unknown
+from triptych.execution.backends import describe_backends
 from triptych.inputs import Input
 from triptych.interfaces import MODALITIES, Features, Modality, Source, features_from_embeddings
+from triptych.progress import notify
+from triptych.search.collection_folder import (
+    LEGACY_INDEX_FOLDER,
+    NOT_INDEXED_FILE,
+    check_folder,
+    find_index_folder,
+)
+from triptych.search.collection_space import check_fingerprint, copy_space, describe_space, load_space
 from triptych.search.index import NUM_CALIBRATION_QUERIES, Gallery, build_ivf_index
 from triptych.search.ingest import IndexResult, Ingest
 from triptych.search.item import (
@@ -29,26 +36,24 @@ from triptych.search.item import (
     features_from_rows,
     item_from_row,
     make_schema,
-    merge_items,
 )
-from triptych.search.lease import LOCK_FILE, WriteAccess, acquire_write_access
+from triptych.search.lease import WriteAccess, acquire_write_access
+from triptych.search.locations import check_moved_roots, describe_missing_roots, locate_items
+from triptych.search.presence import missing_collection_error
 from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, StoredItem, quote_sql
+from triptych.search.query_items import describe_excluded_items, find_query_rows
 from triptych.search.ranking import BackgroundScores, EmbeddedPart, merge_hits
-from triptych.search.scan import PathScan, query_content_hashes, scan_path, write_not_indexed
+from triptych.search.roots import resolve_roots
+from triptych.search.scan import PathScan, scan_path, write_not_indexed
 from triptych.search.snapshot import Snapshot
-from triptych.search.store import TABLE, CollectionMetadata, Store, Writer
+from triptych.search.store import CollectionMetadata, Store, Writer
 from triptych.space import Space
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LEGACY_TABLE_FILE = "items.parquet"
-INDEX_FOLDER, LEGACY_INDEX_FOLDER = "ivf", "lists"
-NOT_INDEXED_FILE = "not-indexed.tsv"
-COLLECTION_FILES = {f"{TABLE}.lance", *lock_file_names(LOCK_FILE), INDEX_FOLDER, NOT_INDEXED_FILE, LEGACY_INDEX_FOLDER}
 OVERFETCH = 3  # number of items that are ranked per requested hit; near-duplicates are folded after ranking
 REFRESH_SECONDS = 0.5  # minimum time between two checks for a newer version of the store
-NOTE_TEXT_LENGTH, NOTE_MAX_NAMES = 40, 3  # maximum numbers of characters of a text and of items in a note
 
 
 class Collection:
@@ -57,9 +62,12 @@ class Collection:
     Args:
         uri: A folder, or a URI on an object store (s3://…). It is created when items are added.
         space: The space, as `triptych.load` returns it, or anything that `triptych.load` accepts. Default: the space of
-            the existing collection.
+            the existing collection, which contains a copy unless the space is large or a joint model. For a new
+            collection, `triptych.load()` returns the default space.
         rebuild: If True, the first call of `add` or `index` deletes the existing items, even if the store is damaged.
             Embeddings are taken from the cache where possible.
+        roots: New folders of roots that were moved, by name; see `triptych collection info`. They apply to this object,
+            and are stored when items are added. Roots that do not exist yet are names for folders that will be added.
         allow_plugins: Packages whose plug-ins the space may import; see `triptych.load`.
 
     Raises:
@@ -76,26 +84,32 @@ class Collection:
 
     def __init__(
         self, uri: str | Path, space: Space | str | Path | None = None, rebuild: bool = False, *,
-        allow_plugins: str | Iterable[str] = (),
+        roots: Mapping[str, str | Path] | None = None, allow_plugins: str | Iterable[str] = (),
     ) -> None:  # fmt: skip
         self.uri = str(uri) if "://" in str(uri) else str(Path(uri).expanduser())
-        self.store = None if rebuild else Store.open(self.uri)
+        self.cache = Cache.default()
+        self._given_roots = resolve_roots(roots or {})
+        self.store = None if rebuild else self._open_store()
         if space is None:
-            space = self._find_space()
-        elif self.store is None and "://" not in self.uri:
-            _check_folder(self.folder)
-        self.space: Space = space if isinstance(space, Space) else checkpoint.load(space, allow_plugins)
+            existing = Store.open(self.uri) if rebuild else self.store
+            if existing is None:
+                raise missing_collection_error(self.uri)
+            self.space = load_space(existing, self._index_folder, allow_plugins)
+        else:
+            if self.store is None and "://" not in self.uri:
+                check_folder(self.folder)
+            self.space: Space = space if isinstance(space, Space) else checkpoint.load(space, allow_plugins)
         if self.space.name_or_path is None:
             remedy = "write it with space.save_pretrained(FOLDER), and give FOLDER"
             raise CollectionError(f"{self.uri}: the space is only in memory; {remedy}")
         self.space_path: str = self.space.name_or_path
         self.fingerprint = checkpoint.compute_fingerprint(self.space_path)
-        self.cache = Cache.default()
+        self._given_space = space
         self._rebuild = rebuild  # the first call of `index` replaces the existing table
         self._background = BackgroundScores(self.space)
         self._snapshot: Snapshot | None = None
         if self.store is not None:
-            self._check_space(self.store.metadata)
+            check_fingerprint(self.uri, self.store.metadata, self.fingerprint, self.space_path)
 
     def __len__(self) -> int:
         return self.store.count() if self.store else 0
@@ -148,11 +162,14 @@ class Collection:
         Items of other origins are kept. Only new and changed items are embedded. After an interruption, call `index`
         again to resume.
         """
-        unique_items = merge_items(items)
+        items = list(items)
         with acquire_write_access(self.uri) as access:
             writer = self._open_writer(access)
-            origin = str(Path(origin).resolve())
-            result = Ingest(writer, self.space, self.cache).run(unique_items, origin, show_progress)
+            located = locate_items(writer.store, items, Path(origin), self._given_roots, self.cache)
+            for name, path in located.moved.items():
+                notify(f"root {name}: moved from {path or 'another machine'} to {located.roots.paths[name]}")
+            writer.set_roots(located.roots)
+            result = Ingest(writer, self.space, self.cache).run(located.items, located.origin, show_progress)
             writer.optimize()
             self._build_indexes()
         return result
@@ -195,8 +212,8 @@ class Collection:
             return Hits()
         snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
         embedded_parts = [self.embed_part(part) for part in parts]
-        query_row_ids = set[int]() if include_query else self._find_query_rows(snapshot, parts)
-        sql, num_ranked = item_filter.sql if item_filter else "", OVERFETCH * k + len(query_row_ids)
+        query_row_ids = set[int]() if include_query else find_query_rows(snapshot, parts, self._load_row)
+        sql, num_ranked = self._to_sql(item_filter), OVERFETCH * k + len(query_row_ids)
         searched: list[Modality] = [m for m in modalities if len(snapshot.load_gallery(m))]
         ranked = [snapshot.rank(embedded_parts, modality, num_ranked, sql) for modality in searched]
         items = snapshot.load_items([int(row_id) for ranking in ranked for row_id in ranking.row_ids])
@@ -224,7 +241,9 @@ class Collection:
         if self.store is None:
             return make_schema(1).empty_table().select(columns)
         self.store.refresh()
-        return self.store.select_rows(columns, item_filter.sql if item_filter else "").select(columns)
+        table, roots = self.store.select_rows(columns, self._to_sql(item_filter)).select(columns), self.store.roots
+        files = [None if file is None else str(roots.find_path(file)) for file in table["file"].to_pylist()]
+        return table.set_column(columns.index("file"), table.schema.field("file"), pa.array(files, pa.string()))
 
     def to_pandas(self, item_filter: Filter | None = None, with_vectors: bool = False) -> pd.DataFrame:
         """Return the items as a pandas data frame; see `to_arrow`. pandas must be installed."""
@@ -237,20 +256,12 @@ class Collection:
         """
         if self.store is None:
             return None
-        snapshot, parts = self._load_snapshot(), Query.wrap(query).parts
-        row_ids = sorted(self._find_query_rows(snapshot, parts))
-        items = snapshot.load_items(row_ids)
-        query_ids = {part.value.id for part in parts if isinstance(part.value, StoredItem)}
-        excluded = [items[row_id] for row_id in row_ids if row_id in items and items[row_id].id not in query_ids]
-        names = list(dict.fromkeys(_display_name(item.source) for item in excluded))
-        if not names:
-            return None
-        more = f" and {len(names) - NOTE_MAX_NAMES} more" if len(names) > NOTE_MAX_NAMES else ""
-        return f"the query is in the collection ({', '.join(names[:NOTE_MAX_NAMES])}{more}) and is not shown"
+        return describe_excluded_items(self._load_snapshot(), Query.wrap(query).parts, self._load_row)
 
     def load_item(self, item_id: str) -> Item:
         """Return the item with an id."""
-        return item_from_row(self._load_row(item_id, METADATA_COLUMNS))
+        row = self._load_row(item_id, METADATA_COLUMNS)
+        return item_from_row(row, self._require_store().roots)
 
     def load_features(self, item_id: str) -> Features:
         """Return the stored features of an item."""
@@ -258,12 +269,12 @@ class Collection:
         return features_from_rows([row], self.space.recipe.space.embed_dim, row["modality"])
 
     def list_items(self, item_filter: Filter | None = None, limit: int | None = None, offset: int = 0) -> list[Item]:
-        """Return the items that pass a filter."""
+        """Return the items that pass a filter, sorted by modality and path; `limit` and `offset` select a page."""
         if self.store is None:
             return []
         self.store.refresh()
-        rows = self.store.select_rows(METADATA_COLUMNS, item_filter.sql if item_filter else "", limit, offset)
-        return sorted(map(item_from_row, rows.to_pylist()), key=lambda item: item.identity)
+        rows = self.store.select_rows(METADATA_COLUMNS, self._to_sql(item_filter)).to_pylist()
+        return sorted(self._make_items(rows), key=lambda item: item.identity)[offset:][:limit]
 
     def sample(self, modality: Modality, count: int) -> tuple[list[Item], np.ndarray]:
         """Return at most `count` random items of a modality and their keys (C, S), with a fixed seed."""
@@ -271,21 +282,40 @@ class Collection:
             return [], np.empty((0, 1), np.float32)
         row_ids, keys = self._load_snapshot().load_gallery(modality).sample(count)
         rows = self.store.take(METADATA_COLUMNS, row_ids)
-        return [item_from_row(rows[int(row_id)]) for row_id in row_ids], keys
+        return self._make_items([rows[int(row_id)] for row_id in row_ids]), keys
 
-    def _find_space(self) -> str:
-        """Return the name or the path of the space that embedded the items of the existing collection."""
-        if self.store is None and "://" not in self.uri and (self.folder / LEGACY_TABLE_FILE).exists():
-            raise CollectionError(f"{self.uri}: made by an earlier version; delete the folder and index again")
-        if self.store is None:
-            raise CollectionError(f"{self.uri}: no collection here; create one with `triptych index PATH --space RUN`")
-        space_path = self.store.metadata.space_path
-        try:
-            checkpoint.resolve_path(space_path)
-        except CheckpointError as error:
-            message = f"{self.uri}: the space {space_path} does not exist; index again with --space RUN"
-            raise CollectionError(message) from error
-        return space_path
+    def describe_missing_roots(self) -> list[str]:
+        """Return a sentence for each root whose folder is missing, with the command that gives a new folder."""
+        return describe_missing_roots(self.store) if self.store else []
+
+    def relocate(self) -> None:
+        """Store the folders in `roots` and the path of `space`, as given to the constructor; copy the space."""
+        self.check_root_names()
+        with acquire_write_access(self.uri) as access:
+            writer = self._open_writer(access)
+            writer.set_roots(writer.store.roots)
+            if self._given_space is not None:
+                writer.set_space_path(describe_space(self._given_space, self.space)[0])
+
+    def check_root_names(self) -> None:
+        """Raise a UsageError if `roots`, as given to the constructor, has a name that is no root of the collection."""
+        self._require_store().roots.check_names(self._given_roots)
+
+    def _open_store(self) -> Store | None:
+        """Open the store, with the given folders of its roots. Raise an error if these contain other files."""
+        store = Store.open(self.uri)
+        known = {n: path for n, path in self._given_roots.items() if store is not None and n in store.roots.paths}
+        if store is not None and known:
+            check_moved_roots(store, known, self.cache)
+            store.moved_roots = known
+        return store
+
+    def _to_sql(self, item_filter: Filter | None) -> str:
+        return item_filter.to_sql(self.store.roots) if item_filter and self.store else ""
+
+    def _make_items(self, rows: Iterable[Mapping[str, Any]]) -> list[Item]:
+        roots = self._require_store().roots
+        return [item_from_row(row, roots) for row in rows]
 
     def embed_part(self, part: QueryPart) -> EmbeddedPart:
         """Return the features of a query part."""
@@ -294,29 +324,6 @@ class Collection:
         if isinstance(part.value, Source):
             return EmbeddedPart(self.space.embed_one(part.value, "query"), part.weight)
         return EmbeddedPart(self.load_features(part.value.id), part.weight)
-
-    def _find_query_rows(self, snapshot: Snapshot, parts: Sequence[QueryPart]) -> set[int]:
-        """Return the row ids of the items with the content of a query part. For a file, include all of its segments."""
-        item_hashes, file_hashes = set[str](), set[str]()
-        for value in (part.value for part in parts):
-            if isinstance(value, StoredItem):
-                item_hashes.add(self._load_row(value.id, ["content_hash"])["content_hash"])
-            elif isinstance(value, EmbeddedQuery):
-                file_hashes |= value.content_hashes
-            else:
-                is_whole_file = value.start is None and value.end is None
-                (file_hashes if is_whole_file else item_hashes).update(query_content_hashes(value, self.space))
-        if not item_hashes | file_hashes:
-            return set()
-        hashes = ", ".join(map(quote_sql, sorted(item_hashes | file_hashes)))
-        row_ids: list[int] = snapshot.filter_row_ids(f"content_hash IN ({hashes})").tolist()
-        items = snapshot.load_items(row_ids)
-        matches = (items[row_id] for row_id in row_ids if row_id in items)
-        for source in {item.source for item in matches if item.content_hash in file_hashes}:
-            if source.start is not None:
-                same_file = f"modality = {quote_sql(source.modality)} AND file = {quote_sql(str(source.content))}"
-                row_ids += snapshot.filter_row_ids(same_file).tolist()
-        return set(row_ids)
 
     def _load_row(self, item_id: str, columns: Sequence[str]) -> dict[str, Any]:
         condition = f"id = {quote_sql(item_id)}"
@@ -329,7 +336,7 @@ class Collection:
             raise CollectionError(f"{self.uri}: the collection is empty; index a folder first")
         if self.store.metadata.fingerprint != self.fingerprint:
             raise CollectionError(
-                f"{self.uri}: the collection was rebuilt with another space ({self.store.metadata.space_path}) after "
+                f"{self.uri}: the collection was rebuilt with another space ({self.store.space_path}) after "
                 "this process opened the collection; open the collection again, or restart the server"
             )
         return self.store
@@ -345,10 +352,7 @@ class Collection:
 
     @property
     def _index_folder(self) -> Path:
-        """The folder of the IVF index. For a collection on an object store, the folder is in the local cache."""
-        if "://" not in self.uri:
-            return self.folder / INDEX_FOLDER
-        return self.cache.folder / INDEX_FOLDER / hashlib.sha256(self.uri.encode()).hexdigest()[:16]
+        return find_index_folder(self.uri, self.cache.folder)
 
     def _build_indexes(self) -> None:
         snapshot = self._load_snapshot(max_age=0.0)
@@ -358,15 +362,7 @@ class Collection:
         outdated: list[Modality] = [m for m, gallery in galleries.items() if gallery.should_build_index()]
         for modality in outdated:
             build_ivf_index(snapshot.store, modality, self._index_folder, queries)
-        if outdated:
-            self._snapshot = None  # the galleries of this snapshot do not use the new index
-
-    def _check_space(self, metadata: CollectionMetadata) -> None:
-        if self.fingerprint != metadata.fingerprint:
-            raise CollectionError(
-                f"{self.uri}: the collection was made with another space than {self.space_path}; index into another "
-                "folder (--collection), or replace the collection (--rebuild)"
-            )
+        self._snapshot = None if outdated else self._snapshot  # its galleries do not use the new index
 
     def _open_writer(self, access: WriteAccess) -> Writer:
         """Open the existing table for writing, or create a table."""
@@ -376,25 +372,17 @@ class Collection:
             if "://" not in self.uri:
                 shutil.rmtree(self.folder / LEGACY_INDEX_FOLDER, ignore_errors=True)
         elif self.store is None:
-            self.store = Store.open(self.uri)  # another process may have created the table
+            self.store = self._open_store()  # another process may have created the table
         if self.store is not None:
             writer = Writer(self.store, access)  # refreshes the metadata of the store
-            self._check_space(self.store.metadata)
+            check_fingerprint(self.uri, self.store.metadata, self.fingerprint, self.space_path)
+            copy_space(self.uri, Path(self.space_path), self.fingerprint)
             return writer
-        metadata = CollectionMetadata(self.space_path, self.fingerprint)
+        copy_space(self.uri, Path(self.space_path), self.fingerprint)
+        space_path, revision = describe_space(self._given_space or self.space, self.space)
+        backends = describe_backends(self.space)
+        metadata = CollectionMetadata(space_path, self.fingerprint, revision, backends=backends)
         keys = self.space.similarity.keys(features_from_embeddings(torch.randn(1, self.space.recipe.space.embed_dim)))
         writer = Writer.create(self.uri, metadata, keys.shape[1], access)
         self.store = writer.store
         return writer
-
-
-def _check_folder(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise CollectionError(f"{folder} is a file; give a folder for the collection")
-    names = {path.name for path in folder.iterdir()} if folder.exists() else set[str]()
-    if names - COLLECTION_FILES and names - COLLECTION_FILES - find_stale_temp_files(folder, [NOT_INDEXED_FILE]):
-        raise CollectionError(f"{folder}: contains other files; give an empty or new folder for the collection")
-
-
-def _display_name(source: Source) -> str:
-    return source.content.name if isinstance(source.content, Path) else repr(str(source.content)[:NOTE_TEXT_LENGTH])

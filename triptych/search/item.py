@@ -20,6 +20,7 @@ from triptych.data.cache import to_float16
 from triptych.data.loader import collate
 from triptych.errors import CollectionError, InputError
 from triptych.interfaces import MODALITIES, Features, Modality, Similarity, Source, features_from_embeddings
+from triptych.search.roots import Roots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +83,8 @@ def _decode_columns(pairs: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
 class Item:
     """A file, a segment of a file, or a text, with its metadata.
 
-    The source is stored as the columns modality, file, text, start and end.
+    The source is stored as the columns modality, file, text, start and end. The column `file` contains the location:
+    the name of a root and the path in this root, such as "recordings/field/rain.wav".
     """
 
     source: Source
@@ -98,20 +100,28 @@ class Item:
         STRING, (), encode=_encode_provenance, decode=_decode_provenance, is_public=False
     )
     excerpt: str | None = None  # the beginning of a text file when it was indexed; stored in the column `text`
+    location: str | None = None  # of a file: its root and the path in the root; set by indexing
 
     @property
     def identity(self) -> str:
-        """The modality, the path or text, and the segment, which together identify the item."""
-        return f"{self.source.modality}:{self.source.content}:{self.source.start}:{self.source.end}"
+        """The modality, the location or text, and the segment, which together identify the item."""
+        form = "file" if isinstance(self.source.content, Path) else "text"
+        content = self.location or self.source.content
+        return f"{self.source.modality}:{form}:{content}:{self.source.start}:{self.source.end}"
 
     @property
     def id(self) -> str:
-        """A hash of the identity. The same source always has the same id."""
+        """A hash of the identity. It does not change if the folder of a root moves."""
         return hashlib.sha256(self.identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property
+    def file(self) -> str | None:
+        """The path of the file; None for a text of a manifest."""
+        return str(self.source.content) if isinstance(self.source.content, Path) else None
+
+    @property
     def origins(self) -> list[str]:
-        """The folders and manifests that contain the item."""
+        """The locations of the folders and manifests that contain the item."""
         return [record.origin for record in self.provenance]
 
     @property
@@ -133,7 +143,8 @@ class Item:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary of the id, the source and the public columns, for JSON."""
-        return {"id": self.id, **_encode_source(self), **{name: getattr(self, name) for name in PUBLIC_FIELDS}}
+        source = _encode_source(self) | {"file": self.file}
+        return {"id": self.id, **source, **{name: getattr(self, name) for name in PUBLIC_FIELDS}}
 
 
 @dataclass(frozen=True)
@@ -176,7 +187,9 @@ class Hits(list[Hit]):
 
     def to_arrow(self) -> pa.Table:
         """Return the hits as an Arrow table with one row per hit."""
+        files = pa.array([hit.item.file for hit in self], STRING)
         table = make_metadata_table([hit.item for hit in self]).select(PUBLIC_COLUMNS)
+        table = table.set_column(PUBLIC_COLUMNS.index("file"), "file", files)
         for name, arrow_type in SCORE_COLUMNS.items():
             table = table.append_column(name, pa.array([getattr(hit, name) for hit in self], arrow_type))
         return table
@@ -198,7 +211,12 @@ METADATA_SCHEMA = pa.schema(
 METADATA_COLUMNS = tuple(METADATA_SCHEMA.names)
 PUBLIC_FIELDS = [name for name, metadata in STORED_FIELDS.items() if metadata["is_public"]]
 PUBLIC_COLUMNS = ["id", "modality", "file", "text", "start", "end", *PUBLIC_FIELDS]
-SCORE_COLUMNS = {"score": FLOAT, "relevance": FLOAT, "part_scores": pa.list_(FLOAT), "duplicates": STRINGS}  # of `Hit`
+SCORE_COLUMNS = {
+    "score": FLOAT,
+    "relevance": FLOAT,
+    "part_scores": pa.list_(FLOAT),
+    "duplicates": STRINGS,
+}  # columns of `Hit`
 
 
 def make_schema(key_dim: int) -> pa.Schema:
@@ -242,14 +260,16 @@ def to_arrow(items: Sequence[Item], features: Features, similarity: Similarity) 
     return table
 
 
-def item_from_row(row: Mapping[str, Any]) -> Item:
-    """Convert a row of the table to an item."""
+def item_from_row(row: Mapping[str, Any], roots: Roots | None = None) -> Item:
+    """Convert a row of the table to an item. Without roots, the column `file` contains a path instead of a location."""
     if row["modality"] not in MODALITIES:
         raise CollectionError(f"item {row['id']}: unknown modality {row['modality']!r}; rebuild the collection")
     is_file = row["file"] is not None
-    source = Source(row["modality"], Path(row["file"]) if is_file else row["text"], row["start"], row["end"])
+    location = row["file"] if roots is not None else None
+    content = (Path(row["file"]) if roots is None else roots.find_path(row["file"])) if is_file else row["text"]
+    source = Source(row["modality"], content, row["start"], row["end"])
     values = {name: metadata["decode"](row[name]) for name, metadata in STORED_FIELDS.items()}
-    return Item(source, **values, excerpt=row["text"] if is_file else None)
+    return Item(source, **values, excerpt=row["text"] if is_file else None, location=location)
 
 
 def features_from_rows(rows: Sequence[Mapping[str, Any]], embed_dim: int, modality: Modality) -> Features:
@@ -297,7 +317,7 @@ def merge_items(items: Iterable[Item]) -> list[Item]:
 def _encode_source(item: Item) -> dict[str, Any]:
     source = item.source
     is_file = isinstance(source.content, Path)
-    file, text = (str(source.content), item.excerpt) if is_file else (None, source.content)
+    file, text = (item.location or str(source.content), item.excerpt) if is_file else (None, source.content)
     return {"modality": source.modality, "file": file, "text": text, "start": source.start, "end": source.end}
 
 

@@ -13,6 +13,7 @@ from triptych.errors import MediaError, UsageError, describe_unknown
 from triptych.inputs import Input, to_source
 from triptych.interfaces import MODALITIES, Features, Modality, Source
 from triptych.media import modalities_of, video
+from triptych.search.roots import Roots
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ class Filter:
     since: datetime | date | None = None  # earliest modification time; texts of manifests are excluded
     until: datetime | date | None = None  # latest modification time; a date includes the entire day
     columns: Mapping[str, str] = field(default_factory=dict)  # required values of manifest columns, by column name
+    location: str | None = None  # only files in this folder of a root, such as "recordings/field"
 
     def __post_init__(self) -> None:
         for name in ("min_duration", "max_duration"):
@@ -98,13 +100,17 @@ class Filter:
             if seconds is not None and not 0 <= seconds < math.inf:
                 raise UsageError(f"{name} = {seconds}: give a number of seconds, 0 or more")
 
-    @property
-    def sql(self) -> str:
-        """The filter as an SQL condition on the columns of the table; empty if the filter has no conditions."""
+    def to_sql(self, roots: Roots) -> str:
+        """Return an SQL condition on the columns of the table; an empty text if the filter has no conditions.
+
+        The roots are those of the collection; they convert the folder to locations.
+        """
         conditions = []
         if self.folder is not None:
-            prefix = str(Path(self.folder).expanduser().resolve()).rstrip("/") + "/"
-            conditions.append(f"starts_with(file, {quote_sql(prefix)})")
+            inside = [f"starts_with(file, {quote_sql(f'{loc}/')})" for loc in roots.find_locations_below(self.folder)]
+            conditions.append(f"({' OR '.join(inside)})" if inside else "false")
+        if self.location is not None:
+            conditions.append(f"starts_with(file, {quote_sql(self.location.rstrip('/') + '/')})")
         limits = {
             "duration >=": None if self.min_duration is None else float(self.min_duration),
             "duration <=": None if self.max_duration is None else float(self.max_duration),

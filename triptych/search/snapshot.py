@@ -52,7 +52,8 @@ class Snapshot:
             self._items.clear()
             missing = list(row_ids)
         if missing:
-            self._items |= {n: item_from_row(row) for n, row in self.store.take(METADATA_COLUMNS, missing).items()}
+            rows = self.store.take(METADATA_COLUMNS, missing)
+            self._items |= {row_id: item_from_row(row, self.store.roots) for row_id, row in rows.items()}
         return self._items
 
     def filter_row_ids(self, sql: str) -> np.ndarray:

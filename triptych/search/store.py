@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,13 @@ from triptych.errors import CollectionError
 from triptych.files import extract_os_error_code, suggest_remedy
 from triptych.search.item import make_schema
 from triptych.search.lease import WriteAccess, local_folder, summarise_store_error
+from triptych.search.presence import TABLE
 from triptych.search.query import quote_sql
+from triptych.search.roots import Roots, decode_roots, encode_roots
 
-TABLE, FORMAT_VERSION = "items", 5
+FORMAT_VERSION = 6
 METADATA_KEY, NEXT_ROW_ID_KEY = b"triptych", "next_row_id"
+ROOTS_KEY, SPACE_KEY = "roots", "space"  # metadata of the column `file` that can change
 REBUILD_COMMAND = "`triptych index FOLDER --space RUN --rebuild`"
 Version = tuple[str, int]  # the id of the table, and its LanceDB version number
 SQL_BATCH = 1000  # maximum number of ids in one SQL condition
@@ -39,10 +43,12 @@ MAX_ATTEMPTS, RETRY_SECONDS = 5, 0.2  # attempts to commit after conflicts; the 
 class CollectionMetadata:
     """Metadata of the collection, stored in the schema of its table."""
 
-    space_path: str
+    space_path: str  # the path or the name of the space
     fingerprint: str  # the fingerprint of the space
+    space_revision: str | None = None  # the commit on the Hugging Face hub
     table_id: str = field(default_factory=lambda: secrets.token_hex(8))  # changes when the collection is rebuilt
     format_version: int = FORMAT_VERSION
+    backends: str = ""  # what computed the vectors, if not PyTorch in float32; `describe_backends`
 
 
 class Store:
@@ -50,7 +56,9 @@ class Store:
 
     def __init__(self, uri: str, table: Any, metadata: CollectionMetadata) -> None:
         self.uri, self.table, self.metadata = uri, table, metadata
+        self.moved_roots: dict[str, Path] = {}  # folders of roots for this process, by name
         self._refreshed_at = -math.inf
+        self._roots: tuple[object, Roots] = None, Roots()
 
     @staticmethod
     def open(uri: str) -> Store | None:
@@ -80,6 +88,28 @@ class Store:
         """The columns of the table and their types."""
         return self.table.schema
 
+    @property
+    def roots(self) -> Roots:
+        """The roots of the collection, with `moved_roots`. The folders are looked up once per change of the roots."""
+        record = self.read_record("file", ROOTS_KEY)
+        key = record, tuple(self.moved_roots.items())
+        if self._roots[0] != key:
+            with translate_errors(self.uri):
+                stored = decode_roots(json.loads(record or "{}"), local_folder(self.uri))
+                moved = {name: path for name, path in self.moved_roots.items() if name in stored.paths}
+                self._roots = key, stored.replace(moved)
+        return self._roots[1]
+
+    @property
+    def space_path(self) -> str:
+        """The path or the name of the space, which the user may have changed since the collection was created."""
+        return self.read_record("file", SPACE_KEY) or self.metadata.space_path
+
+    def read_record(self, column: str, key: str) -> str | None:
+        """Return a value in the metadata of a column; None if there is none."""
+        value = (self.schema.field(column).metadata or {}).get(key.encode())
+        return None if value is None else value.decode()
+
     def refresh(self, max_age: float = 0.0) -> Version:
         """Open the newest version, also of a rebuilt table, unless the last refresh was within `max_age` seconds."""
         if time.monotonic() - self._refreshed_at >= max_age:
@@ -97,14 +127,11 @@ class Store:
         with translate_errors(self.uri):
             return self.table.count_rows(condition or None)
 
-    def select_rows(
-        self, columns: Sequence[str], condition: str = "", limit: int | None = None, offset: int = 0
-    ) -> pa.Table:
+    def select_rows(self, columns: Sequence[str], condition: str = "", limit: int | None = None) -> pa.Table:
         """Return columns of the items that satisfy an SQL condition. Rows of one write are ordered by row id."""
         with translate_errors(self.uri):
             query = self.table.search().select(list(columns)).limit(limit)
-            query = query.where(condition) if condition else query
-            return (query.offset(offset) if offset else query).to_arrow()
+            return (query.where(condition) if condition else query).to_arrow()
 
     def take(self, columns: Sequence[str], row_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Return columns of the items with these row ids, as a dictionary from row id to row."""
@@ -123,7 +150,7 @@ class Store:
     @property
     def recorded_next_row_id(self) -> int:
         """The next row id that was recorded before the last deletion; 0 if there was none."""
-        return int((self.schema.field("row_id").metadata or {}).get(NEXT_ROW_ID_KEY.encode(), 0))
+        return int(self.read_record("row_id", NEXT_ROW_ID_KEY) or 0)
 
 
 class Writer:
@@ -172,11 +199,34 @@ class Writer:
             return
         next_row_id = self.store.find_next_row_id()
         if next_row_id != self.store.recorded_next_row_id:
-            metadata_update = {"path": "row_id", "metadata": {NEXT_ROW_ID_KEY: str(next_row_id)}}
-            self._commit(lambda: self._table.update_field_metadata(metadata_update))
+            self.set_next_row_id(next_row_id)
         for first in range(0, len(ids), SQL_BATCH):
             condition = f"id IN ({', '.join(map(quote_sql, ids[first : first + SQL_BATCH]))})"
             self._commit(lambda condition=condition: self._table.delete(condition))
+
+    def set_roots(self, roots: Roots) -> None:
+        """Store the roots of the collection, unless they are stored already."""
+        record = json.dumps(encode_roots(roots, local_folder(self.store.uri)))
+        if record != self.store.read_record("file", ROOTS_KEY):
+            self._update_record("file", ROOTS_KEY, record)
+
+    def set_space_path(self, space_path: str) -> None:
+        """Store another path or name of the same space."""
+        if space_path != self.store.space_path:
+            self._update_record("file", SPACE_KEY, space_path)
+
+    def set_next_row_id(self, next_row_id: int) -> None:
+        """Store the row id that the next item gets."""
+        self._update_record("row_id", NEXT_ROW_ID_KEY, str(next_row_id))
+
+    def _update_record(self, column: str, key: str, value: str) -> None:
+        metadata_update = {"path": column, "metadata": {key: value}}
+        self._commit(lambda: self._table.update_field_metadata(metadata_update))
+
+    def append(self, rows: pa.Table) -> None:
+        """Add items that are not in the table in one commit."""
+        typed_rows = rows.select(self.store.schema.names).cast(self.store.schema)
+        self._commit(lambda: self._table.add(typed_rows))
 
     def optimize(self) -> None:
         """Compact small files, delete files of old versions, and create the scalar indexes."""
@@ -277,4 +327,6 @@ def _read_metadata(uri: str, table: Any) -> CollectionMetadata:
             return metadata
     except (ValueError, TypeError, KeyError, AttributeError):
         pass
-    raise CollectionError(f"{uri}: made by an earlier version of triptych; index again: {REBUILD_COMMAND}")
+    raise CollectionError(
+        f"{uri}: made by an earlier version of triptych; index again: {REBUILD_COMMAND}; cached features are reused"
+    )

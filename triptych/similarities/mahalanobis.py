@@ -36,15 +36,15 @@ class Mahalanobis(Similarity):
         >>> Mahalanobis(embed_dim=2)(torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0], [3.0, 0.0]]))
         tensor([[-5., -4.]])
 
-    Source: Luong et al. 2024 (m-LTM). Their paper describes the full metric; their code uses a normalised diagonal
-    metric.
+    Source: Luong et al. 2024 (m-LTM). The paper describes the full metric; the code of the authors uses a
+    normalised diagonal metric.
     Use when: you train with the matching objective, or some dimensions of the embedding should count more than others.
     Beware: metric = full projects M after each step. If M is not positive definite, the projection takes O(D³)
         operations: 5 ms at D = 128 and 0.5 s at D = 1024. With normalise = true, a score depends on the other items of
         the batch. Sums are computed in float64, which takes up to twice the time of float32. The error of dᵀMd is 1e-15
         · (aᵀMa + bᵀMb). If the distance of two embeddings is below 1e-7 times their norm, score and gradient are 0,
-        because the gradient of the square root is infinite at 0. Index vectors are float32. Their error of 1e-6 · (aᵀMa
-        + bᵀMb) is small enough to select search candidates.
+        because the gradient of the square root is infinite at 0. Index vectors are float32, with an error of
+        1e-6 · (aᵀMa + bᵀMb), which is small enough to select search candidates.
     """
 
     def __init__(

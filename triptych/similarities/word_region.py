@@ -39,9 +39,9 @@ class WordRegion(Similarity):
         >>> print(f"{loss:.4f}")
         0.0134
 
-    Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. Their code omits the
-    power of equation 10, which only rescales the objective's temperature (γ3). divide_by_sharpness = false does the
-    same.
+    Source: Xu et al. 2018 (AttnGAN), equations 7 to 10; attention_scale = γ1, sharpness = γ2. The code of the
+    authors omits the power of equation 10, as `divide_by_sharpness = false` does. The power only rescales the
+    temperature of the objective (γ3).
     Use when: captions name objects in the image, and you want to know which word belongs to which region.
     Beware: the similarity is not symmetric, so argument `a` must be the images and argument `b` the captions. To search
         captions by image or images by caption, call forward(image, text) and transpose if needed. Longer captions score

@@ -65,7 +65,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         f"{name}: best at batch size {size:,} ({results[name][size][METRIC]:.1f}%)."
         for name, size in best_sizes.items()
     ]
-    return StudyResult(tables, conclusions, partial(_draw, results=results))
+    return StudyResult(tables, conclusions, partial(_draw_plot, results=results))
 
 
 def _measure(experiment: Experiment, table: FeatureTable, recipe: Recipe) -> Values:
@@ -102,7 +102,7 @@ def _run_step(objective: torch.nn.Module, size: int) -> None:
     objective(a, b).backward()
 
 
-def _draw(figure: Figure, results: dict[str, dict[int, Values]]) -> None:
+def _draw_plot(figure: Figure, results: dict[str, dict[int, Values]]) -> None:
     labels = {METRIC: f"{METRIC} (%)", "seconds": "training time (s)", "megabytes": "memory of a step (MB)"}
     for axes, (key, label) in zip(figure.subplots(1, 3), labels.items(), strict=True):
         series = {name: {float(size): v[key] for size, v in by_size.items()} for name, by_size in results.items()}

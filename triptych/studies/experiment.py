@@ -18,6 +18,7 @@ from triptych.data.features import CachedFeatures, compute_or_load
 from triptych.data.label_noise import Swap
 from triptych.data.loader import sources_of
 from triptych.data.manifest import Row
+from triptych.devices import choose_device, choose_execution
 from triptych.encoders import ENCODERS
 from triptych.errors import UsageError, describe_unknown
 from triptych.evaluation.retrieval import rank_positives
@@ -138,7 +139,9 @@ class Experiment:
         features: dict[Modality, CachedFeatures] = {}
         for m in modalities:
             sources = [source for row_sources in sources_by_row[m].values() for source in row_sources]
-            features[m] = compute_or_load(encoders[m], sources, Cache.default(), progress=f"features of {m}")
+            encoder, title = encoders[m].to(choose_device(choose_execution().device)), f"features of {m}"
+            features[m] = compute_or_load(encoder, sources, Cache.default(), progress=title)
+            encoder.cpu()  # the heads are trained on the CPU
         tables = {split: _build_table(split_rows, sources_by_row, features) for split, split_rows in splits.items()}
         used_names: dict[Modality, str] = {m: encoder_names[m] for m in modalities}
         return Experiment(encoders, used_names, tables)

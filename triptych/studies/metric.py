@@ -67,7 +67,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     }
     hits = {name: [v["hit_rates"] for v in runs] for name, runs in results.items()}
     conclusions = compare_to_reference(REFERENCE, hits, "text → image R@10")
-    return StudyResult(tables, conclusions, partial(_draw, results=results, by_epsilon=by_epsilon))
+    return StudyResult(tables, conclusions, partial(_draw_plot, results=results, by_epsilon=by_epsilon))
 
 
 def _make_recipe(
@@ -108,7 +108,7 @@ def _compare_partial_transport(experiment: Experiment, cache: ResultCache, noise
     return record
 
 
-def _draw(figure: Figure, results: Mapping[str, list[Values]], by_epsilon: Mapping[float, Values]) -> None:
+def _draw_plot(figure: Figure, results: Mapping[str, list[Values]], by_epsilon: Mapping[float, Values]) -> None:
     left, right = figure.subplots(1, 2)
     label = "mean of R@1, R@5, R@10, both directions (%)"
     draw_bars(left, {name: [v["score"] for v in runs] for name, runs in results.items()}, label)

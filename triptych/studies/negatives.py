@@ -57,7 +57,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         f"{none['text → image R@10']:.1f}%.",
         f"Highest text → image R@10 on the validation rows: **{best}** ({results[best]['recalls'][-1]:.1f}%).",
     ]
-    return StudyResult({"Negatives": records}, conclusions, partial(_draw, results=results), EXPLANATIONS)
+    return StudyResult({"Negatives": records}, conclusions, partial(_draw_plot, results=results), EXPLANATIONS)
 
 
 def run_method(experiment: Experiment, cache: ResultCache, name: str) -> Values:
@@ -88,7 +88,7 @@ def _compute_mean_cosines(experiment: Experiment, space: Space) -> tuple[float, 
     return cosines[~same_group].mean().item(), cosines[same_group].mean().item()
 
 
-def _draw(figure: Figure, results: dict[str, Values]) -> None:
+def _draw_plot(figure: Figure, results: dict[str, Values]) -> None:
     labels = {"mismatched": "mean cosine of mismatched pairs", "recalls": "text → image R@10, validation (%)"}
     for axes, (key, label) in zip(figure.subplots(1, 2), labels.items(), strict=True):
         series = {name: {float(i + 1): x for i, x in enumerate(v[key])} for name, v in results.items()}

@@ -52,7 +52,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         ]
         for noise_kind, by_name in results.items()
     }
-    return StudyResult(tables, _make_conclusions(results), partial(_draw, results=results))
+    return StudyResult(tables, _make_conclusions(results), partial(_draw_plot, results=results))
 
 
 def _measure(experiment: Experiment, noise: tuple[str, float] | None, recipe: Recipe) -> Values:
@@ -81,7 +81,7 @@ def _make_conclusions(results: Results) -> list[str]:
     return conclusions
 
 
-def _draw(figure: Figure, results: Results) -> None:
+def _draw_plot(figure: Figure, results: Results) -> None:
     for axes, (noise_kind, by_name) in zip(figure.subplots(1, 2, sharey=True), results.items(), strict=True):
         series = {name: {100 * rate: v[METRIC] for rate, v in by_rate.items()} for name, by_rate in by_name.items()}
         y_label = f"{METRIC} (%)" if noise_kind == NOISE_KINDS[0] else ""

@@ -90,7 +90,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         ],
         "Uniformity or mean distance": [{"objective": name, **v} for name, v in spreads.items()],
     }
-    draw = partial(_draw, over_time=over_time, by_temperature=by_temperature)
+    draw = partial(_draw_plot, over_time=over_time, by_temperature=by_temperature)
     return StudyResult(tables, conclusions, draw, EXPLANATIONS)
 
 
@@ -117,7 +117,7 @@ def _measure_spread(experiment: Experiment, recipe: Recipe) -> Values:
     return experiment.evaluate(space).to_dict() | {"effective rank": effective_rank(embedding)}
 
 
-def _draw(figure: Figure, over_time: dict[str, Values], by_temperature: dict[float, Values]) -> None:
+def _draw_plot(figure: Figure, over_time: dict[str, Values], by_temperature: dict[float, Values]) -> None:
     axes = figure.subplots(1, 3)
     for panel, key, label in ((0, "norm", "mean norm of an image"), (1, "loss", "training loss")):
         series = {g: {float(i + 1): x for i, x in enumerate(v[key])} for g, v in over_time.items()}

@@ -60,7 +60,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
     hits = {name: [v["hit_rates"] for v in runs] for name, runs in final.items()}
     conclusions = compare_to_reference(max(valid, key=lambda name: valid[name]), hits, "text → image R@10")
     tables = {"Recall in %: mean of three seeds (min–max)": records}
-    return StudyResult(tables, conclusions, partial(_draw, final=final))
+    return StudyResult(tables, conclusions, partial(_draw_plot, final=final))
 
 
 def _make_recipe(
@@ -78,7 +78,7 @@ def _measure(experiment: Experiment, recipe: Recipe) -> Values:
     return ranks.to_dict() | {"hit_rates": ranks.hit_rates("text", "image")}
 
 
-def _draw(figure: Figure, final: dict[str, list[Values]]) -> None:
+def _draw_plot(figure: Figure, final: dict[str, list[Values]]) -> None:
     scores = {name: [v["score"] for v in runs] for name, runs in final.items()}
     draw_bars(figure.subplots(), scores, "mean of R@1, R@5, R@10, both directions (%)")
 

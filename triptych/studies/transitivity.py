@@ -61,7 +61,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
             for method in METHODS
         ),
     ]
-    return StudyResult({"R@10 in %": records}, conclusions, partial(_draw, results=results))
+    return StudyResult({"R@10 in %": records}, conclusions, partial(_draw_plot, results=results))
 
 
 @torch.inference_mode()
@@ -113,7 +113,7 @@ def measure(
     }
 
 
-def _draw(figure: Figure, results: dict[tuple[str, float], Values]) -> None:
+def _draw_plot(figure: Figure, results: dict[tuple[str, float], Values]) -> None:
     for axes, key in zip(figure.subplots(1, 2), (UNTRAINED_KEY, TRAINED_KEY), strict=True):
         series = {method: {fraction: results[method, fraction][key] for fraction in FRACTIONS} for method in METHODS}
         series["chance"] = {fraction: results[METHODS[0], fraction]["chance"] for fraction in FRACTIONS}

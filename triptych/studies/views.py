@@ -60,7 +60,7 @@ def run(experiment: Experiment, cache: ResultCache) -> StudyResult:
         f"{RECALL_KEYS[0]}: {single_frame:.1f}% trained and evaluated with one frame, "
         f"{mean_of_frames:.1f}% trained and evaluated with the mean of eight."
     ]
-    return StudyResult({"Recall in %, mean of three seeds": records}, conclusions, partial(_draw, results=results))
+    return StudyResult({"Recall in %, mean of three seeds": records}, conclusions, partial(_draw_plot, results=results))
 
 
 def _average_key(runs: list[Values], key: str) -> float:
@@ -106,7 +106,7 @@ def _measure(experiment: Experiment, view: str, recipe: Recipe) -> Values:
     return recalls
 
 
-def _draw(figure: Figure, results: dict[str, list[Values]]) -> None:
+def _draw_plot(figure: Figure, results: dict[str, list[Values]]) -> None:
     for axes, query_view in zip(figure.subplots(1, 2), QUERY_VIEWS, strict=True):
         recalls = {view: [v[f"{RECALL_KEYS[0]}, {query_view}"] for v in runs] for view, runs in results.items()}
         draw_bars(axes, recalls, f"{RECALL_KEYS[0]} (%)")

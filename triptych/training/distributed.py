@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from triptych.devices import choose_device
 from triptych.errors import RecipeError, TrainingError
 from triptych.recipe import Recipe
 
@@ -137,15 +138,16 @@ SINGLE_PROCESS = DistributedContext()
 
 
 @contextmanager
-def init_distributed() -> Iterator[DistributedContext]:
+def init_distributed(device_name: str | torch.device | None = None) -> Iterator[DistributedContext]:
     """Join the process group if torchrun started this process. Each process uses its own GPU, if there are GPUs."""
     environment = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0"} | os.environ
     world_size, rank, local_rank = (int(environment[key]) for key in ("WORLD_SIZE", "RANK", "LOCAL_RANK"))
-    num_gpus = torch.cuda.device_count()
-    device = torch.device("cuda", local_rank % num_gpus) if num_gpus else torch.device("cpu")
+    device = choose_device(device_name, local_rank)
     if world_size == 1:
         yield DistributedContext(device=device)
         return
+    if device.type == "mps":
+        raise TrainingError("several processes cannot train on mps; use one process, or --device cpu")
     owns_process_group = not dist.is_initialized()
     if owns_process_group:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
@@ -175,6 +177,8 @@ def check_batch_norm(space: nn.Module, recipe: Recipe, context: DistributedConte
 
 def read_rng_state(device: torch.device) -> Tensor:
     """Return the state of a device's random number generator."""
+    if device.type == "mps":
+        return torch.mps.get_rng_state()
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
@@ -182,6 +186,8 @@ def set_rng_state(state: Tensor, device: torch.device) -> None:
     """Restore a state from `read_rng_state`."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
+    elif device.type == "mps":
+        torch.mps.set_rng_state(state)
     else:
         torch.set_rng_state(state)
 

@@ -30,7 +30,7 @@ def describe_environment(world_size: int, device: torch.device) -> dict[str, Any
         "threads": torch.get_num_threads(),
         "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "not set"),
         "processes": world_size,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
 
 

@@ -13,6 +13,7 @@ import torch
 from triptych.data.cache import resolve_cache
 from triptych.data.loader import sources_of
 from triptych.data.tables_in_memory import DataLike
+from triptych.devices import choose_execution
 from triptych.errors import TrainingError
 from triptych.interfaces import Batch
 from triptych.progress import ProgressBar, notify, track_progress
@@ -51,6 +52,7 @@ def train(
     restart: bool = False,
     allow_outside: bool = False,
     show_progress: bool = True,
+    device: str | torch.device | None = None,
 ) -> Space:
     """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
@@ -72,19 +74,19 @@ def train(
         restart: Whether to replace an existing run in the folder.
         allow_outside: Whether a manifest may list files outside its folder.
         show_progress: Whether to show progress.
+        device: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1", "mps". Default: $TRIPTYCH_DEVICE or "auto".
 
     Returns:
-        The trained space.
+        The trained space, on the device.
 
     Raises:
-        UsageError: An argument has an unsupported type, or a logger is not installed.
+        UsageError: The device is not available, an argument has an unsupported type, or a logger is not installed.
         RecipeError: The recipe is invalid, or does not fit the modalities of the data.
         ManifestError: The data is invalid.
         CheckpointError: The folder contains a run of another recipe or other data.
         TrainingError: Training cannot start or diverges, or a callback raises an exception.
 
     Example:
-        >>> import triptych
         >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1)
         >>> rows = [{"image": f"images/{i:06d}.png", "text": f"scene {i}"} for i in range(20)]
         >>> space = triptych.train("trimodal", "runs/mine", data=rows, epochs=1, overrides=["space.embed_dim=64"])
@@ -92,10 +94,9 @@ def train(
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     recipe = adopt_init(resolve_recipe(recipe, overrides, init, **settings))
     folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
-    with init_distributed() as context:
-        show = show_progress and context.is_main
-        with attach_data(recipe, data, folder, restart, allow_outside, context, show) as recipe:
-            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show)
+    with init_distributed(choose_execution(device).device) as context:
+        with attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe:
+            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show_progress)
 
 
 def _train_recipe(
@@ -107,6 +108,7 @@ def _train_recipe(
     show_progress: bool,
 ) -> Space:
     """Load the data, lock the run folder, and train a new run or resume the run in the folder."""
+    show_progress = show_progress and context.is_main
     data = load_training_data(recipe, show_progress)
     recipe = raise_epochs(drop_absent_modalities(recipe, data.train, show_progress), data.train)
     if data.valid and not has_validation_pairs(data.valid, recipe):

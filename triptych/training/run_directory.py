@@ -16,7 +16,9 @@ from torch.optim import AdamW, Optimizer
 from triptych import checkpoint
 from triptych.checkpoint import MODEL_CARD_FILE, RECIPE_FILE
 from triptych.data.materialise import has_other_files
+from triptych.devices import Execution
 from triptych.errors import CheckpointError, TrainingError
+from triptych.execution.backends import apply_execution
 from triptych.files import find_stale_temp_files, lock_file_names, remove_stale_temp_files, write_text
 from triptych.interfaces import Encoder, Modality
 from triptych.model_card import render_model_card
@@ -190,7 +192,8 @@ class RunDirectory:
     def finalize(self, last_space: Space) -> Space:
         """Return the space with the best validation score, else the last space, and write its model card."""
         path = self.folder / checkpoint.SPACE_FILE
-        space = checkpoint.load(path) if path.is_file() else last_space.eval()
+        space = checkpoint.load_with_extras(path)[0] if path.is_file() else last_space.eval()
+        apply_execution(space, Execution(device=str(last_space.device)))
         if self.is_writer:
             encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
             write_text(self.folder / MODEL_CARD_FILE, render_model_card(self.recipe, encoders, space.history))

@@ -29,7 +29,7 @@ MIN_STEPS = 150  # steps of the default recipe; bench/few_pairs.py compares othe
 
 def make_recipe(init: str) -> Recipe:
     """Return the default recipe of a ready space: InfoNCE on every pair of its modalities, encoders frozen."""
-    space = checkpoint.load(init)
+    space = checkpoint.load(init, device="cpu")
     modalities: list[Modality] = [m for m in MODALITIES if m in space.modalities]
     pairs = tuple(combinations(modalities, 2))
     if not pairs:
@@ -45,7 +45,7 @@ def make_recipe(init: str) -> Recipe:
 
 def adopt_init(recipe: Recipe) -> Recipe:
     """Return the recipe with the architecture of the space `training.init`, if it is set."""
-    return _adopt(recipe, checkpoint.load(recipe.training.init)) if recipe.training.init else recipe
+    return _adopt(recipe, checkpoint.load(recipe.training.init, device="cpu")) if recipe.training.init else recipe
 
 
 def _adopt(recipe: Recipe, space: Space) -> Recipe:
@@ -63,7 +63,7 @@ def _adopt(recipe: Recipe, space: Space) -> Recipe:
 
 def build_space(recipe: Recipe) -> Space:
     """Build the space of a recipe with the weights of the ready space `training.init`."""
-    ready = checkpoint.load(recipe.training.init)
+    ready = checkpoint.load(recipe.training.init, device="cpu")
     space = Space(recipe, {m: ready.encoder(m) for m in ready.modalities})
     space.shared_head.load_state_dict(ready.shared_head.state_dict())
     space.similarity.load_state_dict(ready.similarity.state_dict())

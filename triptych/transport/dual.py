@@ -53,17 +53,17 @@ class DualProblem:
         self.scores, self.epsilon, self.problem = scores, epsilon, problem
         self.log_a, self.log_b = problem.a.log(), problem.b.log()
         self.prefer_cholesky = False
-        self.absorb(column)
+        self.update_matrix(column)
 
-    def absorb(self, column: Tensor) -> None:
+    def update_matrix(self, column: Tensor) -> None:
         """Exponentiate the logits at these column potentials (each row scaled to at most 1), for later products."""
         self.matrix, self.origin_row = self.scores.exponentiate(self.epsilon, column)  # (N, M), at most 1; (N,)
         self.origin_column = column
 
-    def absorb_if_drifted(self, column: Tensor) -> None:
-        """Call `absorb` if a column potential has changed by more than MAX_LOG_DRIFT, to avoid overflow."""
+    def update_matrix_if_drifted(self, column: Tensor) -> None:
+        """Call `update_matrix` if a column potential has changed by more than MAX_LOG_DRIFT, to avoid overflow."""
         if (column - self.origin_column).abs().max() > MAX_LOG_DRIFT:
-            self.absorb(column)
+            self.update_matrix(column)
 
     def row_log_sums(self, column: Tensor) -> Tensor:
         """Return log sum_j exp(logits_ij + column_j)."""
@@ -78,7 +78,7 @@ class DualProblem:
         """Return the dual point of column potentials, which a partial problem first shifts to a maximum of 0."""
         problem = self.problem
         column = column - column.max() if problem.is_partial else column
-        self.absorb_if_drifted(column)
+        self.update_matrix_if_drifted(column)
         row_log_sums = self.row_log_sums(column)
         if problem.is_partial:
             row, offset = capped_row_potentials(row_log_sums, problem)
@@ -105,7 +105,7 @@ class DualProblem:
 
     def build_laplacian(self, row: Tensor, column: Tensor) -> Laplacian:
         """Return the Laplacian system of the plan of these potentials."""
-        self.absorb_if_drifted(column)
+        self.update_matrix_if_drifted(column)
         return Laplacian(self.matrix, *self.scaling_vectors(row, column), self.prefer_cholesky)
 
 

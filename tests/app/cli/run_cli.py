@@ -26,14 +26,14 @@ def interrupt(arguments, ready, tmp_path):
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path
     ) as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while not ready() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         for _ in range(10):
             # Python ignores an interrupt inside some callbacks: send it again.
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=15)
+                process.wait(timeout=60)
                 break
         process.kill()
         errors = process.communicate()[1]

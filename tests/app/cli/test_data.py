@@ -107,7 +107,7 @@ def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
     for number in range(30):
         write_file(root / f"untitled folder/barking dog {number}.wav", unique_wav(number))
     write_file(root / "untitled folder/IMG_1.wav", unique_wav(99))
-    write_file(root / "a.heic")
+    write_file(root / "a.svg")
     result = triptych("data", "folder", root, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "wrote: my archive-manifest.csv" in result.stdout
@@ -115,7 +115,7 @@ def test_the_command_prints_path_splits_and_skipped_files(tmp_path):
     assert "train 24 (80%), valid 3 (10%), test 3 (10%)" in result.stderr
     assert "skipped: files without a caption: neither file nor folder name is meaningful: 1" in result.stderr
     assert ": barking dog\n" in result.stderr
-    assert "ignored files of other types: .heic 1" in result.stderr
+    assert "ignored files of other types: .svg 1" in result.stderr
     assert "next: triptych validate 'my archive-manifest.csv'" in result.stderr
     checked = triptych("validate", "my archive-manifest.csv", cwd=tmp_path)
     assert checked.returncode == 0

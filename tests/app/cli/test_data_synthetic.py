@@ -14,7 +14,8 @@ def test_synthetic_data_is_written(tmp_path):
 
 
 def test_interrupted_synthetic_data_leaves_no_files(tmp_path):
-    code, errors = interrupt(["data", "synthetic", "w"], lambda: any(tmp_path.glob(".w.*/images/*")), tmp_path)
+    command = ["data", "synthetic", "w", "--scenes", "100000"]  # takes much longer than the test
+    code, errors = interrupt(command, lambda: any(tmp_path.glob(".w.*/images/*")), tmp_path)
     assert code == 130
     assert "interrupted" in errors
     assert "Traceback" not in errors

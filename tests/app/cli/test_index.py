@@ -36,16 +36,16 @@ def test_index_reports_skipped_files(run_dir, synthetic_manifest, tmp_path):
     shutil.copy(synthetic_manifest.parent / "images" / "000000.png", folder)
     for number in range(7):
         (folder / f"broken {number}.wav").write_text("no sound")
-    for name in ("a.heic", "b.HEIC", "c.psd", "LICENSE"):
+    for name in ("a.svg", "b.SVG", "c.psd", "LICENSE"):
         (folder / name).write_text("x")
     for _ in range(2):  # the second time the collection is in the folder
         result = triptych("index", folder, "--space", run_dir, "--collection", collection, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
-        assert "skipped: 2 .heic, 1 no extension, 1 .psd (unsupported format" in result.stderr
+        assert "skipped: 2 .svg, 1 no extension, 1 .psd (unsupported format" in result.stderr
         assert "unreadable files skipped: 7" in result.stderr
         assert result.stderr.count("folder/collection/not-indexed.tsv") == 2
         assert len((collection / "not-indexed.tsv").read_text().splitlines()) == 12
-    for path in (*folder.glob("broken*"), *folder.glob("*.[hHp][eEs]*"), folder / "LICENSE"):
+    for path in (*folder.glob("broken*"), *folder.glob("*.[sSp][vVs]*"), folder / "LICENSE"):
         path.unlink()
     result = triptych("index", folder, "--space", run_dir, "--collection", collection)
     assert "not-indexed.tsv" not in result.stderr
@@ -54,9 +54,9 @@ def test_index_reports_skipped_files(run_dir, synthetic_manifest, tmp_path):
 
 def test_index_reports_unsupported_suffixes(run_dir, tmp_path):
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "a.heic").write_text("x")
+    (tmp_path / "folder" / "a.svg").write_text("x")
     result = triptych("index", tmp_path / "folder", "--space", run_dir, "--collection", tmp_path / "c")
     assert result.returncode == 2
-    assert "skipped: 1 .heic" in result.stderr
+    assert "skipped: 1 .svg" in result.stderr
     assert "contains nothing that this space can embed" in result.stderr
     assert not (tmp_path / "c").exists()

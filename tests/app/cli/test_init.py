@@ -77,6 +77,7 @@ def test_the_installed_script_and_the_version():
     assert result.stdout == f"triptych {__version__}\n"
 
 
+UNCHECKED = ["--collection", "memory://none"]  # on an object store, so that the other arguments are checked first
 USAGE_ERRORS = [
     (["fly"], "No such command 'fly'"),
     (["train", "trimodel"], "recipe 'trimodel' is unknown"),
@@ -84,14 +85,16 @@ USAGE_ERRORS = [
     (["train", "trimodal", "--data", "missing.csv"], "missing.csv: no such file"),
     (["train", "trimodal", "--set", "training.epoch=1"], "key 'epoch' is unknown; known: batch"),
     (["evaluate", "missing", "--data", "missing.csv"], "no such file"),
-    (["index", "missing", "--space", "missing"], "no such run folder"),
+    (["index", ".", "--space", "missing"], "no such run folder"),
+    (["index", "missing"], "missing: no such folder or file; give a folder"),
+    (["spaces", "use", "missing"], "missing: no such run folder"),
     (["search", "bell", "--collection", "missing"], "no collection here"),
     (["search"], "Usage"),
-    (["search", "--modality", "audio"], "nothing to look for"),
-    (["search", "bell", "--weight", "smell=2"], "part 'smell' is unknown"),
-    (["search", "bell", "--weight", "text=-2"], "give a number above 0"),
-    (["search", "bell", "--where", "split"], "write NAME=VALUE"),
-    (["search", "bell", "--modality", "smell"], "modality 'smell' is unknown; known: audio, image, text"),
+    (["search", "--modality", "audio", *UNCHECKED], "nothing to look for"),
+    (["search", "bell", "--weight", "smell=2", *UNCHECKED], "part 'smell' is unknown"),
+    (["search", "bell", "--weight", "text=-2", *UNCHECKED], "give a number above 0"),
+    (["search", "bell", "--where", "split", *UNCHECKED], "write NAME=VALUE"),
+    (["search", "bell", "--modality", "smell", *UNCHECKED], "modality 'smell' is unknown; known: audio, image, text"),
     (["search", "bell", "-k", "0"], "greater than or equal to 1"),
     (["validate", "missing.csv"], "missing.csv: no such file"),
     (["data", "synthetic", "here", "--scenes", "1"], "scenes is 1; allowed"),

@@ -14,10 +14,8 @@ from tests.app.server.http_requests import QUERY_TEXT
 from triptych.app.server import create_app
 from triptych.app.server.errors import HTTPError
 from triptych.app.server.limits import Limits
-from triptych.app.server.state import Metrics, MicroBatcher, RootCache
+from triptych.app.server.state import Metrics, MicroBatcher
 from triptych.interfaces import Source
-from triptych.search.collection import Collection
-from triptych.search.scan import items_from_folder
 
 
 def test_full_queue_returns_503_with_retry_after(collection, monkeypatch):
@@ -83,19 +81,6 @@ def test_too_many_uploads_return_503(collection, files, monkeypatch):
     assert [answer.status_code for answer in responses[3:]] == [200] * 3
 
 
-def test_roots_follow_collection_changes(run_dir, files, tmp_path):
-    def build_collection(folder, rebuild):
-        created = Collection(tmp_path / "collection", run_dir, rebuild=rebuild)
-        created.index(list(items_from_folder(folder, created.space))[:3], folder, show_progress=False)
-
-    build_collection(files / "images", rebuild=False)
-    reader, roots = Collection(tmp_path / "collection"), RootCache()
-    assert [root.name for root in roots.load_roots(reader)] == ["images"]
-    build_collection(files / "audio", rebuild=True)
-    reader.list_items()
-    assert [root.name for root in roots.load_roots(reader)] == ["audio"]
-
-
 def test_waiting_requests_share_a_batch(collection):
     metrics = Metrics()
     batcher = MicroBatcher(collection.space, Limits(), metrics)
@@ -111,7 +96,9 @@ def test_waiting_requests_share_a_batch(collection):
         assert torch.allclose(features.embedding, expected.embedding, atol=1e-5)
         assert features.parts.shape == expected.parts.shape
     assert metrics.batch_size._sum.get() == 4
-    assert "triptych_batch_size_count 4.0" not in metrics.render().decode()  # at least two of them shared a batch
+    assert (
+        "triptych_batch_size_count 4.0" not in metrics.format_prometheus().decode()
+    )  # at least two of them shared a batch
 
 
 def test_slow_embedding_times_out(collection, monkeypatch):

@@ -12,6 +12,7 @@ from triptych.app.cli import (
     audit,
     cache,
     classify,
+    collection,
     compare,
     data,
     demo,
@@ -25,6 +26,7 @@ from triptych.app.cli import (
     runs,
     search,
     serve,
+    spaces,
     study,
     train,
     validate,
@@ -32,7 +34,7 @@ from triptych.app.cli import (
 from triptych.errors import TriptychError
 
 MODULES = (demo, data, validate, recipes, encoders, cache, train, runs, export, evaluate, compare, classify, localise)
-MODULES += (study, report, audit, index, search, serve)  # in the order of the help page
+MODULES += (study, report, audit, spaces, index, search, serve, collection)  # in the order of the help page
 # The function or group of sub-commands of a module has the name of the module.
 COMMANDS: dict[str, Callable[..., None] | typer.Typer] = {
     name: getattr(module, name) for module in MODULES for name in [module.__name__.rpartition(".")[2]]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_device, accepts_plugins
 
 if TYPE_CHECKING:
     from triptych.auditing.audit import AuditResult
@@ -16,7 +17,11 @@ Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="Output folder, or with --apply the manifest to write.")
 ]
 ScoringRun = Annotated[
-    str | None, typer.Option(help="Run that scores the pairs, trained on other data. Default: train a space per fold.")
+    str | None,
+    typer.Option(
+        help="Run that scores the pairs, trained on other data. Default: train a space per fold.",
+        callback=checks.check_space,
+    ),
 ]
 Undecided = Annotated[
     Literal["keep", "reject"], typer.Option(help="With --apply: keep or reject suspects without a decision.")
@@ -24,12 +29,15 @@ Undecided = Annotated[
 
 
 @accepts_plugins
+@accepts_device
 def audit(
-    manifest: Annotated[Path, typer.Argument(help="Manifest to audit.")],
+    manifest: Annotated[Path, typer.Argument(help="Manifest to audit.", callback=checks.check_manifests)],
     output: Output = None,
     space: ScoringRun = None,
     folds: Annotated[int, typer.Option(help="Number of cross-validation folds. Scores are out-of-fold.")] = 4,
-    recipe: Annotated[str, typer.Option(help="Recipe that trains the space of each fold.")] = "audit",
+    recipe: Annotated[
+        str, typer.Option(help="Recipe that trains the space of each fold.", callback=checks.check_recipe)
+    ] = "audit",
     overrides: Overrides = None,
     seed: Annotated[int, typer.Option(help="Seed of the fold assignment.")] = 0,
     apply: Annotated[Path | None, typer.Option(help="Decisions file from the review page, to apply.")] = None,

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_execution, accepts_plugins
 
 Prompts = Annotated[
     list[str] | None,
@@ -21,9 +22,10 @@ Classes = Annotated[
 
 
 @accepts_plugins
+@accepts_execution
 def classify(
     run: Run,
-    data: Annotated[Path, typer.Option(help="Manifest with a label column.")],
+    data: Annotated[Path, typer.Option(help="Manifest with a label column.", callback=checks.check_manifests)],
     split: Split = "test",
     prompt: Prompts = None,
     method: Method = "prompts",

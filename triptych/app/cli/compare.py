@@ -5,14 +5,16 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def compare(
     a: Run,
     b: Run,
-    data: Annotated[Path, typer.Option(help="Manifest to evaluate both runs on.")],
+    data: Annotated[Path, typer.Option(help="Manifest to evaluate both runs on.", callback=checks.check_manifests)],
     split: Split = "test",
     more_a: Annotated[list[Path] | None, typer.Option(help="Run of A with another seed. Can be repeated.")] = None,
     more_b: Annotated[list[Path] | None, typer.Option(help="Run of B with another seed. Can be repeated.")] = None,

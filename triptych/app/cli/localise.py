@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AsJson, Run, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AsJson, Run, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def localise(
     run: Run,
-    data: Annotated[Path, typer.Option(help="Folder of a synthetic data set.")],
+    data: Annotated[Path, typer.Option(help="Folder of a synthetic data set.", callback=checks.check_folder)],
     split: Annotated[str, typer.Option(help="Split to use.")] = "test",
     as_json: AsJson = False,
 ) -> None:

@@ -21,7 +21,8 @@ def recipes(
     """
     from triptych.app.terminal import print_plugins, stdout
     from triptych.plugins import list_plugins
-    from triptych.recipe import Recipe, list_bundled_recipes
+    from triptych.recipe import Recipe
+    from triptych.recipe_files import list_bundled_recipes
 
     if name:
         stdout.print(Recipe.load(name, overrides or []).to_toml(), end="")

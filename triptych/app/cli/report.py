@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Run, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, Run, accepts_execution, accepts_plugins
 
 
 @accepts_plugins
+@accepts_execution
 def report(
     run: Run,
-    data: Annotated[Path | None, typer.Option(help="Manifest to evaluate on. Default: the run's.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Manifest to evaluate on. Default: the run's.", callback=checks.check_manifests)
+    ] = None,
     split: Annotated[str | None, typer.Option(help="Split to use, or 'all'. Default: the recipe's test split.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="HTML file to write. Default: RUN-report.html.")

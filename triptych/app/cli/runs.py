@@ -5,11 +5,14 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import AsJson
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Folder to search recursively for run folders.")] = Path("runs"),
+    folder: Annotated[
+        Path, typer.Argument(help="Folder to search recursively for run folders.", callback=checks.check_runs)
+    ] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List training runs with their state, score and time.

@@ -5,15 +5,19 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, accepts_device, accepts_plugins
 
 DEFAULT_OUTPUT = Path("studies")
-Data = Annotated[Path | None, typer.Option(help="Manifest with the splits train, valid and test.")]
+Data = Annotated[
+    Path | None, typer.Option(help="Manifest with the splits train, valid and test.", callback=checks.check_manifests)
+]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Output folder for the page, plots and results.")]
 Encoders = Annotated[list[str] | None, typer.Option("--encoder", help="Frozen encoder of a modality: audio=soundnet.")]
 
 
 @accepts_plugins
+@accepts_device
 def study(
     name: Annotated[str | None, typer.Argument(help="Study to run. Default: list all studies.")] = None,
     data: Data = None,

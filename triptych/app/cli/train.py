@@ -5,17 +5,23 @@ from typing import Annotated
 
 import typer
 
-from triptych.app.cli.options import AllowOutside, Overrides, accepts_plugins
+from triptych.app import checks
+from triptych.app.cli.options import AllowOutside, Overrides, accepts_device, accepts_plugins
 
 
 @accepts_plugins
+@accepts_device
 def train(
     recipe: Annotated[
         str | None,
-        typer.Argument(help="Name of a recipe (see `triptych recipes`) or a .toml file. Not needed with --init."),
+        typer.Argument(
+            help="Name of a recipe (see `triptych recipes`) or a .toml file. Not needed with --init.",
+            callback=checks.check_recipe,
+        ),
     ] = None,
     data: Annotated[
-        list[Path] | None, typer.Option(help="Manifest to train on. Repeat the option for several.")
+        list[Path] | None,
+        typer.Option(help="Manifest to train on. Repeat the option for several.", callback=checks.check_manifests),
     ] = None,
     init: Annotated[
         str | None,

@@ -5,11 +5,17 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import AllowOutside, AsJson
 
 
 def validate(
-    manifest: Annotated[Path, typer.Argument(help="Manifest (CSV, JSONL or Parquet), or a folder that contains one.")],
+    manifest: Annotated[
+        Path,
+        typer.Argument(
+            help="Manifest (CSV, JSONL or Parquet), or a folder that contains one.", callback=checks.check_manifests
+        ),
+    ],
     allow_outside: AllowOutside = False,
     show_all: Annotated[bool, typer.Option("--all", help="List every problem, not only the first few.")] = False,
     decode: Annotated[bool, typer.Option("--decode", help="Also decode every file. This takes a while.")] = False,

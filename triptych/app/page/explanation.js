@@ -84,7 +84,9 @@ function makeBlock(responses, number, queryPart) {
 
 function makeSide(side, item, onPoint, title) {
   const strip = { text: makeWords, image: makeImage, audio: makeAudio }[side.modality](side, item, onPoint);
-  const element = make("div", { class: "strip", role: "group", "aria-label": title }, make("h3", {}, title), strip.element);
+  const classes = side.classes.map((one) => `${one.name} (${one.contribution.toFixed(3)})`).join("; ");
+  const note = classes ? make("p", { class: "note" }, `Classes that contribute most: ${classes}`) : null;
+  const element = make("div", { class: "strip", role: "group", "aria-label": title }, make("h3", {}, title), strip.element, note);
   return { ...strip, element, attribution: [] };
 }
 

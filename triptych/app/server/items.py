@@ -5,7 +5,7 @@ import time
 import wave
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -15,7 +15,7 @@ from fastapi.responses import Response
 from triptych.app.server.errors import HTTPError, error_responses
 from triptych.app.server.schemas import ID_PATTERN, HitResponse, ItemResponse, MediaKind, PeaksResponse, SearchResponse
 from triptych.app.server.served_files import OpenFileResponse, item_path
-from triptych.app.server.state import AppState, StateDep, indexed_roots
+from triptych.app.server.state import AppState, StateDep
 from triptych.interfaces import Modality
 from triptych.media import VIDEO_EXTENSIONS, audio, image, modalities_of, preview
 from triptych.search.collection import Collection
@@ -49,7 +49,7 @@ async def read_item(state: StateDep, item: ItemId) -> ItemResponse:
         others = [make_item_response(other) for other in find_siblings(collection, entry)]
         return make_item_response(entry).model_copy(update={"siblings": others})
 
-    return await state.read_collection(work)
+    return await state.run_with_collection(work)
 
 
 @router.get("/{item}/similar", responses=error_responses(404))
@@ -65,9 +65,9 @@ async def search_similar(
 
     def work(collection: Collection) -> list[HitResponse]:
         hits = collection.search_similar(item, list(dict.fromkeys(modality)), k)
-        return make_hit_responses(hits, state.root_cache.load_roots(collection))
+        return make_hit_responses(hits)
 
-    hits = await state.read_collection(work)
+    hits = await state.run_with_collection(work)
     seconds = time.perf_counter() - started
     return SearchResponse(hits=hits, relevance_threshold=RELEVANCE_THRESHOLD, seconds=seconds, notes=[])
 
@@ -179,11 +179,11 @@ def find_siblings(collection: Collection, entry: Item) -> list[Item]:
     source, row_ids = entry.source, entry.columns.get("id", ())
     conditions = [f"array_has(columns, {quote_sql(f'id={row_id}')})" for row_id in row_ids[:1]]
     if isinstance(source.content, Path):
-        conditions.append(f"file = {quote_sql(str(source.content))}")
+        conditions.append(f"file = {quote_sql(entry.location or '')}")
     if not conditions or collection.store is None:
         return []
     rows = collection.store.select_rows(METADATA_COLUMNS, " OR ".join(conditions), limit=50)
-    candidates = map(item_from_row, rows.to_pylist())
+    candidates = [item_from_row(row, collection.store.roots) for row in rows.to_pylist()]
     related = [other for other in candidates if other.id != entry.id and _is_same_segment(other, entry)]
     return sorted(related, key=lambda other: other.identity)
 
@@ -195,15 +195,15 @@ def _is_same_segment(a: Item, b: Item) -> bool:
 
 def make_item_response(item: Item) -> ItemResponse:
     """Convert an item of the collection to a response."""
-    return ItemResponse(**item.to_dict() | _display_fields(item, indexed_roots(item.origins)))
+    return ItemResponse(**item.to_dict() | _display_fields(item))
 
 
-def make_hit_responses(hits: Sequence[Hit], roots: Sequence[Path]) -> list[HitResponse]:
+def make_hit_responses(hits: Sequence[Hit]) -> list[HitResponse]:
     """Convert search results to responses."""
-    return [HitResponse(**hit.to_dict() | _display_fields(hit.item, roots)) for hit in hits]
+    return [HitResponse(**hit.to_dict() | _display_fields(hit.item)) for hit in hits]
 
 
-def _display_fields(item: Item, roots: Sequence[Path]) -> dict[str, Any]:
+def _display_fields(item: Item) -> dict[str, Any]:
     """Return the response fields that are not stored in the collection."""
     source, path = item.source, item.source.content
     if not isinstance(path, Path):
@@ -211,7 +211,7 @@ def _display_fields(item: Item, roots: Sequence[Path]) -> dict[str, Any]:
     return {
         "media_kind": infer_media_kind(source.modality, path),
         "name": path.name,
-        "folder": _display_folder(path, roots),
+        "folder": str(PurePosixPath(item.location or path.name).parent),
         # Use the excerpt stored at indexing, because the file may have changed since then.
         "text": (item.excerpt or path.name) if source.modality == "text" else None,
     }
@@ -232,11 +232,3 @@ def infer_media_kind(modality: Modality, path: Path | None) -> MediaKind:
     if path is not None and path.suffix.lower() in VIDEO_EXTENSIONS:
         return "video"
     return modality
-
-
-def _display_folder(path: Path, roots: Sequence[Path]) -> str:
-    for root in roots:
-        if path.is_relative_to(root):
-            relative_folder = path.relative_to(root).parent
-            return root.name if relative_folder == Path() else f"{root.name}/{relative_folder}"
-    return path.parent.name

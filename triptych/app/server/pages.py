@@ -53,7 +53,7 @@ async def check_health(state: StateDep) -> HealthResponse:
     status = "ok"
     try:
         async with asyncio.timeout(HEALTH_TIMEOUT):
-            state.last_item_count = await state.read_collection(len)
+            state.last_item_count = await state.run_with_collection(len)
     except (TimeoutError, HTTPError):
         status = "busy"
     return HealthResponse(status=status, items=state.last_item_count, queue_length=state.batcher.queue_length)
@@ -63,14 +63,14 @@ async def check_health(state: StateDep) -> HealthResponse:
 async def read_metrics(state: StateDep) -> Response:
     """Return the metrics in the Prometheus text format."""
     state.metrics.queue_length.set(state.batcher.queue_length)
-    state.metrics.items.set(await state.read_collection(len))
-    return Response(state.metrics.render(), media_type=PROMETHEUS_TYPE)
+    state.metrics.items.set(await state.run_with_collection(len))
+    return Response(state.metrics.format_prometheus(), media_type=PROMETHEUS_TYPE)
 
 
 @router.get("/v1/collection", tags=["search"], responses=error_responses())
 async def read_collection_info(state: StateDep) -> CollectionInfo:
     """Return the contents of the collection and the limits of this server."""
-    info = await state.read_collection(describe_collection)
+    info = await state.run_with_collection(describe_collection)
     limits = {name: float(value) for name, value in vars(state.limits).items()}
     links = {"report": state.report is not None, "review": state.review is not None}
     return info.model_copy(update={"limits": limits, **links})

@@ -24,6 +24,7 @@ from triptych.interfaces import Modality, Source
 from triptych.media import modalities_of
 from triptych.media.inspection import MediaInfo, inspect_file
 from triptych.media.limits import check_pixels
+from triptych.search.collection import Collection
 from triptych.search.query import EmbeddedQuery, Filter, QueryPart, StoredItem
 from triptych.search.scan import query_content_hashes
 
@@ -151,16 +152,16 @@ async def _resolve_sources(
     return make_sources(upload, contents, state.collection.space.modalities)
 
 
-def make_filter(conditions: FilterRequest, roots: Sequence[Path]) -> Filter:
-    """Convert a filter request. Its `folder` starts with the name of an indexed folder, as in `ItemFields.folder`."""
+def make_filter(conditions: FilterRequest, collection: Collection) -> Filter:
+    """Convert a filter request. Its `folder` starts with the name of a root, as in `ItemFields.folder`."""
     fields = conditions.model_dump(exclude={"folder"})
     if conditions.folder is None:
         return Filter(**fields)
     name = PurePosixPath(conditions.folder)
-    for root in roots:
-        if name.parts[:1] == (root.name,) and ".." not in name.parts:
-            return Filter(**fields, folder=root.joinpath(*name.parts[1:]))
-    hint = f"the folders of the collection start with {', '.join(sorted({root.name for root in roots}))}"
+    root_names = sorted(collection.store.roots.paths) if collection.store else []
+    if name.parts and name.parts[0] in root_names and ".." not in name.parts:
+        return Filter(**fields, location=str(name))
+    hint = f"the folders of the collection start with {', '.join(root_names)}"
     raise HTTPError(422, f"folder {conditions.folder[:80]!r} is not in this collection; {hint}")
 
 

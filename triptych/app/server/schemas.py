@@ -197,6 +197,14 @@ class PeaksResponse(BaseModel):
     peaks: list[tuple[float, float]]
 
 
+class ClassResponse(BaseModel):
+    """A class of an item, its weight in the embedding (all weights sum to 1), and its contribution to the score."""
+
+    name: str
+    weight: float
+    contribution: float
+
+
 class SideResponse(BaseModel):
     """The parts of the query or of the hit, with their locations and their contributions to the score."""
 
@@ -208,6 +216,10 @@ class SideResponse(BaseModel):
         "character; the last location is empty if some parts, such as special tokens, have no location"
     )
     contributions: list[float]
+    classes: list[ClassResponse] = Field(
+        description="the classes of the item that contribute most to the score; empty if the space does not embed "
+        "items by their classes"
+    )
 
 
 class PartExplanation(BaseModel):

@@ -51,15 +51,14 @@ async def search(state: StateDep, request: Request) -> schemas.SearchResponse:
         modalities, k = list(dict.fromkeys(query.modalities)), min(query.k, state.limits.max_hits)
 
         def work(collection: Collection) -> tuple[list[schemas.HitResponse], str | None]:
-            roots = state.root_cache.load_roots(collection)
-            item_filter = make_filter(query.filter, roots)
+            item_filter = make_filter(query.filter, collection)
             hits = collection.search(
                 search_query, modalities, k, item_filter=item_filter, include_query=query.include_query
             )
             note = None if query.include_query else collection.describe_excluded_items(search_query)
-            return make_hit_responses(hits, roots), note
+            return make_hit_responses(hits), note
 
-        hits, excluded_note = await state.read_collection(work)
+        hits, excluded_note = await state.run_with_collection(work)
     notes = [_describe_truncation(resolved, state.collection) for resolved in resolved_parts]
     return schemas.SearchResponse(
         hits=hits,
@@ -113,9 +112,9 @@ async def explain_hit(state: StateDep, request: Request) -> schemas.ExplainRespo
         # Indexed files are decoded again, so they must not have changed since they were indexed.
         entries_by_source = {stored.source: stored for stored in items if isinstance(stored.source.content, Path)}
         resolved_parts = await resolve_parts(state, query.parts, files)
-        hit_features = await state.read_collection(lambda collection: collection.load_features(query.item))
+        hit_features = await state.run_with_collection(lambda collection: collection.load_features(query.item))
         query_features = [
-            await state.read_collection(lambda c, resolved=resolved: c.embed_part(resolved.part).features)
+            await state.run_with_collection(lambda c, resolved=resolved: c.embed_part(resolved.part).features)
             for resolved in resolved_parts
         ]
 
@@ -158,6 +157,12 @@ def _make_side_response(side: ExplainedItem, contributions: torch.Tensor) -> sch
         span=side.span,
         locations=[list(location) for location in side.part_locations],
         contributions=[round(value, DECIMALS) for value in contributions.tolist()],
+        classes=[
+            schemas.ClassResponse(
+                name=c.name, weight=round(c.weight, DECIMALS), contribution=round(c.contribution, DECIMALS)
+            )
+            for c in side.classes
+        ],
     )
 
 
@@ -180,7 +185,7 @@ class MapCache:
 
     async def load_latest(self, state: AppState) -> CollectionMap | None:
         """Return the map, or None if it is still being computed."""
-        version = await state.read_collection(lambda c: c.store.refresh() if c.store else None)
+        version = await state.run_with_collection(lambda c: c.store.refresh() if c.store else None)
         if self.current is not None and self.current.version == version:
             return self.current
         if self.task is None or self.task.done():
@@ -192,7 +197,7 @@ class MapCache:
         return None
 
     async def _compute(self, state: AppState, version: Version | None) -> None:
-        items, vectors = await state.read_collection(_sample_items)
+        items, vectors = await state.run_with_collection(_sample_items)
         # No timeout: the map is computed once per version of the collection, for all requests.
         work = asyncio.get_running_loop().run_in_executor(state.explain_executor.pool, project_2d, vectors)
         positions = np.concatenate([*await work, np.empty((0, 2))])
@@ -224,7 +229,7 @@ async def read_map(
         return _pending_response()
     values = [", ".join(item.columns.get(column, [])) for item in collection_map.items] if column else None
     return schemas.MapResponse(
-        total=await state.read_collection(len),
+        total=await state.run_with_collection(len),
         ids=[item.id for item in collection_map.items],
         names=[(item.text or item.name)[:MAX_NAME_CHARACTERS] for item in collection_map.items],
         modalities=[item.modality for item in collection_map.items],
@@ -246,7 +251,9 @@ async def locate_query(state: StateDep, request: Request) -> schemas.MapPosition
     """Return the position of a query on the map: the medoid of its best hits. Status 202: repeat the request."""
     async with receive_request(request, schemas.QueryRequest, state.limits) as (query, files):
         search_query = _make_query(await resolve_parts(state, query.parts, files))
-        hits = await state.read_collection(lambda collection: collection.search(search_query, k=50, include_query=True))
+        hits = await state.run_with_collection(
+            lambda collection: collection.search(search_query, k=50, include_query=True)
+        )
     collection_map: CollectionMap | None = await request.app.state.map_cache.load_latest(state)
     if collection_map is None:
         return _pending_response()

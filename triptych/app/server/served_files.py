@@ -30,6 +30,7 @@ from triptych.media.limits import MAX_FILE_BYTES
 from triptych.search.item import Item
 
 FILE_CHANGED = "{name}: was deleted or changed since it was indexed; run `triptych index` again"
+ROOT_MISSING = "{name}: the folder of the root {root} was not found; start the server with --root {root}=FOLDER"
 MAX_CACHED_DIGESTS = 100_000  # content hashes kept in memory
 PROC_FOLDER = Path("/proc")  # on Linux, links to the open files of a process
 # O_NONBLOCK: opening a FIFO must not block. O_PATH: a folder needs no read permission. Missing flags are replaced.
@@ -121,6 +122,8 @@ class IndexedFiles:
     def _open_path(self, entry: Item) -> tuple[BufferedReader, bool]:
         """Return the open file, and whether its path contains a symbolic link."""
         path = item_path(entry)
+        if not path.is_absolute():  # the folder of the root is not known
+            raise file_changed_error(entry)
         try:
             try:
                 return open_without_links(path), False
@@ -173,8 +176,12 @@ def item_path(entry: Item) -> Path:
 
 
 def file_changed_error(entry: Item) -> HTTPError:
-    """Return the error for a file that changed since it was indexed."""
-    return HTTPError(410, FILE_CHANGED.format(name=item_path(entry).name))
+    """Return the error for a file that changed since it was indexed, or whose root is missing."""
+    path = item_path(entry)
+    root_name, *parts = (entry.location or "").split("/")
+    if parts and (not path.is_absolute() or not path.parents[len(parts) - 1].is_dir()):
+        return HTTPError(410, ROOT_MISSING.format(name=path.name, root=root_name))
+    return HTTPError(410, FILE_CHANGED.format(name=path.name))
 
 
 @contextmanager

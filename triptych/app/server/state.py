@@ -4,7 +4,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -34,7 +34,6 @@ from triptych.interfaces import Features, Source
 from triptych.media.sandbox import WorkerPool
 from triptych.search.collection import Collection
 from triptych.search.item import Item
-from triptych.search.store import Version
 from triptych.space import Space
 
 Result = TypeVar("Result")
@@ -57,7 +56,7 @@ class Metrics:
         self.queue_length = Gauge("triptych_queue_length", "Inputs waiting for the encoder", registry=registry)
         self.items = Gauge("triptych_items", "Items in the collection", registry=registry)
 
-    def render(self) -> bytes:
+    def format_prometheus(self) -> bytes:
         """Return all metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
@@ -228,7 +227,7 @@ class AppState:
         review: ReviewFiles | None = None,
     ) -> None:
         self.collection, self.limits, self.metrics = collection, limits or Limits(), Metrics()
-        self.report, self.review, self.root_cache = report.resolve() if report else None, review, RootCache()
+        self.report, self.review = report.resolve() if report else None, review
         self.indexed_files = IndexedFiles(collection.cache)
         self.last_item_count = len(collection)  # reported by /healthz while the collection is busy
         self.batcher = MicroBatcher(collection.space, self.limits, self.metrics)
@@ -257,14 +256,14 @@ class AppState:
         finally:
             executor.num_pending -= 1
 
-    async def read_collection(self, work: Callable[[Collection], Result]) -> Result:
+    async def run_with_collection(self, work: Callable[[Collection], Result]) -> Result:
         """Call `work` with the collection, on the thread that reads the collection."""
         return await self.run(self.collection_executor, lambda: work(self.collection))
 
     async def find_item(self, item_id: str) -> Item:
         """Return an item by its id. Raise an HTTPError (404) if the collection has no such item."""
         try:
-            return await self.read_collection(lambda collection: collection.load_item(item_id))
+            return await self.run_with_collection(lambda collection: collection.load_item(item_id))
         except UsageError as error:
             raise HTTPError(404, str(error)) from None
 
@@ -311,30 +310,6 @@ class UploadUsage:
 
     pixels: int = 0
     seconds: float = 0.0
-
-
-def indexed_roots(origins: Iterable[str]) -> list[Path]:
-    """Return the indexed folders and the folders of indexed manifests, deepest first."""
-    paths = map(Path, origins)
-    roots = {path if not path.suffix or path.is_dir() else path.parent for path in paths}
-    return sorted(roots, key=lambda root: -len(root.parts))
-
-
-class RootCache:
-    """The indexed folders of a collection, computed once per version of the store."""
-
-    def __init__(self) -> None:
-        self._cached: tuple[Version | None, list[Path]] = None, []
-
-    def load_roots(self, collection: Collection) -> list[Path]:
-        """Return all indexed folders, deepest first."""
-        if collection.store is None:
-            return []
-        version = collection.store.version
-        if self._cached[0] != version:
-            origins = collection.store.select_rows(["origins"])["origins"].combine_chunks().flatten().unique()
-            self._cached = version, indexed_roots(origins.to_pylist())
-        return self._cached[1]
 
 
 async def _app_state(request: Request) -> AppState:  # async: FastAPI would run a synchronous function on a thread

@@ -1,0 +1,130 @@
+"""Create a collection from an exported file. The collection appears only when it is complete."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from triptych.data.cache import Cache
+from triptych.errors import CollectionError
+from triptych.files import TEMP_SUFFIX, extract_os_error_code, suggest_remedy
+from triptych.progress import track_progress
+from triptych.search.archive import ArchiveHeader, ArchiveReader, extract_space, open_archive
+from triptych.search.collection_folder import check_folder
+from triptych.search.collection_space import MAX_SPACE_BYTES, copy_space
+from triptych.search.item import METADATA_SCHEMA, item_from_row, make_schema
+from triptych.search.lease import acquire_write_access, local_folder
+from triptych.search.locations import check_moved_roots
+from triptych.search.roots import Roots, resolve_roots
+from triptych.search.store import CollectionMetadata, Store, Writer
+
+SPARE_DISK_FACTOR = 1.5  # free disk space that an import needs, as a multiple of the size of the file
+
+
+def import_collection(
+    path: Path, uri: str, roots: Mapping[str, str | Path] | None = None, show_progress: bool = True
+) -> ArchiveHeader:
+    """Create a collection at a URI from an exported file. `roots` contains the folders of its roots on this machine."""
+    folder, moved_roots = local_folder(uri), resolve_roots(roots or {})
+    if Store.open(uri) is not None:
+        raise CollectionError(f"{uri}: there is a collection already; give another folder with -o")
+    with open_archive(path) as reader:
+        if folder is None:
+            try:
+                _write_collection(reader, uri, moved_roots, show_progress)
+            except BaseException:
+                with suppress(CollectionError), acquire_write_access(uri) as access:
+                    Writer.drop_table(uri, access)
+                raise
+        else:
+            _import_to_folder(reader, folder, moved_roots, show_progress)
+        return reader.header
+
+
+def _import_to_folder(
+    reader: ArchiveReader, folder: Path, moved_roots: Mapping[str, Path], show_progress: bool
+) -> None:
+    """Write the collection to a temporary folder, which then gets its final name."""
+    folder = folder.expanduser().absolute()
+    check_folder(folder)
+    for stale in folder.parent.glob(f".{folder.name}.import-*{TEMP_SUFFIX}"):
+        shutil.rmtree(stale, ignore_errors=True)
+    temp_folder = folder.with_name(f".{folder.name}.import-{secrets.token_hex(4)}{TEMP_SUFFIX}")
+    try:
+        temp_folder.mkdir(parents=True)
+        needed = int(SPARE_DISK_FACTOR * reader.path.stat().st_size)
+        free = shutil.disk_usage(temp_folder).free
+        if free < needed:
+            problem = f"the disk has {free / 2**20:,.0f} MiB free; importing needs {needed / 2**20:,.0f} MiB"
+            raise CollectionError(f"{folder}: {problem}")
+        _write_collection(reader, str(temp_folder), moved_roots, show_progress)
+        if folder.exists():
+            folder.rmdir()  # an empty folder; otherwise there is an OSError
+        temp_folder.rename(folder)
+    except OSError as error:
+        remedy = suggest_remedy(extract_os_error_code(error) or 0)
+        raise CollectionError(f"{folder}: cannot be written ({error.strerror}); {remedy}") from error
+    finally:
+        shutil.rmtree(temp_folder, ignore_errors=True)
+
+
+def _write_collection(reader: ArchiveReader, uri: str, moved_roots: Mapping[str, Path], show_progress: bool) -> None:
+    header, roots = reader.header, Roots(dict.fromkeys(reader.header.roots))
+    roots.check_names(moved_roots)
+    metadata = CollectionMetadata(header.space_path, header.fingerprint, header.space_revision)
+    with acquire_write_access(uri) as access:
+        if header.contains_space:
+            with extract_space(reader) as space_path:
+                if not copy_space(uri, space_path, header.fingerprint):
+                    raise reader.make_error(f"the space is larger than {MAX_SPACE_BYTES / 2**20:.0f} MiB")
+        writer = Writer.create(uri, metadata, header.key_dim, access)
+        writer.set_roots(roots)
+        ids, last_row_id = set[str](), -1
+        with track_progress("importing", header.num_items, show_progress) as progress_bar:
+            for rows in reader.iter_rows():
+                writer.append(_make_table(reader, rows, roots))
+                row_ids = [row["row_id"] for row in rows]
+                ids.update(row["id"] for row in rows)
+                if row_ids[0] <= last_row_id or row_ids != sorted(set(row_ids)):
+                    raise reader.make_error("row ids are not ascending")
+                last_row_id = row_ids[-1]
+                progress_bar.advance(len(rows))
+        if len(ids) != header.num_items or last_row_id >= header.next_row_id:
+            raise reader.make_error("ids of items are not unique")
+        writer.set_next_row_id(header.next_row_id)
+        writer.store.refresh()
+        check_moved_roots(writer.store, moved_roots, Cache.default())
+        writer.set_roots(roots.replace(moved_roots))
+        writer.optimize()
+
+
+def _make_table(reader: ArchiveReader, rows: Sequence[dict[str, Any]], roots: Roots) -> pa.Table:
+    """Convert rows to a table. Raise a CollectionError if a value has a wrong type, or an id does not fit its item."""
+    key_dim = reader.header.key_dim
+    keys = np.frombuffer(b"".join(row["vector"] for row in rows), "<f4")
+    schema = make_schema(key_dim)
+    try:
+        table = pa.Table.from_pylist(
+            [{name: row[name] for name in METADATA_SCHEMA.names} for row in rows], METADATA_SCHEMA
+        )
+        for row in rows:
+            if type(row["row_id"]) is not int or item_from_row(row, roots).id != row["id"]:
+                raise reader.make_error(f"the id {row['id']!r} does not fit its item")
+    except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+        raise reader.make_error(f"an item has an invalid value: {error}") from error
+    if not np.isfinite(keys).all():
+        raise reader.make_error("a vector contains NaN or infinity")
+    vectors = {
+        "vector": pa.FixedSizeListArray.from_arrays(pa.array(keys, pa.float32()), key_dim),
+        **{name: pa.array([row[name] for row in rows], schema.field(name).type) for name in ("embedding", "parts")},
+    }
+    for name, values in vectors.items():
+        table = table.append_column(name, values)
+    return table
