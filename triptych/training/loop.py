@@ -72,8 +72,7 @@ def train(
         overrides: Changes of other values of the recipe, such as "space.embed_dim=64".
         callbacks: Callbacks, or names of loggers: "tensorboard", "wandb", "mlflow" or "trackio".
         restart: Whether to replace an existing run in the folder.
-        allow_outside: Whether a manifest may list files outside its folder.
-        show_progress: Whether to show progress.
+        allow_outside, show_progress: Whether a manifest may list files outside its folder; whether to show progress.
         device: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1", "mps". Default: $TRIPTYCH_DEVICE or "auto".
 
     Returns:
@@ -81,8 +80,7 @@ def train(
 
     Raises:
         UsageError: The device is not available, an argument has an unsupported type, or a logger is not installed.
-        RecipeError: The recipe is invalid, or does not fit the modalities of the data.
-        ManifestError: The data is invalid.
+        RecipeError, ManifestError: The recipe or the data is invalid, or their modalities differ.
         CheckpointError: The folder contains a run of another recipe or other data.
         TrainingError: Training cannot start or diverges, or a callback raises an exception.
 
@@ -93,10 +91,12 @@ def train(
     """
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     recipe = adopt_init(resolve_recipe(recipe, overrides, init, **settings))
-    folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
-    with init_distributed(choose_execution(device).device) as context:
-        with attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe:
-            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show_progress)
+    folder, loggers = resolve_output(output, recipe), resolve_callbacks(callbacks)
+    with (
+        init_distributed(choose_execution(device).device) as context,
+        attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe,
+    ):
+        return _train_recipe(recipe, folder, loggers, restart, context, show_progress)
 
 
 def _train_recipe(
