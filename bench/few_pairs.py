@@ -2,7 +2,8 @@
 
 Writes few_pairs.csv, few_pairs.json and few_pairs.png to docs/results. Finished trainings are kept in
 runs/few_pairs and are not repeated. `python -m bench few_pairs.flickr8k-1` only trains on one dataset with one seed,
-so that several processes can share the work.
+so that several processes can share the work. `python -m bench few_pairs.finished` trains nothing, and writes the results
+of the numbers of pairs that are finished.
 """
 
 from __future__ import annotations
@@ -184,13 +185,14 @@ def plot(summary: Sequence[Mapping[str, object]], path: Path) -> None:
 
     figure, axes = plt.subplots(1, len(CASES), figsize=(10, 4), layout="constrained")
     for axis, case in zip(axes, CASES, strict=True):
-        positions = range(len(case.sizes))
+        sizes = list(dict.fromkeys(int(str(line["pairs"])) for line in summary if line["dataset"] == case.name))
+        positions = range(len(sizes))
         for method, colour in zip(METHODS, ("#888888", "#d95f02", "#1b6ca8"), strict=True):
             lines = [line for line in summary if line["dataset"] == case.name and line["method"] == method]
             means, lows, highs = (np.array([float(str(line[k])) for line in lines]) for k in ("mean", "low", "high"))
             axis.fill_between(positions, lows, highs, color=colour, alpha=0.15, linewidth=0)
             axis.plot(positions, means, "o-", color=colour, label=method, markersize=4)
-        axis.set(xticks=positions, xticklabels=[f"{size:,}" for size in case.sizes], title=case.name)
+        axis.set(xticks=positions, xticklabels=[f"{size:,}" for size in sizes], title=case.name)
         axis.set(xlabel="training pairs", ylabel=f"{case.metric} (%)", ylim=(0, None))
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", alpha=0.3)
@@ -224,17 +226,24 @@ def _cell_path(case: Case, size: int, method: str, seed: int) -> Path:
     return RUNS / f"{case.name}-{size}-{method.replace(', ', '-').replace(' ', '-')}-{seed}.json"
 
 
+def _restrict_to_finished(case: Case) -> Case:
+    cells = {size: [_cell_path(case, size, m, seed) for m, seed in product(METHODS, SEEDS)] for size in case.sizes}
+    return replace(case, sizes=tuple(size for size, paths in cells.items() if all(path.exists() for path in paths)))
+
+
 def main(cases: Sequence[str] = ()) -> None:
     """Measure all sizes, methods and seeds, and write the results."""
     start = Space(Recipe.load("starter", START_OVERRIDES))
     initialise_heads(start, Cache.default())
-    if cases:
+    only_finished = list(cases) == ["finished"]
+    if cases and not only_finished:
         name, seed = cases[0].split("-")
         load_or_run(next(case for case in CASES if case.name == name), int(seed), start)
         return
     runs: list[dict[str, object]] = []
     summary: list[dict[str, object]] = []
-    for case in CASES:
+    for full_case in CASES:
+        case = _restrict_to_finished(full_case) if only_finished else full_case
         cells = [load_or_run(case, seed, start) for seed in SEEDS]
         for size in case.sizes:
             for method, (seed, cell) in product(METHODS, zip(SEEDS, cells, strict=True)):

@@ -56,8 +56,7 @@ def train(
 ) -> Space:
     """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
-    The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows,
-    the space of the best epoch is saved and returned. With torchrun, each process encodes a shard of each batch.
+    The same recipe, seed and data give the same weights on the same machine, interrupted or not.
 
     Args:
         recipe: The name of a recipe, the path of a TOML file, or a recipe. Not needed with `init`.
@@ -72,11 +71,12 @@ def train(
         overrides: Changes of other values of the recipe, such as "space.embed_dim=64".
         callbacks: Callbacks, or names of loggers: "tensorboard", "wandb", "mlflow" or "trackio".
         restart: Whether to replace an existing run in the folder.
-        allow_outside, show_progress: Whether a manifest may list files outside its folder; whether to show progress.
+        allow_outside: Whether a manifest may list files outside its folder.
+        show_progress: Whether to show progress.
         device: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1", "mps". Default: $TRIPTYCH_DEVICE or "auto".
 
     Returns:
-        The trained space, on the device.
+        The trained space, on the device; with validation rows, that of the best epoch.
 
     Raises:
         UsageError: The device is not available, an argument has an unsupported type, or a logger is not installed.
