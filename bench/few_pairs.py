@@ -2,8 +2,8 @@
 
 Writes few_pairs.csv, few_pairs.json and few_pairs.png to docs/results. Finished trainings are kept in
 runs/few_pairs and are not repeated. `python -m bench few_pairs.flickr8k-1` only trains on one dataset with one seed,
-so that several processes can share the work. `python -m bench few_pairs.finished` trains nothing, and writes the results
-of the numbers of pairs that are finished.
+so that several processes can share the work. `python -m bench few_pairs.finished` trains nothing, and writes the
+results of the numbers of pairs that are finished.
 """
 
 from __future__ import annotations
