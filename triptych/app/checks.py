@@ -49,11 +49,12 @@ def check_manifests(paths: Paths) -> Paths:
     return paths
 
 
-def check_recipe(name: str) -> str:
+def check_recipe(name: str | None) -> str | None:
     """Raise RecipeError if there is no bundled recipe and no TOML file of this name."""
     from triptych.recipe_files import find_recipe_file
 
-    find_recipe_file(name)
+    if name is not None:
+        find_recipe_file(name)
     return name
 
 
