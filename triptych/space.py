@@ -165,7 +165,8 @@ class Space(nn.Module):
     def scores(self, query: Features, gallery: Features) -> Tensor:
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        An asymmetric similarity gets the modalities in the order of MODALITIES. The scores are on the features' device.
+        The features are those of `embed`. An asymmetric similarity gets the modalities in the order of MODALITIES. The
+        scores are on the device of the features.
         """
         scores_device, weight = query.embedding.device, next(self.similarity.parameters(), query.embedding)
         query, gallery = query.to(weight.device), gallery.to(weight.device)

@@ -20,7 +20,7 @@ def test_the_head_adds_a_scaled_linear_map_to_the_frozen_head():
     with torch.no_grad():
         head.correction.normal_()
     mean, deviation, norm = head.mean.tolist(), head.deviation.item(), head.start_norm.item()
-    weight, correction = head.start.linear.weight.tolist(), head.correction.tolist()
+    weight, correction = next(head.start.parameters()).tolist(), head.correction.tolist()
     expected = []
     for item in x.tolist():
         for part in item:

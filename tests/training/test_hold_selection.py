@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -99,6 +100,7 @@ def choose_on_synthetic_pairs(count, agreement, misalignment):
         "image": Features([sources_of(row, "image")[0] for row in rows], x),
         "text": Features([sources_of(row, "text")[0] for row in rows], texts),
     }
+    features = cast(Any, features)
     standardise_heads(space, rows, features)
     return choose_hold(space, rows, features), space
 
