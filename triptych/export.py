@@ -25,6 +25,7 @@ from triptych.files import atomic_write, write_text
 from triptych.interfaces import Modality, Source
 from triptych.progress import track_progress
 from triptych.space import Space
+from triptych.starter import is_starter
 
 REPORT_FILE = "report.json"
 BATCH_SIZE, REPEATS = 8, 7  # the speed comparison runs one batch of 8 inputs 7 times
@@ -68,7 +69,12 @@ def export_onnx(
 
 
 def default_folder(run: str | Path) -> Path:
-    """Return the default output folder: NAME-onnx next to the run folder or space file NAME."""
+    """Return the default output folder: NAME-onnx next to the run folder or space file NAME.
+
+    The starter space and a joint model on the Hub have no run folder: the output is written to the current folder.
+    """
+    if is_starter(run) or not Path(run).expanduser().exists():
+        return Path(f"{Path(run).stem}-onnx")
     checkpoint_path = resolve_path(run)
     folder = checkpoint_path if checkpoint_path.is_dir() else checkpoint_path.parent
     return folder.with_name(f"{Path(run).resolve().stem}-onnx")

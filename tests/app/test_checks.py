@@ -21,6 +21,7 @@ finally:
 MISSING = [
     (["search", "x"], "collection: no collection here; create one with `triptych index FOLDER`"),
     (["search", "x", "--collection", "none"], "none: no collection here"),
+    (["search", "--image", "none.png", "--collection", "."], "none.png: no such file"),
     (["collection", "info"], "collection: no collection here"),
     (["serve"], "collection: no collection here"),
     (["index", "none"], "none: no such folder or file"),
@@ -29,6 +30,7 @@ MISSING = [
     (["compare", ".", "none", "--data", "pairs.csv"], "no space.safetensors in this folder"),
     (["classify", "none", "--data", "pairs.csv"], "none: no such run folder"),
     (["localise", "none", "--data", "."], "none: no such run folder"),
+    (["bridge", "none", "none", "-o", "both"], "none: no such run folder"),
     (["report", "none"], "none: no such run folder"),
     (["export", "none", "--onnx"], "none: no such run folder"),
     (["audit", "none.csv"], "none.csv: no such file"),

@@ -4,11 +4,14 @@ import json
 import shlex
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rich.console import Console
 
 from triptych.app import terminal
+from triptych.evaluation.retrieval import RetrievalResult
 from triptych.interfaces import Source
 from triptych.search.item import Hit, Item
 from triptych.settings import Component
@@ -91,3 +94,20 @@ def test_suggested_command_is_shell_quoted(
     else:
         command = ["triptych", "evaluate", str(folder), "--data", str(table), "--split", suggested]
         assert shlex.split(message.removeprefix("next: ")) == command
+
+
+@pytest.mark.parametrize(("half_width", "heading"), [(4.0, " median rank "), (16.0, "   rank ")])
+def test_recall_of_few_items_is_not_cut_in_80_columns(half_width, heading, monkeypatch):
+    interval = SimpleNamespace(half_width=half_width / 100)
+    direction = SimpleNamespace(
+        query="image", gallery="audio", num_items=450, median_rank=2.0, chance_recall={10: 0.022},
+        metrics={"R@1": 0.34, "R@5": 0.75, "R@10": 0.92, "mAP@10": 0.52},
+        intervals=dict.fromkeys(("R@1", "R@5", "R@10"), interval),
+    )  # fmt: skip
+    output = StringIO()
+    monkeypatch.setattr(terminal, "stdout", Console(file=output, width=80, soft_wrap=True))
+    terminal.stdout.print(terminal.make_recall_table([cast(RetrievalResult, direction)]))
+    headings = next(line for line in output.getvalue().splitlines() if "R@10 " in line and "mAP@10" in line)
+    assert "…" not in output.getvalue()
+    assert heading in headings
+    assert output.getvalue().splitlines()[-2].split()[-1] == "450"

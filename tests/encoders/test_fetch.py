@@ -78,9 +78,10 @@ def test_a_release_file_is_downloaded_once(folder, server, path):
     [
         (
             "/broken",
-            "the download ended after 128000 of 256000 bytes; run the same command again, or .*--from tiny.bin",
+            "the download ended after 128000 of 256000 bytes; to try again, run: triptych encoders fetch tiny; or "
+            "download the file elsewhere and run: triptych encoders fetch tiny --from tiny.bin",
         ),
-        ("/missing", "the server answered 404 Not Found; run the same command again"),
+        ("/missing", "the server answered 404 Not Found; to try again, run: "),
         ("/insecure", r"the server answered 302 Found to http://127\S*, which is not an https address"),
         ("/loop", "the server answered 302 .*infinite loop"),
     ],
@@ -105,12 +106,12 @@ def test_a_download_with_another_digest_does_not_replace_a_file(tmp_path, server
     with pytest.raises(
         CheckpointError, match=f"unexpected weights: SHA-256 {DIGEST[:16]}…, expected 0000000000000000…"
     ):
-        download(f"{server[0]}/file", "0" * 64, path, show_progress=False)
+        download(f"{server[0]}/file", "0" * 64, path, "try again", show_progress=False)
     monkeypatch.setattr(fetch, "MAX_BYTES", 100_000)
     with pytest.raises(CheckpointError, match="larger than"):
-        download(f"{server[0]}/endless", DIGEST, path, show_progress=False)
+        download(f"{server[0]}/endless", DIGEST, path, "try again", show_progress=False)
     with pytest.raises(CheckpointError, match="not an https address"):
-        download("http://localhost/file", DIGEST, path, show_progress=False)
+        download("http://localhost/file", DIGEST, path, "try again", show_progress=False)
     assert path.read_bytes() == b"old"
     assert list_files(tmp_path) == ["weights.bin"]
 

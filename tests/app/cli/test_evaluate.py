@@ -1,10 +1,15 @@
 """The `triptych evaluate` command."""
 
 import json
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.app.cli.run_cli import triptych
+from triptych.export import default_folder
+from triptych.report.page import resolve_report_path
+from triptych.starter import find_missing_modalities
 
 pytestmark = pytest.mark.slow
 
@@ -28,3 +33,17 @@ def test_evaluate_transductive_and_output_files(run_dir, synthetic_manifest, tmp
     assert [d["mode"] for d in results] == ["inductive"] * 6 + ["transductive"] * 6
     assert (tmp_path / "out" / "evaluation.csv").exists()
     assert (tmp_path / "out" / "queries.parquet").exists()
+
+
+def test_commands_that_read_a_run_accept_the_starter_space(tmp_path):
+    if missing := find_missing_modalities().get("image") or find_missing_modalities().get("text"):
+        pytest.skip(missing)
+    for name in ("red", "green", "blue"):
+        Image.new("RGB", (64, 64), name).save(tmp_path / f"{name}.png")
+    rows = "".join(f"{name}.png,something {name},test\n" for name in ("red", "green", "blue"))
+    (tmp_path / "pairs.csv").write_text(f"image,text,split\n{rows}")
+    result = triptych("evaluate", "starter", "--data", "pairs.csv", "--json", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert {(d["query"], d["gallery"]) for d in json.loads(result.stdout)} == {("image", "text"), ("text", "image")}
+    assert default_folder("starter") == Path("starter-onnx")
+    assert resolve_report_path("starter") == Path("starter-report.html")

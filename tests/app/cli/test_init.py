@@ -4,11 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from tests.app.cli.run_cli import triptych
 from triptych import __version__
+from triptych.app import cli
 from triptych.app.cli import COMMANDS
 
 pytestmark = pytest.mark.slow
@@ -109,3 +111,11 @@ def test_usage_errors_print_one_message_and_exit_2(arguments, message, tmp_path)
     assert message in result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == [], "a usage error leaves no files"
+
+
+def test_a_warning_is_printed_without_a_line_of_code(monkeypatch, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        monkeypatch.setattr(cli, "app", lambda: warnings.warn("texts are truncated [shown once]", stacklevel=2))
+        cli.main()
+    assert capsys.readouterr().err == "warning: texts are truncated [shown once]\n"

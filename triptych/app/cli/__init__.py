@@ -3,7 +3,9 @@
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -75,6 +77,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # print "?" for characters that the terminal cannot encode
+    warnings.showwarning = _print_warning
     try:
         app()
     except TriptychError as error:
@@ -90,6 +93,11 @@ def main() -> None:
     except OSError as error:
         location = f"{error.filename}: " if error.filename else ""
         _fail(f"{location}{error.strerror or error}")
+
+
+def _print_warning(message: Warning | str, *_: Any) -> None:
+    """Print a warning as one line, without the line of code that caused it."""
+    Console(stderr=True).print(f"warning: {message}", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def _fail(message: str) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from triptych.app import checks
 from triptych.app.cli.options import AllowOutside, AsJson, accepts_plugins
 
 Texts = Annotated[
@@ -19,10 +20,17 @@ Calibrate = Annotated[
     bool, typer.Option(help="Standardise scores, so that those of images and of audio are comparable. Needs --media.")
 ]
 
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SPACE SPACE…", help="Run folders, files, hf:NAME or st:NAME.", callback=checks.check_spaces
+    ),
+]
+
 
 @accepts_plugins
 def bridge(
-    names: Annotated[list[str], typer.Argument(metavar="SPACE SPACE…", help="Run folders, files, hf:NAME or st:NAME.")],
+    names: Names,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write. It can be used as a space.")],
     texts: Texts = None,
     media: Media = None,

@@ -8,6 +8,8 @@ import typer
 from triptych.app.cli.options import AsJson
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from triptych.settings import Component
 
 encoders = typer.Typer(rich_markup_mode="rich")
@@ -55,17 +57,21 @@ def fetch(names: Names, from_file: FromFile = None) -> None:
       triptych encoders fetch efficientat_mn04
       triptych encoders fetch clap
       triptych encoders fetch yamnet --from ~/Downloads/yamnet.safetensors
+      triptych encoders fetch starter --from ~/Downloads/mn04_as_mAP_432.pt
     """
     from triptych.errors import CheckpointError, TriptychError, UsageError
 
     components = {(c.name, c.settings.get("model")): c for name in names for c in _resolve_components(name)}
-    if from_file and len(components) != 1:
-        encoder_names = ", ".join(name for name, _ in components)
-        raise UsageError(f"--from {from_file}: give the name of one encoder; got {encoder_names}")
+    wanting = list(components.values())  # the encoders to which --from may refer
+    if from_file and len(wanting) > 1:  # the file may be that of the only encoder of a recipe that lacks weights
+        wanting = _list_unavailable(wanting) or wanting
+        if len(wanting) > 1:
+            encoder_names = ", ".join(component.name for component in wanting)
+            raise UsageError(f"--from {from_file}: give the name of one encoder; got {encoder_names}")
     problems = []
     for component in components.values():
         try:
-            folder = _fetch_component(component, from_file)
+            folder = _fetch_component(component, from_file if component is wanting[0] else None)
             typer.echo(f"{component.name}: ready" + (f" in {folder}" if folder else ""))
         except TriptychError as error:  # the other encoders are fetched nevertheless
             problems.append(str(error))
@@ -89,6 +95,13 @@ def _resolve_components(name: str) -> "list[Component]":
         raise UsageError(describe_unknown("encoder or recipe", name, [*ENCODERS, *recipes]))
     recipe = Recipe.load(name)
     return [*recipe.space.encoders.values(), *([Component(recipe.data.teacher)] if recipe.data.teacher else [])]
+
+
+def _list_unavailable(components: "Iterable[Component]") -> "list[Component]":
+    """Return the encoders whose weights are missing."""
+    from triptych.encoders import ENCODERS
+
+    return [c for c in components if ENCODERS.knows(c.name) and ENCODERS[c.name].unavailable_reason()]
 
 
 def _fetch_component(component: "Component", from_file: Path | None) -> Path | None:

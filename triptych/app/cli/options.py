@@ -3,14 +3,17 @@
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from triptych.app import checks
 
-Run = Annotated[Path, typer.Argument(help="Run folder or checkpoint file.", callback=checks.check_space)]
+# A string, not a path: the space "starter" is not the folder "./starter".
+Run = Annotated[
+    str,
+    typer.Argument(help="Run folder, checkpoint file, or a name in `triptych spaces`.", callback=checks.check_space),
+]
 Split = Annotated[str, typer.Option(help="Split to use; 'all' for every row.")]
 Overrides = Annotated[list[str] | None, typer.Option("--set", help="Override a recipe value: section.key=value.")]
 AllowOutside = Annotated[bool, typer.Option(help="Accept files outside the manifest's folder.")]

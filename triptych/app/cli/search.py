@@ -13,6 +13,12 @@ LastDay = Annotated[str | None, typer.Option(metavar="DAY", help="Only files mod
 Uri = Annotated[
     str, typer.Option("--collection", help="Collection: a folder or s3://….", callback=checks.check_collection)
 ]
+CHECK = checks.check_query_files
+AudioFiles = Annotated[list[Path] | None, typer.Option(help="Audio file as query. Can be repeated.", callback=CHECK)]
+ImageFiles = Annotated[list[Path] | None, typer.Option(help="Image file as query.", callback=CHECK)]
+VideoFiles = Annotated[
+    list[Path] | None, typer.Option(help="Video file as query: middle frame and audio.", callback=CHECK)
+]
 Weights = Annotated[list[str] | None, typer.Option(help="PART=WEIGHT; PART: text, audio, image, video, item or not.")]
 
 
@@ -20,9 +26,9 @@ Weights = Annotated[list[str] | None, typer.Option(help="PART=WEIGHT; PART: text
 @accepts_execution
 def search(
     text: Annotated[list[str] | None, typer.Argument(help="Text query.")] = None,
-    audio: Annotated[list[Path] | None, typer.Option(help="Audio file as query. Can be repeated.")] = None,
-    image: Annotated[list[Path] | None, typer.Option(help="Image file as query.")] = None,
-    video: Annotated[list[Path] | None, typer.Option(help="Video file as query: middle frame and audio.")] = None,
+    audio: AudioFiles = None,
+    image: ImageFiles = None,
+    video: VideoFiles = None,
     item: Annotated[list[str] | None, typer.Option(help="Id of an item of the collection as query.")] = None,
     exclude: Annotated[list[str] | None, typer.Option("--not", help="Negative query: a text or a file.")] = None,
     weight: Weights = None,
