@@ -8,8 +8,9 @@ import torch
 import triptych
 from triptych.bridge import Bridge
 from triptych.checkpoint import compute_fingerprint, resolve_path
-from triptych.composite_files import BRIDGE_FILE, CompositeSpec, find_composite, split_names
+from triptych.composite_files import CompositeSpec, find_composite
 from triptych.errors import CheckpointError
+from triptych.spaces.presence import BRIDGE_FILE, split_names
 
 TEXT = "a red square"
 
@@ -61,6 +62,8 @@ def test_an_existing_path_with_a_plus_sign_is_a_path(names, tmp_path, monkeypatc
     assert triptych.load("dogs+cats").modalities == ("image", "text")
     assert split_names("dogs+cats+sounds") == ("dogs+cats", "sounds")
     assert split_names("sounds+hf:dogs+cats?dtype=bfloat16") == ("sounds", "hf:dogs+cats?dtype=bfloat16")
+    assert split_names("hf:dogs+cats?truncate_dim=4+sounds") == ("hf:dogs+cats?truncate_dim=4", "sounds")
+    assert split_names("dogs+cats + sounds") == ("dogs+cats", "sounds")
     assert split_names("hf:a/b+st:c/d+missing") == ("hf:a/b", "st:c/d", "missing")
     assert triptych.load("dogs+cats+sounds").modalities == ("image", "audio", "text")
 

@@ -19,8 +19,8 @@ from triptych.composite import SEPARATOR, Calibration, join_spaces
 from triptych.errors import CheckpointError
 from triptych.files import atomic_write
 from triptych.space import Space
+from triptych.spaces.presence import BRIDGE_FILE, split_names
 
-BRIDGE_FILE = "bridge.safetensors"
 HEADER_KEY, FORMAT_VERSION = "triptych", "bridge-1"
 BRIDGE_TENSORS = ("map_ab", "map_ba", "centre_a", "centre_b")
 
@@ -83,26 +83,7 @@ def find_composite(path: str | Path) -> CompositeSpec | None:
     names = split_names(str(path))
     if len(names) < 2:
         return None
-    if not all(names):
-        raise CheckpointError(f"{path}: a name is empty; name two or more spaces, such as runs/a+runs/b")
     return CompositeSpec(names)
-
-
-def split_names(name: str) -> tuple[str, ...]:
-    """Split a name at the plus signs that are not part of an existing path."""
-    pieces, names, first = name.split(SEPARATOR), list[str](), 0
-    while first < len(pieces):
-        ends = range(len(pieces), first + 1, -1)
-        joined = {end: SEPARATOR.join(pieces[first:end]) for end in ends}
-        end = next((end for end in ends if _location(joined[end]).exists()), first + 1)
-        names.append(SEPARATOR.join(pieces[first:end]))
-        first = end
-    return tuple(names)
-
-
-def _location(name: str) -> Path:
-    """Return the path in a name such as hf:FOLDER?dtype=bfloat16."""
-    return Path(name.removeprefix("hf:").removeprefix("st:").partition("?")[0]).expanduser()
 
 
 def _read_spec(file: Path) -> CompositeSpec:

@@ -17,7 +17,7 @@ from triptych.search import presence
 from triptych.search.lease import local_folder
 from triptych.spaces.default import choose_default_space
 from triptych.spaces.known import STARTER, KnownSpace
-from triptych.spaces.presence import COMPOSITE_SEPARATOR
+from triptych.spaces.presence import COMPOSITE_SEPARATOR, split_names
 from triptych.spaces.user_config import write_configured_space
 
 FETCH_STARTER = f"triptych encoders fetch {STARTER}"
@@ -53,8 +53,7 @@ def _confirm(question: str) -> bool:
 
 def use_space(name: str) -> Path:
     """Make a space the default, and return the path of the configuration file. Models of the hub are downloaded."""
-    parts = name.split(COMPOSITE_SEPARATOR) if not Path(name).expanduser().exists() else [name]
-    return write_configured_space(COMPOSITE_SEPARATOR.join(_prepare(part.strip()) for part in parts))
+    return write_configured_space(COMPOSITE_SEPARATOR.join(map(_prepare, split_names(name))))
 
 
 def _prepare(name: str) -> str:
