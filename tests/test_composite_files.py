@@ -99,3 +99,42 @@ def test_damaged_files_are_reported(bridge_folder, names):
     CompositeSpec(names[:1], None, fingerprints[:1]).save(bridge_folder)
     with pytest.raises(CheckpointError, match="names 1 members; need two or more"):
         triptych.load(bridge_folder)
+
+
+GOOD_TENSORS = {
+    "map_ab": torch.ones(32, 24),
+    "map_ba": torch.ones(24, 32),
+    "centre_a": torch.zeros(32),
+    "centre_b": torch.zeros(24),
+    "score_mean": torch.zeros(3),
+    "score_std": torch.ones(3),
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"score_std": None},
+        {"score_mean": None},
+        {"score_mean": torch.zeros(5)},
+        {"score_std": torch.ones(())},
+        {"score_std": torch.zeros(3)},
+        {"map_ab": torch.ones(32, 24, dtype=torch.float64)},
+        {"map_ba": torch.ones(24, 32, dtype=torch.int64)},
+        {"map_ab": torch.ones(5, 6), "map_ba": torch.ones(6, 5), "centre_a": torch.ones(5), "centre_b": torch.ones(6)},
+        {"other": torch.ones(2)},
+    ],
+)
+def test_edited_tensors_are_reported_before_anything_is_embedded(bridge_folder, names, changes):
+    tensors = {name: x for name, x in (GOOD_TENSORS | changes).items() if x is not None}
+    CompositeSpec(names, None, tuple(map(compute_fingerprint, names)), tensors).save(bridge_folder)
+    with pytest.raises(CheckpointError, match=r"bridge: the bridge is damaged \(.*; run `triptych bridge` again"):
+        triptych.load(bridge_folder)
+
+
+@pytest.mark.parametrize("member", ["{bridge}", "{bridge}/bridge.safetensors", "{first}+{bridge}"])
+def test_a_bridge_cannot_contain_itself(bridge_folder, names, member):
+    members = member.format(bridge=bridge_folder, first=names[0]), names[1]
+    CompositeSpec(members, None, ("", ""), GOOD_TENSORS).save(bridge_folder)
+    with pytest.raises(CheckpointError, match=r"bridge\.safetensors: the member .* is a composite space"):
+        triptych.load(bridge_folder)
