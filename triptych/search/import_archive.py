@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -50,7 +51,7 @@ def _import_to_folder(
     """Write the collection to a temporary folder, which then gets its final name."""
     folder = folder.expanduser().absolute()
     check_folder(folder)
-    for stale in folder.parent.glob(f".{folder.name}.import-*{TEMP_SUFFIX}"):
+    for stale in folder.parent.glob(f".{glob.escape(folder.name)}.import-*{TEMP_SUFFIX}"):
         shutil.rmtree(stale, ignore_errors=True)
     temp_folder = folder.with_name(f".{folder.name}.import-{secrets.token_hex(4)}{TEMP_SUFFIX}")
     try:
@@ -129,10 +130,8 @@ def _make_table(reader: ArchiveReader, rows: Sequence[dict[str, Any]], roots: Ro
         for row in rows:
             if type(row["row_id"]) is not int or item_from_row(row, roots).id != row["id"]:
                 raise reader.make_error(f"the id {row['id']!r} does not fit its item")
-    except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise reader.make_error(f"an item has an invalid value: {error}") from error
-    if not np.isfinite(keys).all():
-        raise reader.make_error("a vector contains NaN or infinity")
     vectors = {
         "vector": pa.FixedSizeListArray.from_arrays(pa.array(keys, pa.float32()), key_dim),
         **{name: pa.array([row[name] for row in rows], schema.field(name).type) for name in ("embedding", "parts")},
