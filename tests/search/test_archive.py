@@ -128,9 +128,9 @@ def test_a_failed_export_keeps_the_previous_file(collection, exported, monkeypat
 def test_vectors_of_all_kinds_are_written_and_read_unchanged(tmp_path):
     """A collection that re-ranks has embeddings and part vectors; other collections have only keys."""
     rows = [
-        {"vector": [1.0, 2.0], "embedding": b"abcdefgh", "parts": b"12"},
+        {"vector": [1.0, 2.0], "embedding": b"abcdefgh", "parts": b"12345678"},
         {"vector": [0.5, 0.25], "embedding": None, "parts": None},
-        {"vector": [0.0, -1.0], "embedding": b"", "parts": b""},
+        {"vector": [0.0, -1.0], "embedding": None, "parts": b"1234"},
     ]
     stream = io.BytesIO(_encode_vectors(pa.Table.from_pylist(rows)))
     reader = ArchiveReader.__new__(ArchiveReader)

@@ -163,6 +163,8 @@ class ArchiveReader:
     No member is unpacked under its own name, and members must be uncompressed, so that a small file stays small.
     """
 
+    _embed_dim = 0  # of the items that were read; 0 if there are none
+
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
         members = {info.filename: info for info in archive.infolist()}
@@ -174,7 +176,6 @@ class ArchiveReader:
             if not is_plain or info.file_size != info.compress_size:
                 raise self.make_error(f"{info.filename} is compressed or encrypted")
         self._members = members
-        self._embed_dim = 0  # of the items that were read; 0 if there are none
         self.header = self._read_header()
         for name, digest in self.header.sha256.items():
             if self._compute_digest(name) != digest:
