@@ -119,9 +119,9 @@ def _read_bridge(spec: CompositeSpec, members: Sequence[Space]) -> Bridge | None
     shapes = {"map_ab": (a, b), "map_ba": (b, a), "centre_a": (a,), "centre_b": (b,)}
     if not set(spec.tensors).isdisjoint(CALIBRATION_TENSORS):
         shapes |= dict.fromkeys(CALIBRATION_TENSORS, (len(CALIBRATED_PAIRS),))
-    found = {name: tuple(x.shape) for name, x in spec.tensors.items()}
-    if found != shapes:
-        raise _damage_error(spec, f"tensors of shapes {found}; members of these dimensions need {shapes}")
+    actual = {name: tuple(x.shape) for name, x in spec.tensors.items()}
+    if actual != shapes:
+        raise _damage_error(spec, f"tensors of shapes {actual}; members of these dimensions need {shapes}")
     if any(x.dtype != torch.float32 or not torch.isfinite(x).all() for x in spec.tensors.values()):
         raise _damage_error(spec, "tensors that are not float32, or NaN")
     return Bridge(*(spec.tensors[name] for name in BRIDGE_TENSORS))
