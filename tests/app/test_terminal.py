@@ -91,3 +91,14 @@ def test_suggested_command_is_shell_quoted(
     else:
         command = ["triptych", "evaluate", str(folder), "--data", str(table), "--split", suggested]
         assert shlex.split(message.removeprefix("next: ")) == command
+
+
+@pytest.mark.parametrize(
+    ("modalities", "example"),
+    [(("image",), "--image one.jpg"), (("image", "audio"), "--audio one.wav"), (("image", "text"), "'some words'")],
+)
+def test_the_example_search_uses_a_modality_of_the_space(modalities, example, monkeypatch):
+    output = StringIO()
+    monkeypatch.setattr(terminal, "stderr", Console(file=output, soft_wrap=True))
+    terminal.print_search_commands("collection", modalities)
+    assert output.getvalue().startswith(f"next: triptych search {example}, or ")
