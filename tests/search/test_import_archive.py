@@ -9,6 +9,7 @@ import pytest
 
 from tests.search.test_archive import read_member, rewrite
 from triptych.errors import CollectionError, UsageError
+from triptych.files import lock
 from triptych.search.archive import LENGTHS
 from triptych.search.collection import Collection
 from triptych.search.import_archive import import_collection
@@ -129,3 +130,23 @@ def test_the_folder_of_a_killed_import_is_removed(exported, files, tmp_path):
     (stale / "items.lance").mkdir(parents=True)
     import_collection(exported, str(tmp_path / "new"), show_progress=False)
     assert not stale.exists()
+
+
+def test_an_import_that_is_running_is_not_disturbed(exported, tmp_path):
+    running = tmp_path / ".new.import-0a1b2c3d.part"
+    running.mkdir()
+    with (
+        lock(tmp_path / ".new.import.lock"),
+        pytest.raises(CollectionError, match="new: another process imports into this folder; wait until it has ended"),
+    ):
+        import_collection(exported, str(tmp_path / "new"), show_progress=False)
+    assert running.exists()
+    import_collection(exported, str(tmp_path / "new"), show_progress=False)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".new")] == []
+
+
+def test_a_name_with_a_wildcard_does_not_match_other_imports(exported, tmp_path):
+    other = tmp_path / ".new.import-0a1b2c3d.part"
+    other.mkdir()
+    import_collection(exported, str(tmp_path / "n[e]w"), show_progress=False)
+    assert other.exists()

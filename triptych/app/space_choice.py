@@ -17,7 +17,7 @@ from triptych.search import presence
 from triptych.search.lease import local_folder
 from triptych.spaces.default import choose_default_space
 from triptych.spaces.known import STARTER, KnownSpace
-from triptych.spaces.presence import COMPOSITE_SEPARATOR, split_names
+from triptych.spaces.presence import COMPOSITE_SEPARATOR, SETTINGS_SEPARATOR, split_names
 from triptych.spaces.user_config import write_configured_space
 
 FETCH_STARTER = f"triptych encoders fetch {STARTER}"
@@ -63,9 +63,11 @@ def _prepare(name: str) -> str:
     if not name.startswith(hub.MODEL_PREFIXES):
         return str(Path(name).expanduser().resolve())
     from triptych.checkpoint import resolve_path
+    from triptych.encoders.joint_models import find_model
 
     resolve_path(name)
-    return name
+    location = name[len(hub.HUB_PREFIX) :].partition(SETTINGS_SEPARATOR)[0]
+    return str(find_model(name)) if Path(location).expanduser().is_dir() else name
 
 
 def print_spaces(infos: Sequence[SpaceInfo]) -> None:

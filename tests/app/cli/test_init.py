@@ -109,3 +109,9 @@ def test_usage_errors_print_one_message_and_exit_2(arguments, message, tmp_path)
     assert message in result.stdout + result.stderr
     assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == [], "a usage error leaves no files"
+
+
+def test_a_path_with_an_unknown_user_is_one_clear_error(tmp_path):
+    result = triptych("spaces", "use", "~nobody-of-this-name/run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: a path begins with ~ and a user whose home folder is not known")

@@ -53,7 +53,9 @@ def bridge(
     space = load("+".join(names))
     collected = collect_media(media or (), space, allow_outside)
     if media and not any(collected.values()):
-        raise UsageError(f"--media {media[0]}: no images or audio; give a folder or manifest with some, or omit --media")
+        raise UsageError(
+            f"--media {media[0]}: no images or audio; give a folder or manifest with some, or omit --media"
+        )
     options = {"calibrate": calibrate, "cache": Cache.default(), "show_progress": not as_json}
     report = bridge_space(space, output, corpus, collected, **options)
     if as_json:
