@@ -346,5 +346,5 @@ def _is_triptych_model(folder: Path) -> bool:
     """Return whether a folder in the layout of the Hugging Face hub contains a space of triptych."""
     try:
         return json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")).get("model_type") == "triptych"
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
