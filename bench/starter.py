@@ -43,6 +43,7 @@ THINGS = {
     "cat": ("cat",),
 }
 MIN_CAPTIONS = 3  # a photograph shows a thing if at least this many of its five captions name it
+LOW_PRECISION = 0.5  # classes of sounds with a lower precision@10 on CHOICE_FOLDS are listed
 MIN_PHOTOGRAPHS = 3  # things on fewer photographs are not measured
 
 
@@ -57,7 +58,7 @@ def main() -> None:
     dev, test = (bench.read_photographs(flickr8k, split) for split in ("dev", "test"))
     clips = bench.read_clips(esc50)
     is_choice = torch.tensor([fold in CHOICE_FOLDS for _, fold, _, _ in clips.rows])
-    settings = {m: dict(c.settings) for m, c in recipe.space.heads.items()}
+    settings: dict[Modality, dict[str, Any]] = {m: dict(c.settings) for m, c in recipe.space.heads.items()}
     bench.choose_image_settings(dev)
     bench.set_settings(settings)
     bench.choose_audio_settings(clips, is_choice)
@@ -71,6 +72,7 @@ def main() -> None:
         accuracy, precision = bench.name_clips(clips, selected, prompt)
         figures = f"{100 * accuracy:.1f}% named, precision@10 {100 * precision:.1f}%"
         print(f"  ESC-50 {name}, {int(selected.sum())} clips, {prompt!r}: {figures}")
+    bench.print_weak_classes(clips, is_choice)
     bench.print_cross_modal(test, clips)
 
 
@@ -145,11 +147,22 @@ class StarterBench:
 
     def name_clips(self, clips: Clips, selected: Tensor, prompt: str) -> tuple[float, float]:
         """Return the share of clips whose class is the most similar text, and the mean precision@10 of the texts."""
-        texts = [Source("text", prompt.replace("{}", name.replace("_", " "))) for name in clips.names]
-        scores = self.embed("audio", clips.features[selected]) @ self.embed("text", self._pool_quietly(texts)).T
-        classes = clips.classes[selected]
-        precision = (classes[scores.topk(10, dim=0).indices] == torch.arange(len(texts))).float().mean()
+        scores, classes = self._score_names(clips, selected, prompt), clips.classes[selected]
+        precision = precision_at_10(scores, classes).mean()
         return (scores.argmax(dim=1) == classes).float().mean().item(), precision.item()
+
+    def _score_names(self, clips: Clips, selected: Tensor, prompt: str) -> Tensor:
+        """Return the scores of clips (rows) with the names of the classes."""
+        texts = [Source("text", prompt.replace("{}", name.replace("_", " "))) for name in clips.names]
+        return self.embed("audio", clips.features[selected]) @ self.embed("text", self._pool_quietly(texts)).T
+
+    def print_weak_classes(self, clips: Clips, selected: Tensor) -> None:
+        """Print the classes with a low precision@10, and the mean precision@10 of the other classes."""
+        values = precision_at_10(self._score_names(clips, selected, QUERY_PROMPTS[0]), clips.classes[selected])
+        order = values.argsort().tolist()
+        weak = [f"{clips.names[c]} {100 * values[c]:.0f}%" for c in order if values[c] < LOW_PRECISION]
+        others = 100 * values[values >= LOW_PRECISION].mean()
+        print(f"  precision@10 on folds 1, 2: {', '.join(weak)}; mean of the other classes {others:.1f}%")
 
     def _pool_quietly(self, texts: list[Source]) -> Tensor:
         features = compute_or_load(self.space.encoder("text"), texts, Cache.default())
@@ -196,6 +209,11 @@ class StarterBench:
                     f"  {title}: first correct {100 * hits[:, 0].mean():.0f}%, precision@10 {100 * hits.mean():.0f}%, "
                     f"chance {100 * correct.float().mean():.1f}%"
                 )
+
+
+def precision_at_10(scores: Tensor, classes: Tensor) -> Tensor:
+    """Return the precision@10 of each class as query; scores are (clips, classes)."""
+    return (classes[scores.topk(10, dim=0).indices] == torch.arange(scores.shape[1])).float().mean(dim=0)
 
 
 def iter_settings(**values: Iterable[Any]) -> Iterator[dict[str, Any]]:

@@ -281,10 +281,10 @@ class Encoder(nn.Module, ABC):
         """Return the names of the classes, in the order of `class_probabilities`; commas separate synonyms."""
         return ()
 
-    @classmethod
-    def class_kinds(cls) -> tuple[str, ...]:
-        """Return the kind of each class, such as "dog" for its breeds, in the same order; "" for a class without."""
-        return ("",) * len(cls.class_names())
+    @staticmethod
+    def class_kinds() -> tuple[str, ...]:
+        """Return the kind of each class, such as "dog" for its breeds, or "" for none; () if no class has a kind."""
+        return ()
 
     def extra_files(self) -> dict[str, str]:
         """Return a dict from file name to text of the files, such as a tokenizer, that are saved with the weights."""

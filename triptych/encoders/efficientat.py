@@ -139,8 +139,8 @@ class EfficientAT(Encoder):
         """Return the names of the AudioSet classes, in the order of `class_probabilities`."""
         return audioset_class_names()
 
-    @classmethod
-    def class_kinds(cls) -> tuple[str, ...]:
+    @staticmethod
+    def class_kinds() -> tuple[str, ...]:
         return audioset_class_kinds()
 
     def _embed_frames(self, frames: Tensor, mask: Tensor) -> Tensor:

@@ -115,8 +115,8 @@ class YAMNet(Encoder):
         """Return the names of the AudioSet classes, in the order of `classify`."""
         return tuple(name for name in audioset_class_names() if name not in OMITTED_CLASSES)
 
-    @classmethod
-    def class_kinds(cls) -> tuple[str, ...]:
+    @staticmethod
+    def class_kinds() -> tuple[str, ...]:
         kinds = zip(audioset_class_names(), audioset_class_kinds(), strict=True)
         return tuple(kind for name, kind in kinds if name not in OMITTED_CLASSES)
 

@@ -56,7 +56,8 @@ class ClassNamesHead(Head):
 
     def bind(self, encoder: Encoder) -> None:
         """Use the classes of an encoder; raise RecipeError if the encoder has no classes."""
-        self.class_names, self.class_kinds = encoder.class_names(), encoder.class_kinds()
+        self.class_names = encoder.class_names()
+        self.class_kinds = encoder.class_kinds() or ("",) * len(self.class_names)
         if not self.class_names or encoder.feature_dim != self.input_dim:
             problem = "the encoder is not a classifier" if not self.class_names else 'pooling must be "mean"'
             raise RecipeError(
