@@ -26,7 +26,7 @@ from triptych.starter import STARTER, embed_classes, embed_text_centre, load_cla
 
 CHOICE_FOLDS = (1, 2)
 QUERY_PROMPTS = ("the sound of {}", "{}")  # the settings are chosen with the first
-KINDS, TOP_KS = (False, True), (5, 10, 0)
+CATEGORIES, TOP_KS = (False, True), (5, 10, 0)
 IMAGE_TEMPERATURES, IMAGE_DECORRELATIONS = (1.5, 2.0, 2.5, 3.0), (0.0, 0.03, 0.1, 0.3)
 AUDIO_TEMPERATURES, AUDIO_DECORRELATIONS = (1.0, 1.25, 1.5), (0.3, 1.0, 2.0, 4.0)
 IMAGE_PROMPTS = (("{}",), ("a photo of a {}",), ("{}", "a photo of a {}"))
@@ -126,7 +126,7 @@ class StarterBench:
         embeddings: dict[Modality, Tensor] = {}
         for modality in ("image", "audio"):
             head = cast(ClassNamesHead, self.space.heads[modality])
-            key = modality, head.prompts, head.kinds
+            key = modality, head.prompts, head.categories
             if key not in self._class_embeddings:
                 phrases = head.class_phrases()
                 self._class_embeddings[key] = embed_classes(self.space.encoder("text"), phrases, Cache.default())
@@ -172,7 +172,10 @@ class StarterBench:
         """Print the settings of the image head with the highest mean of R@1, R@5 and R@10 on the dev split."""
         results = []
         grid = iter_settings(
-            prompts=IMAGE_PROMPTS, kinds=KINDS, decorrelation=IMAGE_DECORRELATIONS, temperature=IMAGE_TEMPERATURES
+            prompts=IMAGE_PROMPTS,
+            categories=CATEGORIES,
+            decorrelation=IMAGE_DECORRELATIONS,
+            temperature=IMAGE_TEMPERATURES,
         )
         for settings in grid:
             self.set_settings({"image": settings})
@@ -182,7 +185,7 @@ class StarterBench:
     def choose_audio_settings(self, clips: Clips, is_choice: Tensor) -> None:
         """Print the settings of the audio head with the highest mean of accuracy and precision@10 on CHOICE_FOLDS."""
         grid = iter_settings(
-            prompts=AUDIO_PROMPTS, kinds=KINDS, decorrelation=AUDIO_DECORRELATIONS, top_k=TOP_KS,
+            prompts=AUDIO_PROMPTS, categories=CATEGORIES, decorrelation=AUDIO_DECORRELATIONS, top_k=TOP_KS,
             temperature=AUDIO_TEMPERATURES,
         )  # fmt: skip
         results = []

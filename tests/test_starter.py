@@ -151,7 +151,7 @@ def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter, monk
     """The heads of a space whose audio encoder has two classes, without a cache, compared with single texts."""
     audio, text = StubClassifier(), starter.encoder("text")
     setattr(audio, "class_names", lambda: ("Dog", "Bark"))  # noqa: B010 - a stub with other classes
-    setattr(audio, "class_kinds", lambda: ("", ""))  # noqa: B010
+    setattr(audio, "class_categories", lambda: ("", ""))  # noqa: B010
     overrides = ['space.heads.audio.prompts=["{}"]', "space.heads.audio.decorrelation=0.0"]
     recipe = Recipe.load(STARTER, overrides).restrict_to({"audio", "text"})
     space = Space(recipe, {"audio": audio, "text": text})

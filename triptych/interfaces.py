@@ -282,8 +282,8 @@ class Encoder(nn.Module, ABC):
         return ()
 
     @staticmethod
-    def class_kinds() -> tuple[str, ...]:
-        """Return the kind of each class, such as "dog" for its breeds, or "" for none; () if no class has a kind."""
+    def class_categories() -> tuple[str, ...]:
+        """Return the category of each class, such as "dog" for breeds, or "" for none; () if no class has one."""
         return ()
 
     def extra_files(self) -> dict[str, str]:

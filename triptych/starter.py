@@ -84,7 +84,7 @@ def fingerprint_starter() -> str:
     recipe = Recipe.load(STARTER)
     encoders = [ENCODERS[component.name] for component in recipe.space.encoders.values()]
     digests = [sorted(file.digests.values()) for encoder in encoders for file in encoder.weights_files]
-    classes = [(encoder.class_names(), encoder.class_kinds()) for encoder in encoders]
+    classes = [(encoder.class_names(), encoder.class_categories()) for encoder in encoders]
     content = repr((STARTER_VERSION, recipe.to_toml(), digests, classes, load_word_lists()))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 

@@ -29,5 +29,5 @@ class StubClassifier(Encoder):
         return CLASSES
 
     @staticmethod
-    def class_kinds() -> tuple[str, ...]:
+    def class_categories() -> tuple[str, ...]:
         return "", "animal", ""

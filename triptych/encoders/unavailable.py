@@ -25,7 +25,7 @@ class UnavailableEncoder(Encoder):
         encoder: type[Encoder] = Encoder,
     ) -> None:
         super().__init__()
-        self.class_names, self.class_kinds = encoder.class_names, encoder.class_kinds
+        self.class_names, self.class_categories = encoder.class_names, encoder.class_categories
         self.modality, self.feature_dim, self.max_seconds, self.reason = modality, feature_dim, max_seconds, reason
 
     def prepare(self, source: Source) -> Tensor:
