@@ -274,7 +274,7 @@ def _build_encoders(
             feature_dim = input_dim // (2 if recipe.space.pooling == "mean_max" else 1)
             max_seconds = component.settings.get("max_seconds", math.inf)
             encoders[modality] = UnavailableEncoder(
-                modality, feature_dim, max_seconds, str(error), ENCODERS[component.name].class_names
+                modality, feature_dim, max_seconds, str(error), ENCODERS[component.name]
             )
     return encoders
 
