@@ -27,6 +27,7 @@ BENCHES = [
     "audit",
     "server",
     "real_collection",
+    "few_pairs",
     "starter",
     "bridge",
 ]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 
 COMMANDS = {
     "python -c pass": ["-c", "pass"],
@@ -54,7 +55,7 @@ def main() -> None:
             print(f"{command:<36}{statistics.median(seconds):6.2f} s   ({seconds[0]:.2f} to {seconds[-1]:.2f})")
 
 
-def measure_error(arguments: list[str], folder: str) -> float:
+def measure_error(arguments: Sequence[str], folder: str) -> float:
     """Return the processor time in seconds of a command that must end with exit code 2."""
     before = os.times()
     result = subprocess.run(

@@ -67,7 +67,7 @@ def serve_model(sent_fraction=1.0):
                 self.wfile.write(content[start : int(len(content) * sent_fraction) if is_weights else None])
             self.close_connection = True
 
-        def log_message(self, *_arguments):
+        def log_message(self, format, *args):  # noqa: A002 - the name in the base class
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

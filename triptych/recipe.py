@@ -65,6 +65,7 @@ class SpaceConfig:
     pooling: Pooling = "mean"  # "mean" averages the part vectors of an item; "mean_max" also appends their maximum
     head: Component = field(default_factory=lambda: Component("linear"))  # projects pooled outputs to embed_dim
     heads: dict[Modality, Component] = field(default_factory=dict)  # replace `head` for single modalities
+    residual: bool = False  # True: each head adds a linear map, 0 at first, to the output of its frozen head
     shared_hidden_dim: Annotated[int, Range(0, 1 << 16)] = 0  # hidden dimension of an MLP after the heads; 0: no MLP
     shared_dropout: Annotated[float, Range(0, 0.99)] = 0.0  # dropout probability of the MLP after the heads
 
@@ -113,6 +114,10 @@ class TrainingConfig:
     eval_every: Count = 1  # epochs between evaluations on the validation split; 0: no evaluation
     patience: Count = 0  # evaluations without improvement before early stopping; 0: no early stopping
     seed: Annotated[int, Range(0, 1 << 32)] = 0
+    init: str = ""  # the ready space that training starts from: a path or a name; it replaces the table [space]
+    # The weight of the penalty that keeps heads near `init`; inf: the ready space; "auto": chosen by cross-validation.
+    hold: float | Literal["auto"] = "auto"
+    min_steps: Count = 0  # with few pairs, the number of epochs is increased to this number of steps
 
 
 @dataclass(frozen=True)
@@ -223,11 +228,14 @@ class Recipe:
         data = self.data
         manifest, *extra = (Path(path).name for path in (data.manifest, *data.extra_manifests))
         cache = "off" if data.cache == "off" else ""
-        return replace(self, data=replace(data, manifest=manifest, extra_manifests=tuple(extra), cache=cache))
+        training = replace(self.training, init=Path(self.training.init).name)
+        data = replace(data, manifest=manifest, extra_manifests=tuple(extra), cache=cache)
+        return replace(self, data=data, training=training)
 
     def restrict_to(self, modalities: Collection[Modality]) -> Recipe:
         """Return a copy of the recipe that keeps only the encoders and pairs of `modalities`."""
-        encoders = {m: component for m, component in self.space.encoders.items() if m in modalities}
+        keeps_all = bool(self.training.init)  # a ready space keeps its other modalities
+        encoders = {m: component for m, component in self.space.encoders.items() if keeps_all or m in modalities}
         pairs = [tuple(pair for pair in config.pairs if set(pair) <= set(modalities)) for config in self.objectives]
         objectives = tuple(replace(c, pairs=p) for c, p in zip(self.objectives, pairs, strict=True) if p)
         if not objectives:
@@ -346,8 +354,13 @@ def _check_components(recipe: Recipe) -> None:
             if MODALITIES.index(a) > MODALITIES.index(b):
                 raise RecipeError(f"objectives.{i}.pairs: [{a}, {b}]: write the pair as [{b}, {a}]")
     _check_teacher(recipe)
+    hold = recipe.training.hold
+    if hold != "auto" and not hold >= 0:
+        raise RecipeError(f'training.hold = {hold}: must be a number of at least 0, inf or "auto"')
     for modality in space.encoders:
-        if not any(modality in pair for objective in recipe.objectives for pair in objective.pairs):
+        if not recipe.training.init and not any(
+            modality in pair for objective in recipe.objectives for pair in objective.pairs
+        ):
             remedy = f"add a pair with {modality}, or remove the encoder"
             raise RecipeError(f"space.encoders.{modality}: no objective trains this encoder; {remedy}")
 

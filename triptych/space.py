@@ -19,6 +19,7 @@ from triptych.encoders import ENCODERS
 from triptych.errors import InputError, MediaError, UsageError
 from triptych.heads import make_head
 from triptych.heads.mlp import MLPHead
+from triptych.heads.residual import ResidualHead
 from triptych.inputs import Input, is_one_input, to_source
 from triptych.interfaces import (
     MODALITIES,
@@ -73,12 +74,11 @@ class Space(nn.Module):
         pools = 2 if config.pooling == "mean_max" else 1
         self.heads = nn.ModuleDict()
         for m in config.encoders:
-            input_dim = pools * encoders[m].feature_dim
-            self.heads[m] = make_head(config.head_for(m), m, encoders[m], input_dim, config.embed_dim)
-        self.shared_head: nn.Module = nn.Identity()
-        if config.shared_hidden_dim:
-            dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
-            self.shared_head = MLPHead(*dims, dropout=config.shared_dropout)
+            dims = pools * encoders[m].feature_dim, config.embed_dim
+            head = make_head(config.head_for(m), m, encoders[m], *dims)
+            self.heads[m] = ResidualHead(head, *dims) if config.residual else head
+        dims = config.embed_dim, config.embed_dim, config.shared_hidden_dim
+        self.shared_head = MLPHead(*dims, dropout=config.shared_dropout) if config.shared_hidden_dim else nn.Identity()
         self.similarity: Similarity = SIMILARITIES[config.similarity.name](**config.similarity.settings)
         for modality in self.frozen_modalities:
             self.encoders[modality].requires_grad_(False)
@@ -165,7 +165,8 @@ class Space(nn.Module):
     def scores(self, query: Features, gallery: Features) -> Tensor:
         """Return the scores of Q queries of one modality with M gallery items of another modality: (Q, M).
 
-        An asymmetric similarity gets the modalities in the order of MODALITIES. The scores are on the features' device.
+        The features are those of `embed`. An asymmetric similarity gets the modalities in the order of MODALITIES. The
+        scores are on the device of the features.
         """
         scores_device, weight = query.embedding.device, next(self.similarity.parameters(), query.embedding)
         query, gallery = query.to(weight.device), gallery.to(weight.device)
@@ -341,8 +342,7 @@ class Space(nn.Module):
     def save_pretrained(self, folder: str | Path) -> None:
         """Write the weights, config, recipe, tokenizer and model card in the layout of the Hugging Face hub.
 
-        Paths of this machine are removed from the recipe. `triptych.load` reads the folder on any machine, without
-        network access. Weights of frozen encoders are not written; only their hash is.
+        Paths of this machine are removed from the recipe. Of frozen encoders, only a hash of the weights is written.
 
         Args:
             folder: The folder to write; it is created if necessary.

@@ -18,6 +18,6 @@ def test_audioset_class_names():
     assert (len(names), len(set(names))) == (527, 527)
     assert (names[0], names[74], names[-1]) == ("Speech", "Dog", "Field recording")
     assert all(name and name == name.strip() for name in names)
-    yamnet_names = ENCODERS["yamnet"].class_names()  # pyright: ignore[reportAttributeAccessIssue]
+    yamnet_names = ENCODERS["yamnet"].class_names()
     assert len(yamnet_names) == 521
     assert set(yamnet_names) < set(names)

@@ -50,7 +50,7 @@ class _TokenSums(Encoder):
         self.table = nn.Embedding(128, 4)
 
     def prepare(self, source):
-        return torch.tensor([ord(character) % 128 for character in source.content])
+        return torch.tensor([ord(character) % 128 for character in str(source.content)])
 
     def forward(self, inputs, mask):
         return self.table(inputs) * mask.unsqueeze(2), mask
@@ -145,6 +145,7 @@ def test_items_of_other_backends_are_not_added_to_a_collection(run_dir, tmp_path
         media.add(tmp_path / "notes", show_progress=False)
     rebuilt = Collection(tmp_path / "media", space, rebuild=True)
     assert rebuilt.add(tmp_path / "notes", show_progress=False).added == 1
+    assert rebuilt.store is not None
     assert rebuilt.store.metadata.backends == describe_backends(space)
     assert apply_execution(space, Execution(device="cpu")).encoder("text").backend is None
     with pytest.raises(CollectionError, match=r"than this space has \(none\); give the same --precision"):

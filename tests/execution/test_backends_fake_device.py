@@ -73,7 +73,9 @@ def test_encoders_run_on_the_device_of_their_weights(name, tmp_path):
         assert (parts.device, parts_mask.device) == (GPU, GPU)
         assert parts.dtype == expected.dtype
         if probabilities is not None:
-            assert encoder.class_probabilities(parts.mean(dim=1)).device == GPU
+            moved = encoder.class_probabilities(parts.mean(dim=1))
+            assert moved is not None
+            assert moved.device == GPU
         actual, actual_mask = gpu.value_of(parts), gpu.value_of(parts_mask)
     assert torch.equal(actual_mask, expected_mask)
     assert torch.allclose(actual[actual_mask], expected[expected_mask], atol=1e-4)
@@ -134,6 +136,7 @@ def test_objectives_run_on_the_device_of_the_features(name):
         objective.after_step()
         assert loss.device == GPU
         assert loss.item() == pytest.approx(expected, rel=1e-5)
+        assert fake_a.embedding.grad is not None
         assert fake_a.embedding.grad.device == GPU
         assert all(p.grad.device == GPU for p in objective.parameters() if p.grad is not None)
 

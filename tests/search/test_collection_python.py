@@ -1,5 +1,7 @@
 """Collections from Python: opened or created, files added, searched with plain inputs, converted to tables."""
 
+import re
+
 import numpy as np
 import pytest
 import soundfile
@@ -66,9 +68,13 @@ def test_a_string_is_never_an_item_id(media):
     assert item.id not in {hit.id for hit in similar}
 
 
-@pytest.mark.parametrize("k", [0, -1])
-def test_a_search_for_no_hits_raises(media, k):
-    with pytest.raises(UsageError, match=f"k = {k}; give the maximum number of hits, at least 1"):
+def test_a_collection_names_its_folder_size_and_space(media):
+    assert re.fullmatch(r"Collection\('.*', items=\d+, space='.*'\)", repr(media))
+
+
+@pytest.mark.parametrize("k", [0, -1, 2.5])
+def test_an_invalid_number_of_hits_raises(media, k):
+    with pytest.raises(UsageError, match=f"k = {k}; give the maximum number of hits, an integer of at least 1"):
         media.search("a bell", k=k)
 
 

@@ -12,6 +12,7 @@ from triptych.space import Space
 from triptych.training.distributed import SINGLE_PROCESS
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.step import backward
+from triptych.training.warm_start import residual_heads, set_hold
 
 # objective and its settings, similarity and its settings
 CASES = {
@@ -21,7 +22,9 @@ CASES = {
     "words and regions": ("infonce", {}, "word_region", {}),
     "distill": ("distill", {"num_classes": 9, "embed_dim": 32}, "cosine", {}),
     "negatives drawn": ("contrastive", {}, "cosine", {}),
+    "a held ready space": ("infonce", {}, "cosine", {}),
 }
+HELD_CASE = "a held ready space"  # with residual heads and their penalty
 
 
 def with_training(recipe, **changes):
@@ -40,11 +43,14 @@ def build_case(recipe, name):
     """Build a space, its objectives and a batch in double precision, always the same."""
     objective, settings, similarity, similarity_settings = CASES[name]
     config = ObjectiveConfig(objective, recipe.objectives[0].pairs, settings=settings)
-    recipe = replace(
-        recipe, objectives=(config,), space=replace(recipe.space, similarity=Component(similarity, similarity_settings))
-    )
+    component = Component(similarity, similarity_settings)
+    space_config = replace(recipe.space, similarity=component, residual=name == HELD_CASE)
+    recipe = replace(recipe, objectives=(config,), space=space_config)
     torch.manual_seed(0)
     space = Space(recipe)
+    for head in residual_heads(space).values():
+        torch.nn.init.normal_(head.correction)
+    set_hold(space, 0.7)
     rows = manifest.read(recipe.data.manifest).rows
     encoders: dict[Modality, Encoder] = {m: space.encoder(m) for m in space.modalities}
     for modality, encoder in encoders.items():

@@ -17,9 +17,9 @@ Paths = TypeVar("Paths", Path, Path | None, list[Path] | None)
 
 def check_collection(uri: str) -> str:
     """Raise CollectionError if a folder contains no collection."""
-    from triptych.search import presence
+    from triptych.search import collection_folder
 
-    presence.check_folder(uri)
+    collection_folder.check_collection(uri)
     return uri
 
 
@@ -64,11 +64,12 @@ def check_manifests(paths: Paths) -> Paths:
     return paths
 
 
-def check_recipe(name: str) -> str:
+def check_recipe(name: str | None) -> str | None:
     """Raise RecipeError if there is no bundled recipe and no TOML file of this name."""
     from triptych.recipe_files import find_recipe_file
 
-    find_recipe_file(name)
+    if name is not None:
+        find_recipe_file(name)
     return name
 
 

@@ -13,7 +13,7 @@ from triptych import hub
 from triptych.app import terminal
 from triptych.errors import CheckpointError
 from triptych.progress import notify
-from triptych.search import presence
+from triptych.search import collection_folder
 from triptych.search.lease import local_folder
 from triptych.spaces.default import choose_default_space
 from triptych.spaces.known import STARTER, KnownSpace
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def choose_space(uri: str) -> str | None:
     """Return the default space for a new collection; None for an existing collection, which keeps its space."""
-    if presence.has_collection(uri) or _is_on_object_store(uri):
+    if collection_folder.has_collection(uri) or _is_on_object_store(uri):
         return None
     is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
     name = choose_default_space(_confirm if is_terminal else None)

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from triptych.progress import notify
-from triptych.search.presence import DEFAULT_COLLECTION
+from triptych.search.collection_folder import DEFAULT_COLLECTION
 
 if TYPE_CHECKING:
     from triptych.data.manifest import Manifest

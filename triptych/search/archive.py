@@ -27,10 +27,9 @@ from triptych.encoders.joint_models import LIBRARIES
 from triptych.errors import CollectionError
 from triptych.files import atomic_write, extract_os_error_code, remove_stale_temp_files, suggest_remedy
 from triptych.progress import ProgressBar, track_progress
-from triptych.search.collection_folder import find_index_folder
-from triptych.search.collection_space import SPACE_FILE, find_space_copy
+from triptych.search.collection_folder import SPACE_FILE, find_index_folder, missing_collection_error
+from triptych.search.collection_space import find_space_copy
 from triptych.search.item import METADATA_COLUMNS, VECTOR_COLUMNS
-from triptych.search.presence import missing_collection_error
 from triptych.search.roots import NAME_PATTERN
 from triptych.search.store import FORMAT_VERSION, Store
 

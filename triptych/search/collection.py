@@ -21,8 +21,9 @@ from triptych.progress import notify
 from triptych.search.collection_folder import (
     LEGACY_INDEX_FOLDER,
     NOT_INDEXED_FILE,
-    check_folder,
+    check_writable_folder,
     find_index_folder,
+    missing_collection_error,
 )
 from triptych.search.collection_space import check_fingerprint, copy_space, describe_space, load_space
 from triptych.search.index import NUM_CALIBRATION_QUERIES, Gallery, build_ivf_index
@@ -39,7 +40,6 @@ from triptych.search.item import (
 )
 from triptych.search.lease import WriteAccess, acquire_write_access
 from triptych.search.locations import check_moved_roots, describe_missing_roots, locate_items
-from triptych.search.presence import missing_collection_error
 from triptych.search.query import EmbeddedQuery, Filter, Query, QueryPart, StoredItem, quote_sql
 from triptych.search.query_items import describe_excluded_items, find_query_rows
 from triptych.search.ranking import BackgroundScores, EmbeddedPart, merge_hits
@@ -97,7 +97,7 @@ class Collection:
             self.space = load_space(existing, self._index_folder, allow_plugins)
         else:
             if self.store is None and "://" not in self.uri:
-                check_folder(self.folder)
+                check_writable_folder(self.folder)
             self.space: Space = space if isinstance(space, Space) else checkpoint.load(space, allow_plugins)
         if self.space.name_or_path is None:
             remedy = "write it with space.save_pretrained(FOLDER), and give FOLDER"
@@ -110,6 +110,9 @@ class Collection:
         self._snapshot: Snapshot | None = None
         if self.store is not None:
             check_fingerprint(self.uri, self.store.metadata, self.fingerprint, self.space_path)
+
+    def __repr__(self) -> str:
+        return f"Collection({self.uri!r}, items={len(self)}, space={self.space_path!r})"
 
     def __len__(self) -> int:
         return self.store.count() if self.store else 0
@@ -204,8 +207,8 @@ class Collection:
         Example:
             >>> hits = media.search(triptych.Query.combine("rain", negatives=["speech"]))
         """
-        if k < 1:
-            raise UsageError(f"k = {k}; give the maximum number of hits, at least 1")
+        if not isinstance(k, int) or k < 1:
+            raise UsageError(f"k = {k}; give the maximum number of hits, an integer of at least 1")
         modalities = (modality,) if isinstance(modality, str) else tuple(modality or self.space.modalities)
         for name in modalities:
             if name not in MODALITIES:

@@ -12,11 +12,10 @@ from obstore.store import from_url
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError
 from triptych.interfaces import MODALITIES
-from triptych.search.collection_folder import find_index_folder
+from triptych.search.collection_folder import find_index_folder, missing_collection_error
 from triptych.search.collection_space import find_space_copy
 from triptych.search.lease import local_folder, summarise_store_error
 from triptych.search.locations import make_root_condition
-from triptych.search.presence import missing_collection_error
 from triptych.search.query import quote_sql
 from triptych.search.store import Store
 

@@ -22,11 +22,11 @@ from triptych import checkpoint
 from triptych.encoders.joint_models import LIBRARIES
 from triptych.errors import CheckpointError, CollectionError
 from triptych.files import atomic_write, extract_os_error_code, remove_stale_temp_files, suggest_remedy
+from triptych.search.collection_folder import SPACE_FILE
 from triptych.search.lease import local_folder, summarise_store_error
 from triptych.search.store import CollectionMetadata, Store
 from triptych.space import Space
 
-SPACE_FILE = "space.safetensors"
 MAX_SPACE_BYTES = 512 * 2**20  # a larger space is not copied, but found by its path
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 

@@ -17,7 +17,7 @@ from triptych.errors import CollectionError
 from triptych.files import TEMP_SUFFIX, extract_os_error_code, suggest_remedy
 from triptych.progress import track_progress
 from triptych.search.archive import ArchiveHeader, ArchiveReader, extract_space, open_archive
-from triptych.search.collection_folder import check_folder
+from triptych.search.collection_folder import check_writable_folder
 from triptych.search.collection_space import MAX_SPACE_BYTES, copy_space
 from triptych.search.item import METADATA_SCHEMA, item_from_row, make_schema
 from triptych.search.lease import WriteAccess, acquire_write_access, local_folder
@@ -49,7 +49,7 @@ def _import_to_folder(
 ) -> None:
     """Write the collection to a temporary folder, which then gets its final name."""
     folder = folder.expanduser().absolute()
-    check_folder(folder)
+    check_writable_folder(folder)
     for stale in folder.parent.glob(f".{folder.name}.import-*{TEMP_SUFFIX}"):
         shutil.rmtree(stale, ignore_errors=True)
     temp_folder = folder.with_name(f".{folder.name}.import-{secrets.token_hex(4)}{TEMP_SUFFIX}")

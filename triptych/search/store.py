@@ -23,9 +23,9 @@ import pyarrow as pa
 
 from triptych.errors import CollectionError
 from triptych.files import extract_os_error_code, suggest_remedy
+from triptych.search.collection_folder import TABLE
 from triptych.search.item import make_schema
 from triptych.search.lease import WriteAccess, local_folder, summarise_store_error
-from triptych.search.presence import TABLE
 from triptych.search.query import quote_sql
 from triptych.search.roots import Roots, decode_roots, encode_roots
 

@@ -9,7 +9,7 @@ from triptych.hub import MODEL_PREFIXES
 from triptych.spaces.known import STARTER
 
 COMPOSITE_SEPARATOR = "+"
-MODEL_FILES = ("space.safetensors", "model.safetensors", "config.json", "modules.json")
+MODEL_FILES = ("space.safetensors", "model.safetensors", "config.json", "modules.json", "bridge.safetensors")
 
 
 def check_space(name: str | Path) -> None:

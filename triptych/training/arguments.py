@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
@@ -16,22 +17,33 @@ from triptych.recipe import Recipe
 from triptych.training.distributed import DistributedContext
 from triptych.training.run_directory import DATA_FOLDER, ENVIRONMENT_FILE, LAST_FILE, check_foreign_files
 from triptych.training.run_lock import lock_folder
+from triptych.training.warm_start import make_recipe
 
 
 def resolve_recipe(
-    recipe: Recipe | str | PathLike[str], overrides: Sequence[str] = (), **settings: float | None
+    recipe: Recipe | str | PathLike[str] | None,
+    overrides: Sequence[str] = (),
+    init: str | PathLike[str] | None = None,
+    **settings: float | None,
 ) -> Recipe:
     """Return the recipe with its overrides. `settings` are values of the table [training]; None keeps the value.
+
+    Without a recipe, the default recipe of the ready space `init` is used.
 
     Example:
         >>> resolve_recipe("trimodal", ["space.embed_dim=64"], epochs=3).training.epochs
         3
     """
+    if init is not None and not isinstance(init, str | PathLike):
+        raise UsageError(f"init is {type(init).__name__}; give the name or the path of a space")
+    if recipe is None and init is not None:
+        recipe = make_recipe(str(init))
     if not isinstance(recipe, Recipe | str | PathLike):
         raise UsageError(f"recipe is {type(recipe).__name__}; give the name of a recipe, a TOML file or a Recipe")
     if isinstance(overrides, str):
         raise UsageError(f"overrides is a string; give a list: [{overrides!r}]")
     changes = [*overrides, *(f"training.{name}={value}" for name, value in settings.items() if value is not None)]
+    changes += [f"training.init={json.dumps(str(init))}"] if init is not None else []
     if not isinstance(recipe, Recipe):
         return Recipe.load(recipe if isinstance(recipe, str) else Path(recipe), changes)
     return Recipe.parse(recipe.to_toml(), changes, f"recipe {recipe.name}") if changes else recipe

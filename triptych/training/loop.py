@@ -26,6 +26,7 @@ from triptych.training.distributed import DistributedContext, check_batch_norm, 
 from triptych.training.early_stopping import EarlyStopping
 from triptych.training.environment import describe_environment
 from triptych.training.epoch import train_one_epoch
+from triptych.training.hold_selection import start_from_ready_space
 from triptych.training.loggers import resolve_callbacks
 from triptych.training.objective_set import ObjectiveSet
 from triptych.training.optimizer import build_optimizer
@@ -33,13 +34,15 @@ from triptych.training.run_directory import ResumeState, RunDirectory
 from triptych.training.step import format_losses
 from triptych.training.training_data import TrainingData, build_loader, drop_absent_modalities, load_training_data
 from triptych.training.validation import compute_validation_score, has_validation_pairs
+from triptych.training.warm_start import adopt_init, keeps_ready_space, raise_epochs
 
 
 def train(
-    recipe: Recipe | str | PathLike[str],
+    recipe: Recipe | str | PathLike[str] | None = None,
     output: str | PathLike[str] | None = None,
     *,
     data: DataLike | None = None,
+    init: str | PathLike[str] | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     learning_rate: float | None = None,
@@ -53,15 +56,14 @@ def train(
 ) -> Space:
     """Train a space and save it in a run folder, or resume an interrupted run in this folder.
 
-    The same recipe, seed and data give the same weights on the same machine, interrupted or not. With validation rows,
-    the space of the best epoch is saved and returned. With torchrun, each process encodes a shard of each batch.
+    The same recipe, seed and data give the same weights on the same machine, interrupted or not.
 
     Args:
-        recipe: The name of a recipe, the path of a TOML file, or a recipe.
+        recipe: The name of a recipe, the path of a TOML file, or a recipe. Not needed with `init`.
         output: The run folder. Default: runs/NAME with the name of the recipe.
-        data: The path of a manifest, or a list of paths; a table of pandas, polars or Arrow; a Hugging Face dataset, or
-            "hf:NAME"; an iterable of dictionaries with the columns of a manifest; or a dictionary of splits. Default:
-            the manifest of the recipe. Python data is written to the run folder.
+        data: Paths of manifests; a table of pandas, polars or Arrow; a Hugging Face dataset, or "hf:NAME"; dictionaries
+            with the columns of a manifest; or a dictionary of splits. Default: the manifest of the recipe.
+        init: A ready space to start from, such as "starter" or a run; it replaces the table [space] of the recipe.
         epochs: The number of epochs. Default: as in the recipe, also for the next three arguments.
         batch_size: The batch size over all processes.
         learning_rate: The learning rate of heads and objectives.
@@ -74,12 +76,11 @@ def train(
         device: "auto" (cuda, else mps, else cpu), "cpu", "cuda", "cuda:1", "mps". Default: $TRIPTYCH_DEVICE or "auto".
 
     Returns:
-        The trained space, on the device.
+        The trained space, on the device; with validation rows, that of the best epoch.
 
     Raises:
         UsageError: The device is not available, an argument has an unsupported type, or a logger is not installed.
-        RecipeError: The recipe is invalid, or does not fit the modalities of the data.
-        ManifestError: The data is invalid.
+        RecipeError, ManifestError: The recipe or the data is invalid, or their modalities differ.
         CheckpointError: The folder contains a run of another recipe or other data.
         TrainingError: Training cannot start or diverges, or a callback raises an exception.
 
@@ -89,12 +90,13 @@ def train(
         >>> space = triptych.train("trimodal", "runs/mine", data=rows, epochs=1, overrides=["space.embed_dim=64"])
     """
     settings = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-    recipe = resolve_recipe(recipe, overrides, **settings)
-    folder, resolved_callbacks = resolve_output(output, recipe), resolve_callbacks(callbacks)
-    with init_distributed(choose_execution(device).device) as context:
-        show_progress = show_progress and context.is_main
-        with attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe:
-            return _train_recipe(recipe, folder, resolved_callbacks, restart, context, show_progress)
+    recipe = adopt_init(resolve_recipe(recipe, overrides, init, **settings))
+    folder, loggers = resolve_output(output, recipe), resolve_callbacks(callbacks)
+    with (
+        init_distributed(choose_execution(device).device) as context,
+        attach_data(recipe, data, folder, restart, allow_outside, context, show_progress) as recipe,
+    ):
+        return _train_recipe(recipe, folder, loggers, restart, context, show_progress)
 
 
 def _train_recipe(
@@ -106,8 +108,9 @@ def _train_recipe(
     show_progress: bool,
 ) -> Space:
     """Load the data, lock the run folder, and train a new run or resume the run in the folder."""
+    show_progress = show_progress and context.is_main
     data = load_training_data(recipe, show_progress)
-    recipe = drop_absent_modalities(recipe, data.train, show_progress)
+    recipe = raise_epochs(drop_absent_modalities(recipe, data.train, show_progress), data.train)
     if data.valid and not has_validation_pairs(data.valid, recipe):
         reason = f"no row of split {recipe.data.valid_split} has a trained pair"
         notify(f"{reason}: there is no validation, and the last epoch is saved", show_progress)
@@ -132,10 +135,12 @@ def _train(
     show_progress: bool,
 ) -> Space:
     """Build space, objectives, optimizer and loader. Then train, validate and save epoch by epoch."""
-    space, objectives, optimizer = _build_model(recipe, data, run, state, context)
+    space, objectives, optimizer = _build_model(recipe, data, run, state, context, show_progress)
     run.check_disk_space(space, objectives, optimizer)
     context.broadcast_parameters([space, objectives])
     check_batch_norm(space.train(), recipe, context)
+    if keeps_ready_space(space):
+        return _keep_ready_space(recipe, data, run, space, objectives, optimizer, context)
     loader = build_loader(recipe, data.train, space, objectives.reads_parts(space), context, show_progress)
 
     early_stopping, first_epoch = (state.early_stopping, state.epochs_done) if state else (EarlyStopping(), 0)
@@ -177,17 +182,38 @@ def _train(
         return run.finalize(space)
 
 
+def _keep_ready_space(
+    recipe: Recipe,
+    data: TrainingData,
+    run: RunDirectory,
+    space: Space,
+    objectives: ObjectiveSet,
+    optimizer: torch.optim.Optimizer,
+    context: DistributedContext,
+) -> Space:
+    """Save the ready space as a complete run, without training."""
+    run.start(0, describe_environment(context.world_size, context.device))
+    metrics, early_stopping = {"epoch": recipe.training.epochs, "seconds": 0.0}, EarlyStopping().skip()
+    if context.is_main and data.valid and recipe.training.eval_every:
+        metrics["valid"] = compute_validation_score(space, data.valid, recipe)
+        early_stopping = EarlyStopping().update(metrics["valid"])
+    run.save_epoch(metrics, data.row_errors, space, objectives, optimizer, early_stopping)
+    context.barrier()
+    return run.finalize(space)
+
+
 def _build_model(
-    recipe: Recipe, data: TrainingData, run: RunDirectory, state: ResumeState | None, context: DistributedContext
+    recipe: Recipe,
+    data: TrainingData,
+    run: RunDirectory,
+    state: ResumeState | None,
+    context: DistributedContext,
+    show_progress: bool,
 ) -> tuple[Space, ObjectiveSet, torch.optim.Optimizer]:
     """Build space, objectives and optimizer from the recipe's seed, or restore them from the interrupted run."""
     torch.manual_seed(recipe.training.seed)
-    space = state.space if state else Space(recipe)
-    if not state:
-        for m in space.modalities:
-            sources = (source for row in data.train if m in row.modalities for source in sources_of(row, m))
-            space.encoder(m).fit_vocabulary(sources)
-        initialise_heads(space, resolve_cache(recipe.data.cache))
+    space = state.space if state else _build_space(recipe, data, context, show_progress)
+    torch.manual_seed(recipe.training.seed)
     objectives = ObjectiveSet(recipe)
     space.to(context.device)
     objectives.to(context.device)
@@ -195,6 +221,18 @@ def _build_model(
     if state:
         run.restore_state(state, objectives, optimizer)
     return space, objectives, optimizer
+
+
+def _build_space(recipe: Recipe, data: TrainingData, context: DistributedContext, show_progress: bool) -> Space:
+    """Build a space with random heads, or from the ready space `training.init`."""
+    if recipe.training.init:
+        return start_from_ready_space(recipe, data.train, context, show_progress)
+    space = Space(recipe)
+    for m in space.modalities:
+        sources = (source for row in data.train if m in row.modalities for source in sources_of(row, m))
+        space.encoder(m).fit_vocabulary(sources)
+    initialise_heads(space, resolve_cache(recipe.data.cache))
+    return space
 
 
 def _should_validate(epoch: int, recipe: Recipe, data: TrainingData) -> bool:

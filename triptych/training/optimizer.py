@@ -25,7 +25,8 @@ def build_optimizer(recipe: Recipe, space: Space, objectives: nn.Module) -> torc
     for name, parameter in named_parameters:
         if parameter.requires_grad:
             lr_scale = lr_scales.get(name.split(".")[0], 1.0)
-            weight_decay = training.weight_decay if parameter.dim() >= 2 else 0.0
+            is_held = name.endswith(".correction")  # of a residual head; its penalty replaces weight decay
+            weight_decay = training.weight_decay if parameter.dim() >= 2 and not is_held else 0.0
             groups.setdefault((lr_scale, weight_decay), []).append(parameter)
     if not groups:
         raise RecipeError("no trainable parameters: all parameters are frozen; change training.freeze or space.head")

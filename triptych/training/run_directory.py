@@ -29,6 +29,7 @@ from triptych.training.loggers import LOGGERS_FILE, TENSORBOARD_FOLDER
 from triptych.training.metrics_log import METRICS_FILE, MetricsLog, read_lines
 from triptych.training.run_lock import LOCK_FILE, check_disk_space, lock_folder
 from triptych.training.training_data import TrainingData
+from triptych.training.warm_start import keeps_ready_space
 
 LAST_FILE, SKIPPED_FILE = "last.safetensors", "skipped.txt"
 ENVIRONMENT_FILE, ERROR_FILE = "environment.json", "error.json"
@@ -88,7 +89,8 @@ class RunDirectory:
             early_stopping = EarlyStopping(float(best), float(last), int(num_bad_evals))
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{state_file}: is inconsistent; use --restart") from error
-        if not 1 <= epochs_done <= self.recipe.training.epochs or not optimizer_state:
+        needs_optimizer = not keeps_ready_space(space)
+        if not 1 <= epochs_done <= self.recipe.training.epochs or (needs_optimizer and not optimizer_state):
             raise CheckpointError(f"{state_file}: is inconsistent; use --restart")
         return ResumeState(epochs_done, space, objectives_state, optimizer_state, early_stopping)
 

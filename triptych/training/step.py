@@ -15,6 +15,7 @@ from triptych.recipe import Precision, TrainingConfig
 from triptych.space import Space
 from triptych.training.distributed import SINGLE_PROCESS, DistributedContext, read_rng_state, set_rng_state
 from triptych.training.objective_set import ObjectiveSet
+from triptych.training.warm_start import hold_terms
 
 DIVERGENCE_FACTOR = 1000.0  # a loss term has diverged if it exceeds its first value of the epoch by this factor
 MIN_ROWS_FOR_COLLAPSE = 8  # rows; equal embeddings in a smaller batch may be a coincidence
@@ -68,6 +69,8 @@ def backward(
 ) -> dict[str, Tensor]:
     """Compute the loss terms of a batch and accumulate the gradient of their sum in the parameters.
 
+    The penalty of a warm start depends on parameters only: each process adds its gradient after the all-reduce.
+
     With a chunk size, the features of all chunks are computed without a graph, and the loss terms over all rows. Then
     each chunk is encoded a second time to backpropagate. The gradient equals the gradient without chunks for any
     objective and similarity. Only one chunk at a time is in memory with its graph.
@@ -76,6 +79,20 @@ def backward(
 
     Source: Gao et al. 2021, "Scaling deep contrastive learning batch size under memory limited setup" (GradCache).
     """
+    values = _backward_objectives(space, objectives, batch, chunk_size, precision, context)
+    penalties = hold_terms(space)
+    return values | (_backward_losses(penalties) if penalties else {})
+
+
+def _backward_objectives(
+    space: Space,
+    objectives: ObjectiveSet,
+    batch: Batch,
+    chunk_size: int,
+    precision: Precision,
+    context: DistributedContext,
+) -> dict[str, Tensor]:
+    """Backpropagate the objectives, as `backward` describes."""
     with_parts, num_rows = objectives.reads_parts(space), len(batch.group)
     compute = partial(_compute_features, space, batch, with_parts, precision)
     features: dict[Modality, Features]

@@ -88,7 +88,8 @@ def drop_absent_modalities(recipe: Recipe, rows: Sequence[Row], show_progress: b
     available: set[Modality] = {m for row in rows for m in row.modalities}
     for modality in recipe.space.encoders:
         if modality not in available:
-            notify(f"no row has {modality}: the space is trained without it", show_progress)
+            outcome = "keeps its embeddings" if recipe.training.init else "is not in the space"
+            notify(f"no row has {modality}: {modality} {outcome}", show_progress)
     return recipe.restrict_to(available)
 
 
@@ -114,7 +115,7 @@ def build_loader(
         recipe.training.seed,
         data.workers,
         data.input_cache_mb,
-        precomputed=_load_frozen_features(recipe, rows, encoders, context, show_progress),
+        precomputed=load_features(recipe, rows, encoders, context, show_progress),
         with_parts=with_parts,
         weights=data.sampling_weights,
         teacher=compute_teacher_targets(recipe, rows, show_progress, context),
@@ -163,7 +164,7 @@ def compute_teacher_targets(
     return dict(zip(features.index_of, probabilities.half(), strict=True))
 
 
-def _load_frozen_features(
+def load_features(
     recipe: Recipe,
     rows: Sequence[Row],
     encoders: Mapping[Modality, Encoder],
@@ -174,7 +175,7 @@ def _load_frozen_features(
     cache, workers, shard = resolve_cache(recipe.data.cache), recipe.data.workers, (context.rank, context.world_size)
     features = {}
     for m, encoder in encoders.items():
-        if cache and encoder.frozen:
+        if cache and (encoder.frozen or recipe.training.init):  # a warm start freezes all encoders
             sources = [source for row in rows if m in row.modalities for source in sources_of(row, m)]
             title = f"{m} features" if show_progress else None
             features[m] = compute_or_load(encoder, sources, cache, workers, title, shard, context.barrier)
