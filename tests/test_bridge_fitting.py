@@ -6,12 +6,12 @@ import torch
 import triptych
 from triptych.bridge_fitting import MIN_TEXTS, bridge_space, clean_texts, measure_calibration, read_texts
 from triptych.composite import join_spaces
-from triptych.composite_files import BRIDGE_FILE
 from triptych.data import manifest
 from triptych.data.loader import sources_of
 from triptych.errors import ManifestError, UsageError
 from triptych.interfaces import Source
 from triptych.search.collection import Collection
+from triptych.spaces.presence import BRIDGE_FILE
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 TEXTS = [

@@ -8,8 +8,9 @@ import torch
 import triptych
 from triptych.bridge import Bridge
 from triptych.checkpoint import compute_fingerprint, resolve_path
-from triptych.composite_files import BRIDGE_FILE, CompositeSpec, find_composite, split_names
+from triptych.composite_files import CompositeSpec, find_composite
 from triptych.errors import CheckpointError
+from triptych.spaces.presence import BRIDGE_FILE, split_names
 
 TEXT = "a red square"
 
@@ -61,6 +62,8 @@ def test_an_existing_path_with_a_plus_sign_is_a_path(names, tmp_path, monkeypatc
     assert triptych.load("dogs+cats").modalities == ("image", "text")
     assert split_names("dogs+cats+sounds") == ("dogs+cats", "sounds")
     assert split_names("sounds+hf:dogs+cats?dtype=bfloat16") == ("sounds", "hf:dogs+cats?dtype=bfloat16")
+    assert split_names("hf:dogs+cats?truncate_dim=4+sounds") == ("hf:dogs+cats?truncate_dim=4", "sounds")
+    assert split_names("dogs+cats + sounds") == ("dogs+cats", "sounds")
     assert split_names("hf:a/b+st:c/d+missing") == ("hf:a/b", "st:c/d", "missing")
     assert triptych.load("dogs+cats+sounds").modalities == ("image", "audio", "text")
 
@@ -95,4 +98,43 @@ def test_damaged_files_are_reported(bridge_folder, names):
             triptych.load(bridge_folder)
     CompositeSpec(names[:1], None, fingerprints[:1]).save(bridge_folder)
     with pytest.raises(CheckpointError, match="names 1 members; need two or more"):
+        triptych.load(bridge_folder)
+
+
+GOOD_TENSORS = {
+    "map_ab": torch.ones(32, 24),
+    "map_ba": torch.ones(24, 32),
+    "centre_a": torch.zeros(32),
+    "centre_b": torch.zeros(24),
+    "score_mean": torch.zeros(3),
+    "score_std": torch.ones(3),
+}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"score_std": None},
+        {"score_mean": None},
+        {"score_mean": torch.zeros(5)},
+        {"score_std": torch.ones(())},
+        {"score_std": torch.zeros(3)},
+        {"map_ab": torch.ones(32, 24, dtype=torch.float64)},
+        {"map_ba": torch.ones(24, 32, dtype=torch.int64)},
+        {"map_ab": torch.ones(5, 6), "map_ba": torch.ones(6, 5), "centre_a": torch.ones(5), "centre_b": torch.ones(6)},
+        {"other": torch.ones(2)},
+    ],
+)
+def test_edited_tensors_are_reported_before_anything_is_embedded(bridge_folder, names, changes):
+    tensors = {name: x for name, x in (GOOD_TENSORS | changes).items() if x is not None}
+    CompositeSpec(names, None, tuple(map(compute_fingerprint, names)), tensors).save(bridge_folder)
+    with pytest.raises(CheckpointError, match=r"bridge: the bridge is damaged \(.*; run `triptych bridge` again"):
+        triptych.load(bridge_folder)
+
+
+@pytest.mark.parametrize("member", ["{bridge}", "{bridge}/bridge.safetensors", "{first}+{bridge}"])
+def test_a_bridge_cannot_contain_itself(bridge_folder, names, member):
+    members = member.format(bridge=bridge_folder, first=names[0]), names[1]
+    CompositeSpec(members, None, ("", ""), GOOD_TENSORS).save(bridge_folder)
+    with pytest.raises(CheckpointError, match=r"bridge\.safetensors: the member .* is a composite space"):
         triptych.load(bridge_folder)

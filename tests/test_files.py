@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from triptych.files import extract_os_error_code, is_locked, lock, lock_file_names, remove_if_unused, suggest_remedy
+from triptych.files import (
+    atomic_write,
+    extract_os_error_code,
+    find_stale_temp_files,
+    is_locked,
+    lock,
+    lock_file_names,
+    remove_if_unused,
+    suggest_remedy,
+)
 
 # Holds a lock until its stdin closes. "no fcntl" simulates Python on a system that is not Unix.
 HOLDER = """
@@ -96,3 +105,19 @@ def test_a_new_folder_that_stays_empty_is_removed(tmp_path):
     with pytest.raises(FileExistsError), remove_if_unused(tmp_path / "failed"):
         (tmp_path / "old").mkdir()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old", "used"]
+
+
+def test_a_special_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, reason in (("pipe", "Is not a regular file"), ("folder", "Is a directory")):
+        with pytest.raises(OSError, match=reason), atomic_write(tmp_path / name):
+            pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_stale_files_of_other_names_are_kept(tmp_path):
+    (tmp_path / ".other.0a1b2c3d.part").touch()
+    assert find_stale_temp_files(tmp_path, ["*", "[o]ther", "oth?r"]) == set()
+    assert find_stale_temp_files(tmp_path, ["other"]) == {".other.0a1b2c3d.part"}

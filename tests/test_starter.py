@@ -15,6 +15,7 @@ from triptych.encoders.weights import FOLDER_VARIABLE
 from triptych.errors import CheckpointError, RecipeError, UsageError
 from triptych.explain import explain, list_class_weights
 from triptych.interfaces import Source, Waveform
+from triptych.phrases import generate_phrases
 from triptych.recipe import Recipe
 from triptych.search.collection import Collection
 from triptych.space import Space
@@ -146,19 +147,23 @@ def test_a_space_without_texts_cannot_name_classes(starter):
         initialise_heads(space, None)
 
 
-def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter):
+def test_class_embeddings_and_centre_are_those_of_the_text_encoder(starter, monkeypatch):
     """The heads of a space whose audio encoder has two classes, without a cache, compared with single texts."""
     audio, text = StubClassifier(), starter.encoder("text")
     setattr(audio, "class_names", lambda: ("Dog", "Bark"))  # noqa: B010 - a stub with other classes
-    overrides = ['space.heads.audio.prompts=["{}"]', "space.heads.text.phrases=[]"]
+    setattr(audio, "class_categories", lambda: ("", ""))  # noqa: B010
+    overrides = ['space.heads.audio.prompts=["{}"]', "space.heads.audio.decorrelation=0.0"]
     recipe = Recipe.load(STARTER, overrides).restrict_to({"audio", "text"})
     space = Space(recipe, {"audio": audio, "text": text})
+    monkeypatch.setattr("triptych.starter.NUM_CENTRE_PHRASES", 3)
     initialise_heads(space, None)
-    mask = torch.ones(1, 3, dtype=torch.bool)
-    means = [text(text.prepare(Source("text", name))[None], mask)[0][0].mean(dim=0) for name in ("dog", "bark")]
-    dog, bark = F.normalize(torch.stack(means), dim=1)
+    means = []
+    for words in ["dog", "bark", *generate_phrases()[:3]]:
+        tokens = text.prepare(Source("text", words))[None]
+        means.append(text(tokens, torch.ones(tokens.shape[:2], dtype=torch.bool))[0][0].mean(dim=0))
+    dog, bark, *phrases = F.normalize(torch.stack(means), dim=1)
+    assert torch.allclose(space.heads["text"].get_parameter("centre"), torch.stack(phrases).mean(dim=0), atol=1e-5)
     centre = (dog + bark) / 2
-    assert torch.allclose(space.heads["text"].get_parameter("centre"), centre, atol=1e-5)
     embeddings = space.heads["audio"].get_parameter("class_embeddings")
     for embedding, single in zip(embeddings, (dog, bark), strict=True):
         assert F.cosine_similarity(embedding, single - centre, dim=0) > 0.999

@@ -14,7 +14,7 @@ from torch import Tensor
 from triptych import checkpoint
 from triptych.bridge import Bridge, fit_bridge
 from triptych.composite import NON_TEXT, select_encoder
-from triptych.composite_files import BRIDGE_FILE, CompositeSpec, split_names
+from triptych.composite_files import CompositeSpec
 from triptych.data import manifest
 from triptych.data.cache import Cache
 from triptych.errors import UsageError
@@ -24,6 +24,7 @@ from triptych.media.text import normalise
 from triptych.phrases import generate_phrases
 from triptych.progress import notify, track_progress
 from triptych.space import Space
+from triptych.spaces.presence import BRIDGE_FILE, split_names
 
 MIN_TEXTS = 200  # a map is not determined by fewer texts
 MIN_MEDIA = 20  # a centre or a calibration needs at least so many items of a modality

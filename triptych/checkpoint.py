@@ -274,7 +274,7 @@ def _build_encoders(
             feature_dim = input_dim // (2 if recipe.space.pooling == "mean_max" else 1)
             max_seconds = component.settings.get("max_seconds", math.inf)
             encoders[modality] = UnavailableEncoder(
-                modality, feature_dim, max_seconds, str(error), ENCODERS[component.name].class_names
+                modality, feature_dim, max_seconds, str(error), ENCODERS[component.name]
             )
     return encoders
 
@@ -346,5 +346,5 @@ def _is_triptych_model(folder: Path) -> bool:
     """Return whether a folder in the layout of the Hugging Face hub contains a space of triptych."""
     try:
         return json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8")).get("model_type") == "triptych"
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False

@@ -15,14 +15,15 @@ from safetensors.torch import save as pack_tensors
 from torch import Tensor
 
 from triptych.bridge import Bridge
-from triptych.composite import SEPARATOR, Calibration, join_spaces
+from triptych.composite import CALIBRATED_PAIRS, NON_TEXT, SEPARATOR, Calibration, join_spaces
 from triptych.errors import CheckpointError
 from triptych.files import atomic_write
 from triptych.space import Space
+from triptych.spaces.presence import BRIDGE_FILE, split_names
 
-BRIDGE_FILE = "bridge.safetensors"
 HEADER_KEY, FORMAT_VERSION = "triptych", "bridge-1"
 BRIDGE_TENSORS = ("map_ab", "map_ba", "centre_a", "centre_b")
+CALIBRATION_TENSORS = ("score_mean", "score_std")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class CompositeSpec:
 
     def join(self, members: Sequence[Space]) -> Space:
         """Return the composite space of the loaded members."""
-        space = join_spaces(members, _read_bridge(self), _read_calibration(self))
+        space = join_spaces(members, _read_bridge(self, members), _read_calibration(self))
         space.name_or_path = str(self) if self.folder else SEPARATOR.join(str(m.name_or_path) for m in members)
         space.history = {"bridge": dict(self.report)} if self.folder else {}
         return space
@@ -78,31 +79,17 @@ def find_composite(path: str | Path) -> CompositeSpec | None:
     """
     location = Path(path).expanduser()
     if location.exists():
-        file = location / BRIDGE_FILE if location.is_dir() else location
-        return _read_spec(file) if file.name == BRIDGE_FILE and file.is_file() else None
+        file = _find_bridge_file(location)
+        return _read_spec(file) if file else None
     names = split_names(str(path))
     if len(names) < 2:
         return None
-    if not all(names):
-        raise CheckpointError(f"{path}: a name is empty; name two or more spaces, such as runs/a+runs/b")
     return CompositeSpec(names)
 
 
-def split_names(name: str) -> tuple[str, ...]:
-    """Split a name at the plus signs that are not part of an existing path."""
-    pieces, names, first = name.split(SEPARATOR), list[str](), 0
-    while first < len(pieces):
-        ends = range(len(pieces), first + 1, -1)
-        joined = {end: SEPARATOR.join(pieces[first:end]) for end in ends}
-        end = next((end for end in ends if _location(joined[end]).exists()), first + 1)
-        names.append(SEPARATOR.join(pieces[first:end]))
-        first = end
-    return tuple(names)
-
-
-def _location(name: str) -> Path:
-    """Return the path in a name such as hf:FOLDER?dtype=bfloat16."""
-    return Path(name.removeprefix("hf:").removeprefix("st:").partition("?")[0]).expanduser()
+def _find_bridge_file(location: Path) -> Path | None:
+    file = location / BRIDGE_FILE if location.is_dir() else location
+    return file if file.name == BRIDGE_FILE and file.is_file() else None
 
 
 def _read_spec(file: Path) -> CompositeSpec:
@@ -118,26 +105,36 @@ def _read_spec(file: Path) -> CompositeSpec:
         raise CheckpointError(f"{file}: cannot be read as a bridge ({error}); run `triptych bridge` again") from error
     if len(names) < 2 or len(fingerprints) != len(names):
         raise CheckpointError(f"{file}: names {len(names)} members; need two or more; run `triptych bridge` again")
+    for name in names:  # a member that is composite could contain this bridge
+        if len(split_names(name)) > 1 or _find_bridge_file(Path(name).expanduser()):
+            raise CheckpointError(f"{file}: the member {name} is a composite space; run `triptych bridge` again")
     return CompositeSpec(names, file.parent, fingerprints, tensors, report)
 
 
-def _read_bridge(spec: CompositeSpec) -> Bridge | None:
+def _read_bridge(spec: CompositeSpec, members: Sequence[Space]) -> Bridge | None:
     if not spec.tensors:
         return None
-    tensors = [spec.tensors[name] for name in BRIDGE_TENSORS if name in spec.tensors]
-    shapes = [tuple(x.shape) for x in tensors]
-    is_complete = len(shapes) == len(BRIDGE_TENSORS) and shapes == [
-        shapes[0],
-        shapes[0][::-1],
-        *((n,) for n in shapes[0]),
-    ]
-    if not is_complete or not all(torch.isfinite(x).all() for x in spec.tensors.values()):
-        problem = f"the bridge is damaged (tensors of shapes {shapes}, or NaN)"
-        raise CheckpointError(f"{spec}: {problem}; run `triptych bridge` again")
-    return Bridge(*tensors)
+    num_columns = [sum(m.recipe.space.embed_dim for m in members if m.supports(modality)) for modality in NON_TEXT]
+    a, b = num_columns
+    shapes = {"map_ab": (a, b), "map_ba": (b, a), "centre_a": (a,), "centre_b": (b,)}
+    if not set(spec.tensors).isdisjoint(CALIBRATION_TENSORS):
+        shapes |= dict.fromkeys(CALIBRATION_TENSORS, (len(CALIBRATED_PAIRS),))
+    actual = {name: tuple(x.shape) for name, x in spec.tensors.items()}
+    if actual != shapes:
+        raise _damage_error(spec, f"tensors of shapes {actual}; members of these dimensions need {shapes}")
+    if any(x.dtype != torch.float32 or not torch.isfinite(x).all() for x in spec.tensors.values()):
+        raise _damage_error(spec, "tensors that are not float32, or NaN")
+    return Bridge(*(spec.tensors[name] for name in BRIDGE_TENSORS))
 
 
 def _read_calibration(spec: CompositeSpec) -> Calibration | None:
-    if "score_mean" not in spec.tensors:
+    if CALIBRATION_TENSORS[0] not in spec.tensors:
         return None
-    return Calibration(spec.tensors["score_mean"], spec.tensors["score_std"])
+    mean, std = (spec.tensors[name] for name in CALIBRATION_TENSORS)
+    if not (std > 0).all():
+        raise _damage_error(spec, "a standard deviation that is not positive")
+    return Calibration(mean, std)
+
+
+def _damage_error(spec: CompositeSpec, problem: str) -> CheckpointError:
+    return CheckpointError(f"{spec}: the bridge is damaged ({problem}); run `triptych bridge` again")

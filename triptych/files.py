@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import re
 import secrets
@@ -36,8 +37,13 @@ def atomic_write(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path. If the block succeeds, the temporary file replaces `path`; otherwise it is removed.
 
     With durable = True, fsync is called, so that after a power failure `path` is either the old or the new file. Use
-    durable = False for many files that can be recomputed, because fsync is slow. Thread-safe.
+    durable = False for many files that can be recomputed, because fsync is slow. Thread-safe. Only a regular file is
+    replaced, and no device.
     """
+    if path.exists() and not path.is_file():
+        is_folder = path.is_dir()
+        code, reason = (errno.EISDIR, "Is a directory") if is_folder else (errno.EINVAL, "Is not a regular file")
+        raise OSError(code, reason, str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     # The file name is truncated, because the temporary name is longer and must not exceed the file system's limit.
     temp_path = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}{TEMP_SUFFIX}")
@@ -73,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
 
 def find_stale_temp_files(folder: Path, file_names: Iterable[str]) -> set[str]:
     """Return the names of the temporary files that killed writers of `file_names` left in a folder."""
-    return {path.name for name in file_names for path in folder.glob(f".{name}.*{TEMP_SUFFIX}")}
+    return {path.name for name in file_names for path in folder.glob(f".{glob.escape(name)}.*{TEMP_SUFFIX}")}
 
 
 def remove_stale_temp_files(folder: Path, file_names: Iterable[str]) -> None:

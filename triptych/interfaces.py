@@ -281,6 +281,11 @@ class Encoder(nn.Module, ABC):
         """Return the names of the classes, in the order of `class_probabilities`; commas separate synonyms."""
         return ()
 
+    @staticmethod
+    def class_categories() -> tuple[str, ...]:
+        """Return the category of each class, such as "dog" for breeds, or "" for none; () if no class has one."""
+        return ()
+
     def extra_files(self) -> dict[str, str]:
         """Return a dict from file name to text of the files, such as a tokenizer, that are saved with the weights."""
         return {}

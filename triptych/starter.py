@@ -25,13 +25,15 @@ from triptych.errors import CheckpointError, RecipeError
 from triptych.heads.centred import CentredHead
 from triptych.heads.class_names import ClassNamesHead
 from triptych.interfaces import Encoder, Modality, Source
+from triptych.phrases import generate_phrases, load_word_lists
 from triptych.progress import notify
 from triptych.recipe import Recipe
 from triptych.settings import Component
 from triptych.space import Space
 from triptych.spaces.known import STARTER
 
-STARTER_VERSION = 1  # part of the fingerprint; a change of the formulas below is a new version
+STARTER_VERSION = 2  # part of the fingerprint; a change of the formulas below is a new version
+NUM_CENTRE_PHRASES = 1000
 MIN_SPREAD = 1e-4  # smaller differences between the mean class embeddings of two modalities are rounding errors
 
 
@@ -74,7 +76,7 @@ def load_starter() -> Space:
 
 
 def fingerprint_starter() -> str:
-    """Return a hash of the recipe and of the encoders' weights.
+    """Return a hash of the recipe, the word lists and the encoders' weights and classes.
 
     The hash does not depend on the modalities that are available, because the vectors of a modality do not depend on
     the other modalities. A collection therefore stays valid if the weights of another encoder are installed.
@@ -82,15 +84,15 @@ def fingerprint_starter() -> str:
     recipe = Recipe.load(STARTER)
     encoders = [ENCODERS[component.name] for component in recipe.space.encoders.values()]
     digests = [sorted(file.digests.values()) for encoder in encoders for file in encoder.weights_files]
-    names = [encoder.class_names() for encoder in encoders]
-    content = repr((STARTER_VERSION, recipe.to_toml(), digests, names))
+    classes = [(encoder.class_names(), encoder.class_categories()) for encoder in encoders]
+    content = repr((STARTER_VERSION, recipe.to_toml(), digests, classes, load_word_lists()))
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _make_encoder(modality: Modality, component: Component, missing: str | None) -> Encoder:
     cls = ENCODERS[component.name]
     if missing:
-        return UnavailableEncoder(modality, cls.feature_dim, math.inf, missing, cls.class_names)
+        return UnavailableEncoder(modality, cls.feature_dim, math.inf, missing, cls)
     return cls(**component.settings)
 
 
@@ -111,13 +113,11 @@ def initialise_heads(space: Space, cache: Cache | None) -> None:
     embeddings: dict[Modality, Tensor] = {}
     for modality, head in heads.items():
         embeddings[modality] = embed_classes(text_encoder, head.class_phrases(), cache)
-    load_class_embeddings(space, embeddings, embed_phrases(space, cache))
+    load_class_embeddings(space, embeddings, embed_text_centre(text_encoder, cache))
 
 
 @torch.no_grad()
-def load_class_embeddings(
-    space: Space, embeddings: Mapping[Modality, Tensor], phrase_centre: Tensor | None = None
-) -> None:
+def load_class_embeddings(space: Space, embeddings: Mapping[Modality, Tensor], text_centre: Tensor) -> None:
     """Set the weights of the heads from the text embeddings of the classes (C, D) of each modality.
 
     The directions in which the mean class embeddings of the modalities differ are removed, because they say only that
@@ -130,16 +130,12 @@ def load_class_embeddings(
         cast(ClassNamesHead, space.heads[modality]).load_class_embeddings(rows, directions)
     text_head = space.heads["text"]
     if isinstance(text_head, CentredHead):
-        centre = centres.mean(dim=0)
-        text_head.centre.copy_(centre if phrase_centre is None else (centre + phrase_centre) / 2)
+        text_head.centre.copy_(text_centre)
 
 
-def embed_phrases(space: Space, cache: Cache | None) -> Tensor | None:
-    """Return the mean embedding of the phrases of the text head; None if it has no phrases."""
-    head = space.heads["text"]
-    if not isinstance(head, CentredHead) or not head.phrases:
-        return None
-    return embed_classes(space.encoder("text"), [head.phrases], cache)[0]
+def embed_text_centre(encoder: Encoder, cache: Cache | None) -> Tensor:
+    """Return the mean embedding of generated phrases: the embedding of a text that says nothing in particular."""
+    return embed_classes(encoder, [generate_phrases()[:NUM_CENTRE_PHRASES]], cache)[0]
 
 
 @torch.inference_mode()

@@ -30,6 +30,12 @@ def test_use_stores_a_name_that_is_valid_in_every_folder(run_dir, tmp_path, monk
     monkeypatch.chdir(run_dir.parent)
     path = space_choice.use_space("run")
     assert read_configured_space() == (str(run_dir), str(path))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    space_choice.use_space("hf:model?truncate_dim=4 + starter")
+    assert read_configured_space() == (f"hf:{model}?truncate_dim=4+starter", str(path))
     space_choice.use_space(f"{run_dir}+starter")
     assert read_configured_space() == (f"{run_dir}+starter", str(path))
 

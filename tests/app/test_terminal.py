@@ -111,3 +111,14 @@ def test_recall_of_few_items_is_not_cut_in_80_columns(half_width, heading, monke
     assert "…" not in output.getvalue()
     assert heading in headings
     assert output.getvalue().splitlines()[-2].split()[-1] == "450"
+
+
+@pytest.mark.parametrize(
+    ("modalities", "example"),
+    [(("image",), "--image one.jpg"), (("image", "audio"), "--audio one.wav"), (("image", "text"), "'some words'")],
+)
+def test_the_example_search_uses_a_modality_of_the_space(modalities, example, monkeypatch):
+    output = StringIO()
+    monkeypatch.setattr(terminal, "stderr", Console(file=output, soft_wrap=True))
+    terminal.print_search_commands("collection", modalities)
+    assert output.getvalue().startswith(f"next: triptych search {example}, or ")

@@ -201,6 +201,8 @@ def overflow(folder):
         ),
         (lambda folder: edit_config(folder, model_type=None), "config.json belongs to another library"),
         (lambda folder: (folder / "config.json").write_text("{"), "no readable config.json"),
+        (lambda folder: (folder / "config.json").write_text("[" * 100_000), "no readable config.json"),
+        (lambda folder: (folder / "tokenizer_config.json").write_text("{}"), "its preprocessing fails: Unk token"),
         (lambda folder: (folder / "tokenizer.json").unlink(), "no readable tokenizer in this folder"),
         (lambda folder: (folder / "preprocessor_config.json").unlink(), "no readable image processor in this folder"),
     ],

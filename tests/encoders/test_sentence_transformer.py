@@ -8,6 +8,7 @@ import pytest
 import soundfile
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from tests.encoders import tiny_models
 from triptych.data.loader import collate, prepare_sources
@@ -222,3 +223,19 @@ def test_invalid_models_and_settings_raise(tmp_path, monkeypatch):
         path.unlink()
     with pytest.raises(RecipeError, match=r"no \*.safetensors in the folder; .*The download is incomplete"):
         build_encoder(folder, "text")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights.pop("visual_projection.weight"), "1 weights are missing .* visual_projection.weight"),
+        (lambda weights: weights["visual_projection.weight"].fill_(np.nan), "contain NaN or infinity"),
+    ],
+)
+def test_missing_and_invalid_weights_are_not_replaced_by_random_numbers(change, message, tmp_path):
+    folder = tiny_models.clip(tmp_path / "clip")
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RecipeError, match=message):
+        build_encoder(folder, "image")

@@ -60,13 +60,18 @@ def test_decorrelation_matches_a_loop_over_the_formula(strength):
         assert product == pytest.approx(row)
 
 
-def test_phrases_have_every_name_in_every_prompt():
-    head = ClassNamesHead(7, 5, prompts=("{}", "the sound of {}"), synonyms=True)
+def test_phrases_have_the_name_and_the_category_in_every_prompt():
+    head = ClassNamesHead(7, 5, prompts=("{}", "the sound of {}"), categories=True)
     head.bind(StubClassifier())
-    cat = ["cat, house cat", "the sound of cat, house cat", "cat", "the sound of cat", "house cat"]
-    assert head.class_phrases()[:2] == [["dog", "the sound of dog"], [*cat, "the sound of house cat"]]
-    head.synonyms = False
-    assert head.class_phrases()[1] == cat[:2]
+    cat = ["cat, house cat", "the sound of cat, house cat"]
+    assert head.class_phrases()[:2] == [["dog", "the sound of dog"], [*cat, "animal", "the sound of animal"]]
+    encoder = StubClassifier()
+    setattr(encoder, "class_categories", tuple)  # noqa: B010 - a stub without categories
+    head.bind(encoder)
+    assert head.class_phrases()[1] == cat
+    head.bind(StubClassifier())
+    head.categories = False
+    assert head.class_phrases()[1] == cat
 
 
 def test_directions_are_removed_from_the_class_embeddings():

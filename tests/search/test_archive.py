@@ -86,7 +86,11 @@ def test_missing_repeated_and_compressed_members_raise(exported, tmp_path):
         ({"format": "triptych-collection-0"}, "written by another version of triptych"),
         ({"collection_format": 7}, r"written by another version of triptych \(format triptych-collection-1, 7\)"),
         ({"key_dim": 0}, "invalid values"),
-        ({"key_dim": "8"}, "cannot be read"),
+        ({"key_dim": "8"}, "invalid values"),
+        ({"key_dim": 2.5}, "invalid values"),
+        ({"num_items": 11.0}, "invalid values"),
+        ({"next_row_id": 130.5}, "invalid values"),
+        ({"roots": ["mine", ".."]}, "invalid values"),
         ({"num_items": 12}, "invalid values"),
         ({"num_items": 10}, "more than 10 items"),
         ({"roots": ["../x"]}, "invalid values"),
@@ -124,9 +128,9 @@ def test_a_failed_export_keeps_the_previous_file(collection, exported, monkeypat
 def test_vectors_of_all_kinds_are_written_and_read_unchanged(tmp_path):
     """A collection that re-ranks has embeddings and part vectors; other collections have only keys."""
     rows = [
-        {"vector": [1.0, 2.0], "embedding": b"abcdefgh", "parts": b"12"},
+        {"vector": [1.0, 2.0], "embedding": b"abcdefgh", "parts": b"12345678"},
         {"vector": [0.5, 0.25], "embedding": None, "parts": None},
-        {"vector": [0.0, -1.0], "embedding": b"", "parts": b""},
+        {"vector": [0.0, -1.0], "embedding": None, "parts": b"1234"},
     ]
     stream = io.BytesIO(_encode_vectors(pa.Table.from_pylist(rows)))
     reader = ArchiveReader.__new__(ArchiveReader)

@@ -87,6 +87,12 @@ def test_names_are_stored_unchanged_and_paths_absolute(run_dir, tmp_path, monkey
     assert describe_space(f"hf:{run_dir.name}?truncate_dim=4", space) == (path, None)
     space.name_or_path = f"hf:/cache/models--a--b/snapshots/{COMMIT}?truncate_dim=4"
     assert describe_space("hf:a/b?truncate_dim=4", space) == ("hf:a/b?truncate_dim=4", COMMIT)
+    space.name_or_path = f"{space.name_or_path}+/cache/models--c--d/snapshots/{COMMIT[::-1]}"
+    assert describe_space("hf:a/b?truncate_dim=4+hf:c/d", space) == ("hf:a/b?truncate_dim=4+hf:c/d", None)
+    space.name_or_path = "/the/absolute/path"
+    shutil.copytree(run_dir, tmp_path / "cats+dogs")
+    monkeypatch.chdir(tmp_path)
+    assert describe_space("hf:cats+dogs", space) == ("/the/absolute/path", None)
 
 
 def test_a_model_of_the_hub_is_loaded_at_the_revision_that_was_indexed():

@@ -9,6 +9,8 @@ import pytest
 
 from tests.search.test_archive import read_member, rewrite
 from triptych.errors import CollectionError, UsageError
+from triptych.files import lock
+from triptych.search.archive import LENGTHS
 from triptych.search.collection import Collection
 from triptych.search.import_archive import import_collection
 
@@ -50,6 +52,7 @@ def test_the_imported_collection_is_the_same(collection, exported, files, tmp_pa
         ({"modality": "smell"}, "unknown modality"),
         ({"row_id": -1}, "row ids are not ascending"),
         ({"row_id": "0"}, "invalid value"),
+        ({"row_id": 2**80}, "invalid value"),
         ({"duration": "long"}, "invalid value"),
         ({"provenance": "x"}, "invalid value"),
         ({"extra": 1}, "has other columns"),
@@ -76,6 +79,29 @@ def test_invalid_vectors_and_spaces_raise(exported, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(
+    ("embedding", "parts", "message"),
+    [
+        (b"", None, "different dimensions"),
+        (b"\0" * 8, None, "different dimensions"),  # the other items have no embedding besides the key
+        (None, b"", "different dimensions"),
+        (None, b"\0" * 6, "different dimensions"),
+        (b"\0" * 7, None, "incomplete numbers"),
+        (None, np.float16(np.nan).tobytes() * 32, "contains NaN or infinity"),
+        (np.float32(np.inf).tobytes() * 32, None, "contains NaN or infinity"),
+    ],
+)
+def test_invalid_embeddings_and_parts_raise(exported, tmp_path, embedding, parts, message):
+    vectors = read_member(exported, "vectors.bin")
+    key_bytes = 4 * json.loads(read_member(exported, "collection.json"))["key_dim"]
+    sizes = LENGTHS.pack(*(-1 if value is None else len(value) for value in (embedding, parts)))
+    last = vectors[-key_bytes - LENGTHS.size : -LENGTHS.size] + sizes + (embedding or b"") + (parts or b"")
+    path = rewrite_verified(exported, "vectors.bin", vectors[: -key_bytes - LENGTHS.size] + last)
+    with pytest.raises(CollectionError, match=message):
+        import_collection(path, str(tmp_path / "new"), show_progress=False)
+    assert not (tmp_path / "new").exists()
+
+
 def test_wrong_roots_and_targets_raise_and_change_nothing(collection, exported, files, tmp_path):
     with pytest.raises(CollectionError, match=r"there is a collection already; give another folder with -o"):
         import_collection(exported, collection.uri, show_progress=False)
@@ -85,7 +111,7 @@ def test_wrong_roots_and_targets_raise_and_change_nothing(collection, exported, 
     with pytest.raises(UsageError, match="root 'other' is unknown; known: mine"):
         import_collection(exported, str(tmp_path / "new"), {"other": files}, show_progress=False)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(CollectionError, match="11 of 11 compared files are missing"):
+    with pytest.raises(CollectionError, match=r"^--root mine=.*: 11 of 11 compared files are missing"):
         import_collection(exported, str(tmp_path / "new"), {"mine": tmp_path / "empty"}, show_progress=False)
     assert not (tmp_path / "new").exists()
     import_collection(exported, str(tmp_path / "empty"), {"mine": files}, show_progress=False)
@@ -104,3 +130,23 @@ def test_the_folder_of_a_killed_import_is_removed(exported, files, tmp_path):
     (stale / "items.lance").mkdir(parents=True)
     import_collection(exported, str(tmp_path / "new"), show_progress=False)
     assert not stale.exists()
+
+
+def test_an_import_that_is_running_is_not_disturbed(exported, tmp_path):
+    running = tmp_path / ".new.import-0a1b2c3d.part"
+    running.mkdir()
+    with (
+        lock(tmp_path / ".new.import.lock"),
+        pytest.raises(CollectionError, match="new: another process imports into this folder; wait until it has ended"),
+    ):
+        import_collection(exported, str(tmp_path / "new"), show_progress=False)
+    assert running.exists()
+    import_collection(exported, str(tmp_path / "new"), show_progress=False)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".new")] == []
+
+
+def test_a_name_with_a_wildcard_does_not_match_other_imports(exported, tmp_path):
+    other = tmp_path / ".new.import-0a1b2c3d.part"
+    other.mkdir()
+    import_collection(exported, str(tmp_path / "n[e]w"), show_progress=False)
+    assert other.exists()

@@ -35,6 +35,7 @@ def test_the_environment_variable_comes_first(monkeypatch):
     [
         (b"space = ", "cannot be read as TOML"),
         (b"\xff\xfe\x00", "cannot be read as TOML"),
+        (b"space = " + b"[" * 10_000, "cannot be read as TOML"),
         (b"spaec = 'starter'", "key 'spaec' is unknown; known: space; did you mean 'space'?"),
         (b"space = 3", "space = 3: must be the name of a space"),
         (b"space = ''", "space = '': must be the name of a space"),

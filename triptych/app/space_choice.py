@@ -17,7 +17,7 @@ from triptych.search import collection_folder
 from triptych.search.lease import local_folder
 from triptych.spaces.default import choose_default_space
 from triptych.spaces.known import STARTER, KnownSpace
-from triptych.spaces.presence import COMPOSITE_SEPARATOR
+from triptych.spaces.presence import COMPOSITE_SEPARATOR, SETTINGS_SEPARATOR, split_names
 from triptych.spaces.user_config import write_configured_space
 
 FETCH_STARTER = f"triptych encoders fetch {STARTER}"
@@ -53,8 +53,7 @@ def _confirm(question: str) -> bool:
 
 def use_space(name: str) -> Path:
     """Make a space the default, and return the path of the configuration file. Models of the hub are downloaded."""
-    parts = name.split(COMPOSITE_SEPARATOR) if not Path(name).expanduser().exists() else [name]
-    return write_configured_space(COMPOSITE_SEPARATOR.join(_prepare(part.strip()) for part in parts))
+    return write_configured_space(COMPOSITE_SEPARATOR.join(map(_prepare, split_names(name))))
 
 
 def _prepare(name: str) -> str:
@@ -64,9 +63,11 @@ def _prepare(name: str) -> str:
     if not name.startswith(hub.MODEL_PREFIXES):
         return str(Path(name).expanduser().resolve())
     from triptych.checkpoint import resolve_path
+    from triptych.encoders.joint_models import find_model
 
     resolve_path(name)
-    return name
+    location = name[len(hub.HUB_PREFIX) :].partition(SETTINGS_SEPARATOR)[0]
+    return str(find_model(name)) if Path(location).expanduser().is_dir() else name
 
 
 def print_spaces(infos: Sequence[SpaceInfo]) -> None:

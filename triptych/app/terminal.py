@@ -224,7 +224,8 @@ def print_scan(scan: PathScan) -> None:
 
 def print_search_commands(uri: str, modalities: Sequence[Modality]) -> None:
     """Print example commands that search a collection."""
-    example = ["some words"] if "text" in modalities else ["--audio", "one.wav"]
+    examples = {"text": ["some words"], "audio": ["--audio", "one.wav"], "image": ["--image", "one.jpg"]}
+    example = next(example for modality, example in examples.items() if modality in modalities)
     is_default = uri == DEFAULT_COLLECTION
     search_command = format_command("search", *example, *([] if is_default else ["--collection", uri]))
     stderr.print(f"next: {search_command}, or {format_command('serve', *([] if is_default else [uri]))}")

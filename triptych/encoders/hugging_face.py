@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from triptych.encoders.rust_panics import convert_rust_panics
 from triptych.errors import RecipeError
@@ -76,14 +77,18 @@ class PretrainedModel:
             self.check_weight_files(self.folder)
         options = {"config": config, "use_safetensors": True, "dtype": dtype, "output_loading_info": True}
         network, report = self._from_pretrained(AutoModel.from_pretrained, "safetensors weights", **options)
-        missing = sorted(key for key in report["missing_keys"] if not any(name in key for name in OPTIONAL_WEIGHTS))
+        self.check_weights(network, report["missing_keys"])
+        return network
+
+    def check_weights(self, network: nn.Module, missing_keys: Iterable[str]) -> None:
+        """Raise RecipeError if weights are missing from the file, or contain NaN or infinity."""
+        missing = sorted(key for key in missing_keys if not any(name in key for name in OPTIONAL_WEIGHTS))
         if missing:
             raise self.make_error(f"{len(missing)} weights are missing from the file, such as {missing[0]}")
         for name, weight in network.named_parameters():
             if not torch.isfinite(weight).all():
                 remedy = "float16 is too small for some models: use the float32 or bfloat16 weights"
                 raise self.make_error(f"the weights {name} contain NaN or infinity; {remedy}")
-        return network
 
     def load_tokenizer(self) -> Any:
         """Load the tokenizer."""

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from triptych.encoders import hugging_face
 from triptych.encoders.backbone import LICENCE, ORIGIN
-from triptych.encoders.hugging_face import PretrainedModel
-from triptych.encoders.hugging_face_inputs import AudioInput, TextInput, make_image_input
+from triptych.encoders.hugging_face import PretrainedModel, explain_load_error
+from triptych.encoders.hugging_face_inputs import AudioInput, ImageInput, PatchInput, TextInput, make_image_input
 from triptych.encoders.joint_networks import load_joint_network, matryoshka_dims
 from triptych.encoders.sentence_transformer import SentenceTransformerTower
 from triptych.encoders.tower import Tower, prepare_for_tower
-from triptych.errors import RecipeError, check_range, describe_unknown
+from triptych.errors import RecipeError, TriptychError, check_range, describe_unknown
 from triptych.interfaces import Encoder
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -180,17 +180,30 @@ def _load_transformers(encoder: Any, pretrained: PretrainedModel, dtype: torch.d
     """Return the tower of a model of the transformers library, and the configuration of the model."""
     network, extract = load_joint_network(pretrained, encoder.modality, dtype, is_shared=encoder.frozen)
     config = network.config
+    try:
+        inputs = _make_inputs(encoder, pretrained, network)
+    except TriptychError:
+        raise
+    except Exception as error:  # an invalid tokenizer or processor can raise any exception
+        raise pretrained.make_error(f"its preprocessing fails: {explain_load_error(error)}") from error
+    return Tower(pretrained, network, inputs, extract, pooled=True), config
+
+
+def _make_inputs(
+    encoder: Any, pretrained: PretrainedModel, network: Any
+) -> ImageInput | PatchInput | AudioInput | TextInput:
+    """Return the preprocessing of a modality, and set the attributes of the encoder that depend on it."""
+    config = network.config
     if encoder.modality == "image":
-        inputs = make_image_input(pretrained)
-    elif encoder.modality == "audio":
+        return make_image_input(pretrained)
+    if encoder.modality == "audio":
         inputs = AudioInput(pretrained, encoder.max_seconds or None)
         encoder.max_seconds = inputs.max_seconds
-    else:
-        encoder.prompts = DEFAULT_PROMPTS.get(config.model_type, {}) | pretrained.load_prompts()
-        limit = getattr(config.get_text_config(), "max_position_embeddings", MAX_TOKENS)
-        is_padded = config.model_type in PADDED_TEXT_MODELS
-        inputs = TextInput(pretrained, network, min(limit, MAX_TOKENS), is_padded, encoder.prompts)
-    return Tower(pretrained, network, inputs, extract, pooled=True), config
+        return inputs
+    encoder.prompts = DEFAULT_PROMPTS.get(config.model_type, {}) | pretrained.load_prompts()
+    limit = getattr(config.get_text_config(), "max_position_embeddings", MAX_TOKENS)
+    is_padded = config.model_type in PADDED_TEXT_MODELS
+    return TextInput(pretrained, network, min(limit, MAX_TOKENS), is_padded, encoder.prompts)
 
 
 def _load_sentence_transformer(

@@ -143,8 +143,21 @@ def load_sentence_transformer(pretrained: PretrainedModel, dtype: torch.dtype = 
     except Exception as error:  # an invalid file can raise any exception
         reason = explain_load_error(error)
         raise pretrained.make_error(f"sentence-transformers cannot load the model: {reason}") from error
+    pretrained.check_weights(model, _find_missing_keys(model))
     _SHARED_MODELS[key] = model
     return model
+
+
+def _find_missing_keys(model: nn.Module) -> list[str]:
+    """Return the weights of the networks of transformers that were not in a file, and were set to random numbers.
+
+    sentence-transformers only logs them. transformers marks each parameter that was loaded.
+    """
+    from transformers import PreTrainedModel
+
+    networks = [module for module in model.modules() if isinstance(module, PreTrainedModel)]
+    is_loaded = {n: hasattr(w, "_is_hf_initialized") for network in networks for n, w in network.named_parameters()}
+    return [name for name, loaded in is_loaded.items() if not loaded] if any(is_loaded.values()) else []
 
 
 def list_modalities(model: Any) -> tuple[Modality, ...]:

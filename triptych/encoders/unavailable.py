@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NoReturn
 
 from torch import Tensor
@@ -23,10 +22,10 @@ class UnavailableEncoder(Encoder):
         feature_dim: int,
         max_seconds: float,
         reason: str,
-        class_names: Callable[[], tuple[str, ...]] = Encoder.class_names,
+        encoder: type[Encoder] = Encoder,
     ) -> None:
         super().__init__()
-        self.class_names = class_names
+        self.class_names, self.class_categories = encoder.class_names, encoder.class_categories
         self.modality, self.feature_dim, self.max_seconds, self.reason = modality, feature_dim, max_seconds, reason
 
     def prepare(self, source: Source) -> Tensor:

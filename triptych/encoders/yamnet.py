@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from triptych.encoders.class_names import audioset_class_names
+from triptych.encoders.class_names import audioset_class_categories, audioset_class_names
 from triptych.encoders.convolution import Conv2dSame
 from triptych.encoders.part_locations import time_spans
 from triptych.encoders.weights import WeightsFile, is_meta_device, parse_state_dict
@@ -114,6 +114,11 @@ class YAMNet(Encoder):
     def class_names() -> tuple[str, ...]:
         """Return the names of the AudioSet classes, in the order of `classify`."""
         return tuple(name for name in audioset_class_names() if name not in OMITTED_CLASSES)
+
+    @staticmethod
+    def class_categories() -> tuple[str, ...]:
+        categories = zip(audioset_class_names(), audioset_class_categories(), strict=True)
+        return tuple(category for name, category in categories if name not in OMITTED_CLASSES)
 
     def _embed_patches(self, patches: Tensor) -> Tensor:
         x = patches.unsqueeze(1).contiguous(memory_format=torch.channels_last)  # (patches, 1, 96, 64)

@@ -10,21 +10,19 @@ from triptych.interfaces import Head
 class CentredHead(Head):
     """Subtract the centre of the text embeddings: y = x − |x| c.
 
-    On the sphere, this is the direction of x/|x| − c. c is the mean text embedding of the class names of the space's
-    heads `class_names`, or with `phrases` the mean of this vector and of the mean embedding of the phrases. c is 0
-    without such heads.
+    On the sphere, this is the direction of x/|x| − c. c is the mean text embedding of 1,000 generated phrases
+    (`phrases.toml` in the package) in a space with heads `class_names`, and 0 without such heads.
 
     Source: Mu & Viswanath 2018 (all-but-the-top), of which this is the first step.
     Use when: text embeddings are compared with those of heads `class_names`, which are centred, too.
     Beware: `embed_dim` must equal the dimension of the pooled features. c is a parameter, so training changes it.
     """
 
-    def __init__(self, input_dim: int, embed_dim: int, phrases: tuple[str, ...] = ()) -> None:
+    def __init__(self, input_dim: int, embed_dim: int) -> None:
         super().__init__()
         if input_dim != embed_dim:
             dims = f"features have {input_dim} dimensions, but space.embed_dim is {embed_dim}"
             raise RecipeError(f"centred: {dims}; set space.embed_dim = {input_dim}")
-        self.phrases = phrases
         self.centre = nn.Parameter(torch.zeros(embed_dim))
 
     def forward(self, x: Tensor) -> Tensor:

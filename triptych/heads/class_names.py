@@ -19,8 +19,8 @@ class ClassNamesHead(Head):
 
     y = Σ_c w_c e_c,  w = softmax(log(p) / temperature) over the top_k most probable classes c
     p are the class probabilities of the encoder for x. e_c is the mean of the text embeddings of class c in all
-    prompts, centred and decorrelated. With synonyms = true, each of the names of a class is also embedded. top_k = 0
-    means all classes.
+    prompts, centred and decorrelated. With categories = true, the category of a class, such as dog for a breed of
+    dogs, is also a name of the class. top_k = 0 means all classes.
 
     Source: Norouzi et al. 2013 (ConSE), with centred and decorrelated embeddings.
     Use when: the encoder is a classifier, and you have no pairs to train on; or as the start of training.
@@ -37,7 +37,7 @@ class ClassNamesHead(Head):
         temperature: float = 1.0,
         top_k: int = 0,
         decorrelation: float = 0.0,
-        synonyms: bool = False,
+        categories: bool = False,
     ) -> None:
         super().__init__()
         check_range("class_names: temperature", temperature, 1e-3, 1e3)
@@ -50,12 +50,14 @@ class ClassNamesHead(Head):
             )
         self.input_dim, self.embed_dim = input_dim, embed_dim
         self.prompts, self.temperature, self.top_k = prompts, temperature, top_k
-        self.decorrelation, self.synonyms = decorrelation, synonyms
+        self.decorrelation, self.categories = decorrelation, categories
         self.class_names: tuple[str, ...] = ()
+        self.class_categories: tuple[str, ...] = ()
 
     def bind(self, encoder: Encoder) -> None:
         """Use the classes of an encoder; raise RecipeError if the encoder has no classes."""
         self.class_names = encoder.class_names()
+        self.class_categories = encoder.class_categories() or ("",) * len(self.class_names)
         if not self.class_names or encoder.feature_dim != self.input_dim:
             problem = "the encoder is not a classifier" if not self.class_names else 'pooling must be "mean"'
             raise RecipeError(
@@ -67,16 +69,12 @@ class ClassNamesHead(Head):
         self.class_embeddings = nn.Parameter(torch.zeros(len(self.class_names), self.embed_dim))
 
     def class_phrases(self) -> list[list[str]]:
-        """Return the texts of each class: every prompt with every name of the class."""
-        return [
-            [prompt.replace(PLACEHOLDER, name) for name in self._select_names(text.lower()) for prompt in self.prompts]
-            for text in self.class_names
+        """Return the texts of each class: every prompt with the name, and with the category."""
+        names = [
+            [name.lower(), category] if self.categories and category else [name.lower()]
+            for name, category in zip(self.class_names, self.class_categories, strict=True)
         ]
-
-    def _select_names(self, text: str) -> list[str]:
-        """Return the text of a class and, with `synonyms`, each of its names, which commas separate."""
-        names = [name.strip() for name in text.split(",")] if self.synonyms else []
-        return list(dict.fromkeys([text, *names]))
+        return [[prompt.replace(PLACEHOLDER, text) for text in texts for prompt in self.prompts] for texts in names]
 
     @torch.no_grad()
     def load_class_embeddings(self, embeddings: Tensor, removed_directions: Tensor) -> None:

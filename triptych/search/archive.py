@@ -30,7 +30,7 @@ from triptych.progress import ProgressBar, track_progress
 from triptych.search.collection_folder import SPACE_FILE, find_index_folder, missing_collection_error
 from triptych.search.collection_space import find_space_copy
 from triptych.search.item import METADATA_COLUMNS, VECTOR_COLUMNS
-from triptych.search.roots import NAME_PATTERN
+from triptych.search.roots import is_root_name
 from triptych.search.store import FORMAT_VERSION, Store
 
 ARCHIVE_FORMAT, HEADER_FILE, ITEMS_FILE, VECTORS_FILE = (
@@ -162,6 +162,8 @@ class ArchiveReader:
     No member is unpacked under its own name, and members must be uncompressed, so that a small file stays small.
     """
 
+    _embed_dim = 0  # of the items that were read; 0 if there are none
+
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
         self.path, self._archive = path, archive
         members = {info.filename: info for info in archive.infolist()}
@@ -205,7 +207,8 @@ class ArchiveReader:
             header = ArchiveHeader(**record)
             is_valid = (
                 set(header.sha256) == set(self._members) - {HEADER_FILE}
-                and all(isinstance(name, str) and NAME_PATTERN.fullmatch(name) for name in header.roots)
+                and all(isinstance(name, str) and is_root_name(name) for name in header.roots)
+                and all(type(x) is int for x in (header.key_dim, header.num_items, header.next_row_id))
                 and isinstance(header.fingerprint, str)
                 and isinstance(header.space_path, str)
                 and isinstance(header.space_revision, str | None)
@@ -248,6 +251,13 @@ class ArchiveReader:
         embedding, parts = (None if size == -1 else self._read_exactly(file, size) for size in sizes)
         if len(embedding or b"") % 4 or len(parts or b"") % 2:
             raise self.make_error(f"{VECTORS_FILE} contains incomplete numbers")
+        numbers = np.frombuffer(key if embedding is None else embedding, "<f4")
+        self._embed_dim = self._embed_dim or len(numbers)
+        if not 0 < len(numbers) == self._embed_dim or parts == b"" or len(parts or b"") // 2 % self._embed_dim:
+            raise self.make_error(f"{VECTORS_FILE} contains vectors of different dimensions")
+        for values in (numbers, np.frombuffer(key, "<f4"), np.frombuffer(parts or b"", "<f2")):
+            if not np.isfinite(values).all():
+                raise self.make_error("a vector contains NaN or infinity")
         return {"vector": key, "embedding": embedding, "parts": parts}
 
     def _read_exactly(self, file: IO[bytes], size: int) -> bytes:

@@ -26,6 +26,7 @@ from triptych.search.collection_folder import SPACE_FILE
 from triptych.search.lease import local_folder, summarise_store_error
 from triptych.search.store import CollectionMetadata, Store
 from triptych.space import Space
+from triptych.spaces.presence import split_names
 
 MAX_SPACE_BYTES = 512 * 2**20  # a larger space is not copied, but found by its path
 COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
@@ -34,13 +35,15 @@ COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 def describe_space(source: Space | str | Path, space: Space) -> tuple[str, str | None]:
     """Return the name or path of a space for the collection, and its commit on the Hugging Face hub.
 
-    `source` is what the user gave: a name is stored unchanged, a path as an absolute path.
+    `source` is what the user gave: a name is stored unchanged, a path as an absolute path. The members of a composite
+    space have commits of their own, which are not stored.
     """
     name_or_path = str(space.name_or_path)
     commit = Path(name_or_path.partition("?")[0]).name  # the cache of the hub has a folder for each commit
     revision = commit if COMMIT_PATTERN.fullmatch(commit) else None
-    if isinstance(source, str) and not any(map(_is_local, source.split("+"))):
-        return source, revision
+    names = split_names(source) if isinstance(source, str) else ()
+    if isinstance(source, str) and not any(map(_is_local, names)):
+        return source, revision if len(names) == 1 else None
     return name_or_path, None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ import pyarrow as pa
 from triptych import checkpoint
 from triptych.data.cache import Cache
 from triptych.errors import CollectionError
-from triptych.files import TEMP_SUFFIX, extract_os_error_code, suggest_remedy
+from triptych.files import TEMP_SUFFIX, extract_os_error_code, lock, suggest_remedy
 from triptych.progress import track_progress
 from triptych.search.archive import ArchiveHeader, ArchiveReader, extract_space, open_archive
 from triptych.search.collection_folder import check_writable_folder
@@ -50,23 +51,35 @@ def _import_to_folder(
     """Write the collection to a temporary folder, which then gets its final name."""
     folder = folder.expanduser().absolute()
     check_writable_folder(folder)
-    for stale in folder.parent.glob(f".{folder.name}.import-*{TEMP_SUFFIX}"):
-        shutil.rmtree(stale, ignore_errors=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with lock(folder.with_name(f".{folder.name}.import.lock")) as is_ours:
+            if not is_ours:
+                raise CollectionError(f"{folder}: another process imports into this folder; wait until it has ended")
+            for stale in folder.parent.glob(f".{glob.escape(folder.name)}.import-*{TEMP_SUFFIX}"):
+                shutil.rmtree(stale, ignore_errors=True)
+            _write_and_rename(reader, folder, moved_roots, show_progress)
+    except OSError as error:
+        remedy = suggest_remedy(extract_os_error_code(error) or 0)
+        raise CollectionError(f"{folder}: cannot be written ({error.strerror}); {remedy}") from error
+
+
+def _write_and_rename(
+    reader: ArchiveReader, folder: Path, moved_roots: Mapping[str, Path], show_progress: bool
+) -> None:
     temp_folder = folder.with_name(f".{folder.name}.import-{secrets.token_hex(4)}{TEMP_SUFFIX}")
     try:
-        temp_folder.mkdir(parents=True)
+        temp_folder.mkdir()
         needed = int(SPARE_DISK_FACTOR * reader.path.stat().st_size)
         free = shutil.disk_usage(temp_folder).free
         if free < needed:
             problem = f"the disk has {free / 2**20:,.0f} MiB free; importing needs {needed / 2**20:,.0f} MiB"
             raise CollectionError(f"{folder}: {problem}")
         _write_collection(reader, str(temp_folder), moved_roots, show_progress)
+        check_writable_folder(folder)
         if folder.exists():
             folder.rmdir()  # an empty folder; otherwise there is an OSError
         temp_folder.rename(folder)
-    except OSError as error:
-        remedy = suggest_remedy(extract_os_error_code(error) or 0)
-        raise CollectionError(f"{folder}: cannot be written ({error.strerror}); {remedy}") from error
     finally:
         shutil.rmtree(temp_folder, ignore_errors=True)
 
@@ -129,10 +142,8 @@ def _make_table(reader: ArchiveReader, rows: Sequence[dict[str, Any]], roots: Ro
         for row in rows:
             if type(row["row_id"]) is not int or item_from_row(row, roots).id != row["id"]:
                 raise reader.make_error(f"the id {row['id']!r} does not fit its item")
-    except (ValueError, TypeError, KeyError, AttributeError, pa.ArrowException) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise reader.make_error(f"an item has an invalid value: {error}") from error
-    if not np.isfinite(keys).all():
-        raise reader.make_error("a vector contains NaN or infinity")
     vectors = {
         "vector": pa.FixedSizeListArray.from_arrays(pa.array(keys, pa.float32()), key_dim),
         **{name: pa.array([row[name] for row in rows], schema.field(name).type) for name in ("embedding", "parts")},

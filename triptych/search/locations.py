@@ -115,7 +115,7 @@ def check_moved_roots(store: Store, roots: Mapping[str, Path], cache: Cache) -> 
         if not comparison.is_same_folder:
             count, total = len(comparison.differing), comparison.num_files
             raise CollectionError(
-                f"{store.uri}: --root {name}={folder}: {count} of {total} compared files are missing there or differ "
+                f"--root {name}={folder}: {count} of {total} compared files are missing there or differ "
                 f"from those indexed, such as {comparison.differing[0]}; give the folder that contains them. If "
                 f"the files have changed, index {folder} instead"
             )

@@ -103,6 +103,11 @@ class Roots:
         return locations or ([text] if text.partition("/")[0] in self.paths else [])
 
 
+def is_root_name(name: str) -> bool:
+    """Return whether a root may have this name."""
+    return NAME_PATTERN.fullmatch(name) is not None and name not in {".", ".."}
+
+
 def parse_roots(pairs: Iterable[str]) -> dict[str, Path]:
     """Parse the values of --root, each of the form NAME=PATH. Raise a UsageError if a name or a path occurs twice."""
     roots: dict[str, Path] = {}
@@ -120,7 +125,7 @@ def resolve_roots(paths: Mapping[str, str | Path]) -> dict[str, Path]:
     """Return the absolute paths of root folders. Raise a UsageError for an invalid name or a folder that is missing."""
     roots: dict[str, Path] = {}
     for name, path in paths.items():
-        if not NAME_PATTERN.fullmatch(name) or name in {".", ".."}:
+        if not is_root_name(name):
             raise UsageError(
                 f"--root {name}={path}: {name!r} is not a name; use letters and digits, without / \\ and ="
             )

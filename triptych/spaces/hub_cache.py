@@ -55,7 +55,7 @@ def find_cached_folder(name: str) -> Path | None:
     try:
         folder = _find_snapshot(repository)
         return folder if _has_all_weights(folder) and _has_preprocessing(folder) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -33,7 +33,7 @@ def read_configured_space() -> tuple[str, str] | None:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
+    except (OSError, ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
         raise UsageError(f"{path}: cannot be read as TOML ({error}); {remedy}") from error
     for key in table:
         if key not in KEYS:

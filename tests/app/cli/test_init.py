@@ -119,3 +119,9 @@ def test_a_warning_is_printed_without_a_line_of_code(monkeypatch, capsys):
         monkeypatch.setattr(cli, "app", lambda: warnings.warn("texts are truncated [shown once]", stacklevel=2))
         cli.main()
     assert capsys.readouterr().err == "warning: texts are truncated [shown once]\n"
+
+
+def test_a_path_with_an_unknown_user_is_one_clear_error(tmp_path):
+    result = triptych("spaces", "use", "~nobody-of-this-name/run", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: a path begins with ~ and a user whose home folder is not known")

@@ -90,6 +90,10 @@ def main() -> None:
         # The reader closed the pipe, as `| head` does: discard the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except RuntimeError as error:
+        if "home directory" not in str(error):
+            raise
+        _fail("a path begins with ~ and a user whose home folder is not known; write ./~ or the full path")
     except OSError as error:
         location = f"{error.filename}: " if error.filename else ""
         _fail(f"{location}{error.strerror or error}")

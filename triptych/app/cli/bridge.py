@@ -54,11 +54,16 @@ def bridge(
     from triptych.bridge_fitting import bridge_space, clean_texts, read_texts
     from triptych.checkpoint import load
     from triptych.data.cache import Cache
+    from triptych.errors import UsageError
     from triptych.search.scan import collect_media
 
     corpus = clean_texts(read_texts(texts, allow_outside)) if texts else None
     space = load("+".join(names))
     collected = collect_media(media or (), space, allow_outside)
+    if media and not any(collected.values()):
+        raise UsageError(
+            f"--media {media[0]}: no images or audio; give a folder or manifest with some, or omit --media"
+        )
     options = {"calibrate": calibrate, "cache": Cache.default(), "show_progress": not as_json}
     report = bridge_space(space, output, corpus, collected, **options)
     if as_json:

@@ -64,8 +64,8 @@ def index(
     result = collection.add_scan(scan)
     terminal.print_failures(result.failures.values(), collection.not_indexed_path)
     if collection.not_indexed_path.exists():
-        count, listed_in = len(result.failures) + len(scan.skipped), terminal.relative_path(collection.not_indexed_path)
-        terminal.stderr.print(f"files not indexed: {count}; {listed_in} lists them with the reasons")
+        count, list_path = len(result.failures) + len(scan.skipped), terminal.relative_path(collection.not_indexed_path)
+        terminal.stderr.print(f"files not indexed: {count}; {list_path} lists them with the reasons")
     terminal.stdout.print(
         f"{uri}: {len(collection)} items ({result.added} new, {result.unchanged} unchanged, {result.removed} removed)"
     )
