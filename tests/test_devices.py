@@ -115,8 +115,11 @@ def test_batches_are_larger_on_a_gpu():
         (["--runtime", "tensorrt"], "runtime 'tensorrt' is unknown; known: onnx, pytorch"),
     ],
 )
-def test_commands_check_the_device_before_they_read_anything(options, message):
-    command = [sys.executable, "-m", "triptych", "evaluate", "missing-run", "--data", "missing.csv", *options]
+def test_commands_check_the_device_before_they_read_the_files(options, message, tmp_path):
+    for name in ("not-a-space.safetensors", "empty.csv"):
+        (tmp_path / name).touch()
+    files = [tmp_path / "not-a-space.safetensors", "--data", tmp_path / "empty.csv"]
+    command = [sys.executable, "-m", "triptych", "evaluate", *files, *options]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 2
     assert message in result.stderr

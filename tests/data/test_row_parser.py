@@ -114,7 +114,7 @@ def test_a_manifest_reached_by_a_relative_path(folder: Path, monkeypatch: pytest
             {"image": "a.wav", "text": "a"},
             "unexpected extension",
             "image",
-            "a.wav has none of the extensions for image: .bmp .gif",
+            "a.wav has none of the extensions for image: .avif .bmp .gif",
         ),
         ({"text": "a"}, "unpaired row", None, "has text only, so no pair"),
         ({"audio": "a.wav"}, "unpaired row", None, "has audio only, so no pair"),

@@ -31,6 +31,7 @@ def test_the_page_shows_the_command(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("triptych.studies.study.run_study", lambda *a: calls.append(a) or tmp_path / "noise.md")
     data = str(tmp_path / "my pairs.csv")
+    (tmp_path / "my pairs.csv").touch()
     options = ["--rows", "20", "--encoder", "audio=soundnet", "--allow-outside", "-o", str(tmp_path / "mine")]
     for more in (options, [], ["--restart"]):
         assert CliRunner().invoke(app, ["study", "noise", "--data", data, *more]).exit_code == 0

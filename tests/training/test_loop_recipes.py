@@ -20,7 +20,8 @@ SMALL_ENCODERS = {
 }
 
 
-@pytest.mark.parametrize("name", list_bundled_recipes())
+# The heads of the starter need classifiers: tests/test_starter.py.
+@pytest.mark.parametrize("name", [name for name in list_bundled_recipes() if name != "starter"])
 def test_a_recipe_learns_its_pairs(name, synthetic_manifest, tmp_path):
     recipe = Recipe.load(name)
     overrides = [f"space.encoders.{m}={SMALL_ENCODERS[m]}" for m in recipe.space.encoders]

@@ -85,6 +85,7 @@ def train(
         TrainingError: Training cannot start or diverges, or a callback raises an exception.
 
     Example:
+        >>> import triptych
         >>> space = triptych.train("trimodal", data="pairs.csv", epochs=1)
         >>> rows = [{"image": f"images/{i:06d}.png", "text": f"scene {i}"} for i in range(20)]
         >>> space = triptych.train("trimodal", "runs/mine", data=rows, epochs=1, overrides=["space.embed_dim=64"])

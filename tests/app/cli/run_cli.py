@@ -20,11 +20,21 @@ def triptych(*arguments, cwd=None, timeout=120):
     )
 
 
+def accept_interrupts():
+    """Restore Ctrl-C: a process that a shell starts in the background ignores it, and its children inherit this."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def interrupt(arguments, ready, tmp_path):
     """Start a command, press Ctrl-C once `ready()` holds, and return its exit code and error output."""
     command = [sys.executable, "-m", "triptych", *map(str, arguments)]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=tmp_path
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        cwd=tmp_path,
+        preexec_fn=accept_interrupts,
     ) as process:
         deadline = time.monotonic() + 600
         while not ready() and process.poll() is None and time.monotonic() < deadline:

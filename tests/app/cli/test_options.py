@@ -9,7 +9,16 @@ from tests.plugin_packages import LOSS, install, write_modules
 from triptych.app.cli import COMMANDS, app
 from triptych.errors import PluginError
 
-READS_RECIPE_OR_SPACE = {"run", "a", "recipe", "space", "overrides", "uri", "encoder"}  # arguments of such commands
+READS_RECIPE_OR_SPACE = {
+    "run",
+    "a",
+    "recipe",
+    "space",
+    "overrides",
+    "uri",
+    "encoder",
+    "names",
+}  # arguments of such commands
 
 
 def test_every_command_that_reads_a_recipe_or_a_space_has_the_option():

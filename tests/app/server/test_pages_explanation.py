@@ -24,7 +24,10 @@ pytestmark = [pytest.mark.slow, needs_chromium]
 HAS_ATTRIBUTION = """() => {
     const canvas = document.querySelector(".image-attribution canvas");
     if (canvas.width <= 100) return false;
-    return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
+    // Chromium warns of repeated reads from a canvas that is not made for them, so a copy is read.
+    const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d", {willReadFrequently: true});
+    copy.drawImage(canvas, 0, 0);
+    return copy.getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean);
 }"""
 
 
