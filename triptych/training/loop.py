@@ -54,9 +54,7 @@ def train(
     show_progress: bool = True,
     device: str | torch.device | None = None,
 ) -> Space:
-    """Train a space and save it in a run folder, or resume an interrupted run in this folder.
-
-    The same recipe, seed and data give the same weights on the same machine, interrupted or not.
+    """Train a space and save it in a run folder, or resume an interrupted run: the result is the same.
 
     Args:
         recipe: The name of a recipe, the path of a TOML file, or a recipe. Not needed with `init`.
